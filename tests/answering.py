@@ -10,7 +10,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 
 @contextmanager
 def answering(status: int, body: bytes) -> Iterator[str]:
-    """Serve inside the ``with``; yields the address."""
+    """Serve inside the ``with``; yield the address."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:

@@ -1,4 +1,4 @@
-"""Whether a launch line with attention DP may adapt, by SGLang's own check: ``python -m tests.attention_dp_checks``."""
+"""Checks which launch lines with attention DP may adapt, asking SGLang: ``python -m tests.attention_dp_checks``."""
 
 from __future__ import annotations
 
@@ -22,48 +22,47 @@ GEMMA_4_ASSISTANT = verdicts.HERE / "configs" / "gemma-4-assistant"
 
 
 def it_is_taken() -> None:
-    """For every name of EAGLE, also with another value of the variable."""
+    """Every name of EAGLE is taken, also with the variable set to 1."""
     assert [_reason(speculative_algorithm=name) for name in ("EAGLE", "EAGLE3", "NEXTN")] == [None] * 3
     assert _reason({ATTENTION_DP.name: "1"}) is None
 
 
 def it_is_refused_when_it_is_turned_off() -> None:
-    """With SGLang's reason."""
+    """The reason is SGLang's."""
     assert "not synchronized" in (_reason({ATTENTION_DP.name: "0"}) or "")
 
 
 def what_else_cannot_adapt_is_still_refused() -> None:
-    """SGLang's other reasons come through."""
     assert "topk" in (_reason(speculative_eagle_topk=4) or "")
     assert "two_batch" in (_reason(enable_two_batch_overlap=True) or "")
 
 
 def other_workers_are_refused() -> None:
-    """Their rounds are made elsewhere."""
+    """Their rounds run outside the code that this package hooks."""
     for name in ("STANDALONE", "NGRAM"):
         assert name in (_reason(speculative_algorithm=name) or "")
     assert "FROZEN_KV_MTP" in (_reason(speculative_draft_model_path=str(GEMMA_4_ASSISTANT)) or "")
 
 
 def a_skipped_gather_is_refused() -> None:
-    """Ranks would each run their own steps."""
+    """Without the gather, each rank would run its own steps."""
     assert "skip the gather" in (_reason({"SGLANG_SCHEDULER_SKIP_ALL_GATHER": "1"}) or "")
 
 
 def coordinated_prefills_are_refused() -> None:
-    """They draft at zero steps."""
+    """Coordinated prefills draft at zero steps."""
     name = "SGLANG_ENABLE_DP_SPEC_PREFILL_COORDINATION"
     assert name in (_reason({name: "1"}) or "")
 
 
 def a_line_without_attention_dp_is_as_before() -> None:
-    """Whatever the environment says."""
+    """The environment variable makes no difference."""
     assert _reason(dp=False) is None
     assert _reason({ATTENTION_DP.name: "0"}, dp=False) is None
 
 
 def ranks_pad_alike_unless_nothing_gathers_their_tokens() -> None:
-    """Then graphs have to be there at every size."""
+    """If nothing gathers the ranks' tokens, graphs must exist at every size."""
     one, dp = {"tp_size": 2}, {"tp_size": 2, "attn_dp_size": 2}
     local = {**dp, "moe_dense_tp_size": 1, "enable_dp_lm_head": True}
     assert _alike("none", one) and _alike("none", dp) and _alike("deepep", dp)
@@ -78,7 +77,7 @@ def _alike(experts: str, line: dict[str, Any]) -> bool:
 
 
 def times_of_attention_dp_are_kept_apart() -> None:
-    """Another profile, also by what exchanges tokens."""
+    """Attention DP has its own profiles, one per kind of token exchange."""
     plain, names = _attention(SimpleNamespace(attention_backend="fa3", attn_dp_size=1)), set()
     for ranks, experts in ((2, "none"), (4, "none"), (2, "deepep")):
         names.add(_attention(SimpleNamespace(attention_backend="fa3", attn_dp_size=ranks, moe_a2a_backend=experts)))

@@ -1,7 +1,7 @@
-"""Headless Chromium, driven over its own DevTools protocol through a pipe: no driver, no port, no package.
+"""Headless Chromium, driven through a pipe over its DevTools protocol: no driver, port or package.
 
-The protocol is Chrome's, https://chromedevtools.github.io/devtools-protocol/: JSON messages that end in a zero byte,
-read by the browser from descriptor 3 and written to descriptor 4.
+The protocol (https://chromedevtools.github.io/devtools-protocol/) is JSON messages that end in a zero byte. The browser
+reads them from descriptor 3 and writes them to descriptor 4.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from types import TracebackType
 from typing import Any
 
 FOUND = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-"""The browser's program, or None."""
+"""The browser's executable, or None."""
 
 FLAGS = ("--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--force-device-scale-factor=1",
          "--no-first-run", "--disable-extensions", "--disable-background-networking",
@@ -41,7 +41,7 @@ class BrowserError(RuntimeError):
 
 
 class Browser:
-    """One tab of a headless Chromium with a profile of its own; use as a context manager."""
+    """One tab of a headless Chromium with its own profile; use as a context manager."""
 
     def __init__(self) -> None:
         assert FOUND is not None, "look at FOUND first"
@@ -57,7 +57,7 @@ class Browser:
         os.close(from_browser)
         self._pending, self._count = b"", 0
         self.problems: list[str] = []
-        """What the page logged as an error, raised, or was kept from loading."""
+        """Errors that the page logged or raised, and what it failed to load."""
         target = self._call("Target.createTarget", url="about:blank")["targetId"]
         self._session = self._call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
         for domain in ("Page", "Runtime", "Log", "Network"):
@@ -83,25 +83,25 @@ class Browser:
         return self._call(method, self._session, **parameters)
 
     def open(self, url: str, *, width: int = 1280, height: int = 900, dark: bool = False) -> None:
-        """Load *url* in a window of this size and colour scheme."""
+        """Load *url* in a window of this size and color scheme."""
         self.resize(width, height)
         self.colours(dark)
         self.send("Page.navigate", url=url)
         self.until("document.readyState === 'complete' && location.href !== 'about:blank'", "the page has loaded")
 
     def resize(self, width: int, height: int) -> None:
-        """Give the window a size; below 600 pixels a phone's."""
+        """Resize the window; below 600 pixels it is a phone's."""
         self.send(
             "Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=width < 600
         )
 
     def colours(self, dark: bool) -> None:
-        """Prefer the dark colours, or the light."""
+        """Prefer dark or light colors."""
         features = [{"name": "prefers-color-scheme", "value": "dark" if dark else "light"}]
         self.send("Emulation.setEmulatedMedia", features=features)
 
     def cut_off(self, offline: bool = True) -> None:
-        """Take the network away, or give it back."""
+        """Disconnect the network, or reconnect it."""
         self.send(
             "Network.emulateNetworkConditions", offline=offline, latency=0, downloadThroughput=-1, uploadThroughput=-1
         )
@@ -119,7 +119,7 @@ class Browser:
         return found
 
     def until(self, script: str, what: str, during: Callable[[], Any] = lambda: time.sleep(0.1)) -> Any:
-        """Return the first true value of an expression, calling *during* between looks; fail after DEADLINE."""
+        """Return the first true value of an expression, calling *during* between polls; fail after DEADLINE."""
         end = time.monotonic() + DEADLINE
         while time.monotonic() < end:
             if found := self.value(script):
@@ -138,7 +138,7 @@ class Browser:
         self.send("Input.insertText", text=text)
 
     def accessibility_tree(self) -> list[tuple[str, str]]:
-        """Return (role, name) of every node that a screen reader meets."""
+        """Return (role, name) of every node that a screen reader sees."""
         nodes = self.send("Accessibility.getFullAXTree")["nodes"]
         shown = (node for node in nodes if not node["ignored"])
         return [(node["role"]["value"], node.get("name", {}).get("value", "")) for node in shown]

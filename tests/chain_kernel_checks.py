@@ -1,7 +1,7 @@
-"""The kernel for chains on SGLang's Triton backend, held against the formula of attention and SGLang's prefill kernel.
+"""Checks the kernel for chains on SGLang's Triton backend against the attention formula and SGLang's prefill kernel.
 
 ``TRITON_INTERPRET=1 python -m tests.chain_kernel_checks`` runs the kernels without a device and prints one JSON object:
-null for a check that holds, else why not. tests/gpu/test_chain_kernel.py does the same on a GPU.
+null for each check that passes, else the reason. tests/gpu/test_chain_kernel.py does the same on a GPU.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Shape:
     key_heads: int
     dim: int
     processors: int = 1
-    """More of them, more parts."""
+    """A higher number gives more parts."""
 
 
 SHAPES = (
@@ -57,27 +57,27 @@ SHAPES = (
 
 
 def each_token_sees_what_came_before_it() -> None:
-    """With one part and with many, with parts that have no keys, and rows and numbers that fill no block."""
+    """Covers one part and many, parts without keys, and rows and counts that do not fill a block."""
     for shape in SHAPES:
         found, wanted = attended(shape, torch.float32, "cpu")
         torch.testing.assert_close(found, wanted, rtol=0, atol=3e-6, msg=lambda text, of=shape: f"{of}: {text}")
 
 
 def keys_are_split_until_every_processor_has_work() -> None:
-    """And no further than the second kernel adds up."""
+    """The split stops at what the second kernel can add up."""
     assert [parts_of(blocks, 132) for blocks in (1, 8, 64, 128, 512, 528)] == [32, 32, 8, 4, 1, 1]
     assert [rows_of(*shape) for shape in ((1, 4), (4, 4), (5, 4), (8, 8))] == [16, 16, 32, 64]
 
 
 def a_verify_pass_writes_what_sglang_writes() -> None:
-    """On SGLang's backend, with the metadata of a pass without a graph and with a graph's."""
+    """Runs SGLang's backend with the metadata of a pass without a graph and of a pass with one."""
     for captured in (False, True):
         mine, theirs = (_verified(captured, kernel) for kernel in (ChainKernel(), None))
         torch.testing.assert_close(mine, theirs, rtol=0, atol=3e-6)
 
 
 def other_passes_are_left_to_sglang() -> None:
-    """Trees, drafts, other algorithms, MLA, AMD's own kernels, and what the backend has a kernel of its own for."""
+    """Trees, drafts, other algorithms, MLA, AMD's own kernels, and passes for which the backend has its own kernel."""
     of_backends = ("is_draft_runner", "use_mla", "enable_deterministic", "use_verify_splitkv")
     for name, value in (*((name, True) for name in of_backends), ("topk", 2), ("dcp_size", 2)):
         backend = _backend()
@@ -92,7 +92,7 @@ def other_passes_are_left_to_sglang() -> None:
 
 
 def other_layers_are_left_to_sglang() -> None:
-    """Windows, sinks, caps on logits, keys in fewer bits, heads that are too large, and unequal rows."""
+    """Windows, sinks, logit caps, quantized keys, heads that are too large, and unequal rows."""
     usual = _arguments()
     assert _takes(usual) and not usual[3].isnan().any()
     for options in ({"logit_cap": 30.0}, {"sliding_window_size": 64}, {"sinks": torch.ones(8)}):
@@ -105,7 +105,7 @@ def other_layers_are_left_to_sglang() -> None:
 
 
 def a_fault_leaves_passes_to_sglang() -> None:
-    """From then on, and without an exception."""
+    """SGLang's kernel runs from then on; nothing is raised."""
     kernel, broken, backend = ChainKernel(), _arguments(), _backend()
     broken[7] = None
     assert not kernel.attended(*broken) and kernel.guard.closed and not kernel.attended(*_arguments())
@@ -114,7 +114,7 @@ def a_fault_leaves_passes_to_sglang() -> None:
 
 
 def attended(shape: Shape, dtype: torch.dtype, device: str) -> tuple[Tensor, Tensor]:
-    """Return what the kernel writes for *shape*, and what it should have written, in float32."""
+    """Return what the kernel writes for *shape*, and the expected result, in float32."""
     generator = torch.Generator().manual_seed(7)
 
     def drawn(*size: int) -> Tensor:
@@ -142,7 +142,7 @@ def attended(shape: Shape, dtype: torch.dtype, device: str) -> tuple[Tensor, Ten
 
 
 def _verified(captured: bool, kernel: ChainKernel | None) -> Tensor:
-    """Return what SGLang's backend writes in a verify pass, with *kernel* or with its own."""
+    """Return what SGLang's backend writes in a verify pass with *kernel*, or with SGLang's kernel if None."""
     backend, batch = _backend(), _batch()
     make: Callable[..., Any] = getattr(type(backend), MAKERS[captured])
     if captured:
@@ -192,7 +192,7 @@ def _takes(arguments: list[Any], **options: Any) -> bool:
 
 
 def _arguments() -> list[Any]:
-    """Return what SGLang hands to a kernel for verify passes, of two requests."""
+    """Return the arguments that SGLang passes to a verify kernel for two requests."""
     new, pool = (torch.ones(2 * WIDTH, 2, 64) for _ in range(2)), (torch.ones(SLOTS, 2, 64) for _ in range(2))
     queries, ends = torch.ones(2 * WIDTH, HEADS, 64), torch.tensor([0, 5, 9])
     asked = torch.arange(0, 3 * WIDTH, WIDTH)

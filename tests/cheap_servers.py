@@ -1,4 +1,4 @@
-"""Servers that cost nothing, a shell that says that it is ready and sleeps, and runs of pytest that share them."""
+"""Servers that cost nothing (a shell that prints the ready message and sleeps), and pytest runs that share them."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from tests.engine.fleet import SERVER_BYTES
 NAMES = ["one", "two", "three", "four", "five"]
 READY = "echo 'The server is fired up and ready to roll!'; exec sleep 1000"
 PLENTY = 100 * SERVER_BYTES
-"""Memory that is never short."""
+"""More memory than any test needs."""
 
 
 class Cheap(CpuServer):
-    """A server as far as a fleet can tell."""
+    """A server, as far as a fleet can tell."""
 
     def __init__(self, folder: Path, script: str = READY) -> None:
         super().__init__(["--model-path", "none"], log=folder / "log")
@@ -25,7 +25,7 @@ class Cheap(CpuServer):
 
 
 class Makers(dict[str, Callable[[], Cheap]]):
-    """Makes a server of any of NAMES, with the script of its name where there is one; keeps those that it has made."""
+    """Make a server for any of NAMES, with the script of its name if there is one; keep the servers made."""
 
     def __init__(self, folder: Path, **scripts: str) -> None:
         self.made: list[tuple[str, Cheap]] = []
@@ -83,10 +83,10 @@ one, two, three, four, five = map(server, NAMES)
 def inner_run(folder: Path, tests: str, *options: str, backwards: bool = False) -> list[str]:
     """Write *tests*, which have a fixture for each of NAMES, into *folder*; return the command that runs them.
 
-    The command is to run in the root of the repository.
+    Run the command in the root of the repository.
     """
     (folder / "conftest.py").write_text(_CONFTEST.replace("BACKWARDS", str(backwards)))
     (folder / "test_inner.py").write_text(tests)
-    # Hypothesis takes a second to import, at each run's end if nowhere else.
+    # Importing Hypothesis takes a second, at the latest at the end of each run.
     without = [word for name in ("cacheprovider", "hypothesispytest", "benchmark") for word in ("-p", f"no:{name}")]
     return [sys.executable, "-m", "pytest", *without, f"--rootdir={folder}", *options, str(folder)]

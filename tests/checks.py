@@ -1,4 +1,4 @@
-"""Named checks that need a process of their own: one side runs them, the other reads what came out."""
+"""Named checks that need their own process: one side runs them, the other reads the results."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from sglang_adaptive.serve_cpu import environment
 from tests import launch_lab
 
 Findings = dict[str, str | None]
-"""By check: None where it holds, else the error in a line."""
+"""By check: None if it passes, else the error in one line."""
 
 Check = Callable[[], None]
 
@@ -24,13 +24,13 @@ ROOT = Path(__file__).parents[1]
 
 
 def named_in(module: str) -> list[str]:
-    """Return the names of the checks in tests/*module*.py: its public functions without parameters, but main."""
+    """Return the names of the checks in tests/*module*.py: its public functions without parameters, except main."""
     source = (ROOT / "tests" / f"{module}.py").read_text()
     return [name for name in re.findall(r"^def ([a-z]\w+)\(\) -> None:", source, re.MULTILINE) if name != "main"]
 
 
 def run(checks: Mapping[str, Check]) -> Findings:
-    """Run every check, go on after an error; the tracebacks go to standard error."""
+    """Run every check, continuing after errors; tracebacks go to standard error."""
     found: Findings = {}
     for name, check in checks.items():
         try:
@@ -43,12 +43,11 @@ def run(checks: Mapping[str, Check]) -> Findings:
 
 
 def tell(module: str, here: Mapping[str, Any]) -> None:
-    """Run the checks of tests/*module*.py, whose globals are *here*, and print what came out."""
+    """Run the checks of tests/*module*.py, whose globals are *here*, and print the results."""
     print(json.dumps(run({name: here[name] for name in named_in(module)})))
 
 
 def device() -> str:
-    """Return where kernels run: on the GPU, if there is one."""
     import torch
 
     return "cuda" if torch.cuda.is_available() else "cpu"
@@ -60,18 +59,18 @@ def findings(module: str, *arguments: str, **variables: str) -> Any:
 
 
 def scripted(script: str) -> Any:
-    """Return what *script* prints as JSON in its last line, where SGLang is imported, and as it was released."""
+    """Return what *script* prints as JSON in its last line, run where stock SGLang is imported."""
     return _told(launch_lab.shared().launch([], f"{script}\nraise SystemExit(0)"))
 
 
 def _told(outcome: launch_lab.Outcome) -> Any:
     if outcome.code:
-        raise RuntimeError(outcome.output[-4000:])  # no AssertionError, which some tests expect of SGLang
+        raise RuntimeError(outcome.output[-4000:])  # not AssertionError, which some tests expect from SGLang
     return json.loads(outcome.output.splitlines()[-1])
 
 
 def start(module: str, site: Path, **variables: str) -> subprocess.Popen[str]:
-    """Start the same as a new process, in which packages are looked for in *site* first."""
+    """Start ``python -m MODULE`` as a new process that searches *site* for packages first."""
     engine = {**os.environ, **environment(), **variables}
     engine["PYTHONPATH"] = os.pathsep.join([str(site), engine["PYTHONPATH"]])
     command = [sys.executable, "-m", module]
@@ -79,11 +78,11 @@ def start(module: str, site: Path, **variables: str) -> subprocess.Popen[str]:
 
 
 def finish(process: subprocess.Popen[str]) -> Findings:
-    """Wait for what was started and return its findings."""
+    """Wait for a started process and return its findings."""
     try:
         output, errors = process.communicate(timeout=launch_lab.SECONDS_ALLOWED)
     finally:
-        process.kill()  # which does nothing to one that has ended
+        process.kill()  # does nothing to a process that has ended
     assert process.returncode == 0, errors
     found: Findings = json.loads(output.splitlines()[-1])
     return found

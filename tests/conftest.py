@@ -1,4 +1,4 @@
-"""Marks tests by their folder, and says what was left out for want of a GPU or of a program."""
+"""Marks tests by folder, and reports what was skipped because a GPU or a program is missing."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from hypothesis import HealthCheck, settings
 from tests.left_out import left_out
 from tests.supervisor import pytest_cmdline_main as pytest_cmdline_main
 
-# How long an example takes, or takes to be drawn, says something about the machine, not about the code.
+# Example run time and generation time depend on the machine, not on the code.
 settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("untimed")
 
-# PyTorch would take every core for models that keep one busy, beside a process of pytest and servers that want them.
+# PyTorch would take every core for models that keep only one busy, and pytest and the servers need the others.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-# A shell starts what runs in its background deaf to Ctrl-C, and every process started here would be deaf as well.
+# A shell starts background jobs with SIGINT ignored, and every process started here would inherit that.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -32,7 +32,7 @@ NO_GPU = "needs a CUDA device; none here"
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
-    """Look for no garbage while modules are imported, nor in them later: they stay, and are gone through in vain."""
+    """Turn off garbage collection during imports, then freeze the modules: they stay, so scanning them is wasted."""
     gc.disable()
     try:
         return (yield)
@@ -42,7 +42,7 @@ def pytest_collection() -> Generator[None, object, object]:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark ``tests/engine`` and ``tests/gpu``; skip the latter on a machine without a CUDA device."""
+    """Mark ``tests/engine`` and ``tests/gpu``; skip the latter without a CUDA device."""
     for item in items:
         folder = item.path.relative_to(TESTS).parts[0]
         if folder in ("engine", "gpu"):
@@ -55,26 +55,26 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Let one process run every test that starts servers; see `tests.turns`."""
+    """Run all tests that start servers in one process; see `tests.turns`."""
     from tests.turns import Turns
 
     return Turns(config, log)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Say how many GPU tests did not run, beside pytest's own list of skips."""
+    """Report how many GPU tests did not run, next to pytest's own list of skips."""
     skipped = [r for r in terminalreporter.stats.get("skipped", []) if NO_GPU in str(r.longrepr)]
     if skipped:
         terminalreporter.write_line(f"{len(skipped)} GPU tests were skipped: no CUDA device here")
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
-    """End with a line on what could not be tested for want of a program; workers of pytest-xdist say nothing."""
+    """End with a line on what could not be tested because a program is missing; pytest-xdist workers print nothing."""
     if not hasattr(config, "workerinput") and not config.option.collectonly:
         print(left_out())
 
 
 def _has_gpu() -> bool:
-    import torch  # seconds to import, and only GPU tests need the answer
+    import torch  # takes seconds to import, and only GPU tests need the answer
 
     return bool(torch.cuda.is_available())

@@ -1,8 +1,8 @@
-"""A zero-step round on SGLang's Triton and FlashInfer backends, with their decode and with their prefill kernels.
+"""Checks zero-step rounds on SGLang's Triton and FlashInfer backends, with their decode and prefill kernels.
 
-FlashInfer's kernels need a device: here SGLang plans them, and a stand-in takes what they are planned with.
-``TRITON_INTERPRET=1 python -m tests.decode_kernel_checks`` runs the kernels without a device and prints one JSON
-object: null for a check that holds, else why not.
+FlashInfer's kernels need a device: here SGLang plans them, and a stub takes the plan's arguments. ``TRITON_INTERPRET=1
+python -m tests.decode_kernel_checks`` runs the kernels without a device and prints one JSON object: null for each check
+that passes, else the reason.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from tests import checks
 
 HEADS, KV_HEADS, DIM, CONTEXT, ROWS = 8, 2, 64, 128, 4
 LENGTHS = {2: 5, 0: 70, 3: 33}
-"""By row of the request pool: tokens before the one that is verified."""
+"""By row of the request pool: the number of tokens before the one to verify."""
 
 MAKERS = ("init_forward_metadata", "init_forward_metadata_out_graph")
 
 
 def it_writes_what_the_prefill_kernel_writes() -> None:
-    """With the metadata of a pass without a graph, and with a graph's."""
+    """Covers the metadata of a pass without a graph and of a pass with one."""
     for captured in (False, True):
         mine, theirs = (_attended(captured, ours) for ours in (True, False))
         assert mine[1] is None and theirs[1] is not None, "the metadata is not of the kind that was expected"
@@ -35,7 +35,7 @@ def it_writes_what_the_prefill_kernel_writes() -> None:
 
 
 def other_passes_are_left_to_sglang() -> None:
-    """Those of more tokens, of a draft, of MLA and of what else a plain decode reads differently."""
+    """Passes of more tokens, of a draft, of MLA, and others that a plain decode reads differently."""
     from sglang.srt.speculative.dflash_info import DFlashVerifyInput
 
     of_both = {"enable_deterministic": True, "kv_index_translator": SimpleNamespace(is_translating=True)}
@@ -58,12 +58,12 @@ def other_passes_are_left_to_sglang() -> None:
         drafting.forward_mode = type(drafting.forward_mode).DECODE
         subclass.__class__ = type("OfAnotherKernel", (type(subclass),), {})
         assert not _decodes(made(), wider) and not _decodes(made(), drafting) and not _decodes(subclass, a_batch())
-        assert not _decodes(made(), block)  # its lengths on the host are bounds
+        assert not _decodes(made(), block)  # its lengths on the host are upper bounds
         assert _decodes(made(), a_batch())
 
 
 def flashinfer_plans_and_runs_a_plain_decode() -> None:
-    """When a graph is captured and when it is replayed: each request's slots, with that of the token it verifies."""
+    """At capture and at replay, the plan holds each request's slots, including that of the token to verify."""
     backend, batch, now = _flashinfer(), a_batch(), Round(None, None)
     ends = [0, *itertools.accumulate(length + 1 for length in LENGTHS.values())]
     slots = torch.cat([slots_of_rows()[row, : length + 1] for row, length in LENGTHS.items()])
@@ -76,12 +76,12 @@ def flashinfer_plans_and_runs_a_plain_decode() -> None:
         torch.testing.assert_close(planned["slots"][: ends[-1]], slots.int())
     q, k, v = drawn_inputs()
     written = attention._forward_extend(now, type(backend).forward_extend, backend, q, k, v, a_layer(), batch)
-    torch.testing.assert_close(written, q)  # of the stand-in for the decode kernel
+    torch.testing.assert_close(written, q)  # the stub for the decode kernel returns the queries
     torch.testing.assert_close(backend.token_to_kv_pool.keys[batch.out_cache_loc].flatten(1), k.flatten(1))
 
 
 def the_batch_is_left_as_it_was() -> None:
-    """SGLang goes on with its lengths and its mode."""
+    """SGLang keeps using the batch's lengths and mode."""
     batch = a_batch()
     seen: list[Any] = []
     attention._init_metadata(Round(None, None), lambda _, given: seen.append(given), triton_backend(), batch)
@@ -93,7 +93,7 @@ def the_batch_is_left_as_it_was() -> None:
 
 
 def a_backend_keeps_its_kernel() -> None:
-    """A graph that was captured with one kernel is not replayed with the other one's metadata, also after a fault."""
+    """A graph captured with one kernel is never replayed with the other kernel's metadata, even after a fault."""
     backend, now = triton_backend(), Round(None, None)
     seen = [_decodes(backend, a_batch(), now)]
     assert not _decodes(object.__new__(type(backend)), a_batch(), now) and now.decode_kernel.guard.closed
@@ -102,14 +102,14 @@ def a_backend_keeps_its_kernel() -> None:
 
 
 def a_fault_leaves_rounds_to_sglang() -> None:
-    """From then on, and without an exception."""
+    """SGLang's kernel runs from then on; nothing is raised."""
     now, backend = Round(None, None), object.__new__(type(triton_backend()))  # has none of the backend's attributes
     assert [_decodes(backend, a_batch(), now) for _ in range(2)] == [False, False]
     assert now.decode_kernel.guard.closed
 
 
 def _decodes(backend: Any, batch: Any, now: Any = None) -> bool:
-    """Return whether the pass over *batch* gets a plain decode's metadata."""
+    """Return whether the pass over *batch* gets the metadata of a plain decode."""
     seen: list[Any] = []
     attention._init_metadata(now or Round(None, None), lambda _, given: seen.append(given), backend, batch)
     assert seen[0].forward_mode.is_decode() or seen == [batch]
@@ -135,7 +135,7 @@ def _attended(captured: bool, ours: bool) -> tuple[torch.Tensor, Any]:
 
 
 def _expected() -> torch.Tensor:
-    """Return the same by the formula of attention."""
+    """Return the same by the attention formula."""
     backend, batch = triton_backend(), a_batch()
     q, k, v = drawn_inputs()
     pool = backend.token_to_kv_pool
@@ -169,7 +169,7 @@ class _Pool:
 
 
 class _Translator:
-    """Reads a request's slots from its row, as SGLang does without unified memory."""
+    """Reads a request's slots from its row, like SGLang without unified memory."""
 
     is_translating = False
 
@@ -182,7 +182,7 @@ class _Translator:
 
 
 def triton_backend(width: int = 1) -> Any:
-    """Return SGLang's backend with what these passes read of it; its constructor asks for a device."""
+    """Return SGLang's backend with only what these passes read; its constructor needs a device."""
     from sglang.kernels.ops.attention.decode_attention import (
         decode_attention_fwd,
         lean_capture_policy,
@@ -213,7 +213,7 @@ def triton_backend(width: int = 1) -> Any:
 
 
 def _flashinfer() -> Any:
-    """Return SGLang's backend for FlashInfer, whose kernel returns the queries; ``planned`` is what it was told."""
+    """Return SGLang's FlashInfer backend with a kernel that returns the queries; ``planned`` has the plan's inputs."""
     from sglang.srt.layers.attention import flashinfer_backend
 
     def plan(ends: Any, slots: Any, *_: Any, global_override_indptr_cpu: Any = None, **more: Any) -> None:
@@ -224,7 +224,7 @@ def _flashinfer() -> Any:
         is_cuda_graph_enabled=True, begin_forward=plan, forward=lambda q, kv, **more: q,
         _paged_kv_indices_buf=torch.zeros(ROWS * CONTEXT, dtype=torch.int32),
     )  # fmt: skip
-    # Without FlashInfer's CUDA the module lacks what plans a replay.
+    # Without FlashInfer's CUDA code the module lacks the function that plans a replay.
     flashinfer_backend.fast_decode_plan = lambda of, *given, **more: plan(*given, **more)
     false = (
         *("skip_prefill", "prefill_uses_dequant_workspace", "decode_uses_dequant_workspace", "enable_deterministic"),
@@ -262,7 +262,7 @@ def a_batch(width: int = 1) -> Any:
 
 
 def _replayed(batch: Any) -> Any:
-    """Return *batch* as SGLang shows it to a backend when a graph is replayed, which is not all of it."""
+    """Return *batch* as SGLang passes it to a backend for a graph replay, which omits some fields."""
     from sglang.srt.model_executor.forward_batch_info import ForwardBatch
     from sglang.srt.model_executor.runner.decode_cuda_graph_runner import build_replay_fb_view
 

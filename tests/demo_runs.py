@@ -1,4 +1,4 @@
-"""Results of a demo as they would be measured, for the tests of what is made of them."""
+"""Demo results with made-up measurements, for the tests of tables and reports."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def result(
     first_steps: int | None = None,
     switches: Sequence[tuple[float, int, int]] = (),
 ) -> PhaseResult:
-    """A phase of two requests that generated 0, 1, 2, ...; *switches* are (seconds after its beginning, from, to)."""
+    """Return a phase of two requests that generated 0, 1, 2, ...; *switches* are (seconds into the phase, from, to)."""
     return PhaseResult(
         phase=of,
         begin=START,
@@ -43,12 +43,12 @@ def plain_run() -> Run:
 
 
 def static_run(depth: int, seconds: float) -> Run:
-    """The same with the depth held, every phase taking *seconds*."""
+    """The same with the depth held, each phase taking *seconds*."""
     return Run(STATIC[depth], TIERS, tuple(result(p, seconds, {depth: 8}, depth) for p in six_phases()))
 
 
 def ema_run(seconds: float = 1.0) -> Run:
-    """Down from 7 to 1 in the middle of each hard phase, up again in the middle of each easy phase after it."""
+    """Drop from 7 to 1 in the middle of each hard phase, and rise in the middle of each easy phase after it."""
     moves = {"hard": [(seconds / 2, 7, 1)], "easy": [(seconds / 2, 1, 7)]}
     phases = []
     for index, of in enumerate(six_phases()):

@@ -1,7 +1,7 @@
-"""Which of FlashInfer's passes are planned on the device, and by which lengths; what is left to SGLang.
+"""Checks which FlashInfer passes are planned on the device, with which lengths, and which are left to SGLang.
 
-What the kernel writes: tests/tile_checks.py. ``TRITON_INTERPRET=1 python -m tests.device_plan_checks`` runs the kernel
-without a device and prints one JSON object: null for a check that holds, else why not.
+tests/tile_checks.py checks what the kernel writes. ``TRITON_INTERPRET=1 python -m tests.device_plan_checks`` runs the
+kernel without a device and prints one JSON object: null for each check that passes, else the reason.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ DECODES, VERIFIES, EXTENDS = (
 
 
 class FlashInferAttnBackend:
-    """What the plans read of SGLang's class of this name, with wrappers as FlashInfer's planner left them."""
+    """The parts of SGLang's class of this name that the plans read, with wrappers as FlashInfer's planner left them."""
 
     def __init__(self, **other: Any) -> None:
         false = (
@@ -58,13 +58,13 @@ class FlashInferAttnBackend:
         return {requests: [wrapper]}
 
     def ends(self, of: str) -> list[int]:
-        """Return the prefix sums of the keys that a kind of passes reads."""
+        """Return the prefix sums of the keys that this kind of pass reads."""
         found: list[int] = getattr(self, of)[len(LENGTHS)][0]._paged_kv_indptr_buf.tolist()
         return found
 
 
 def each_pass_reads_what_it_read_on_the_host() -> None:
-    """A verify reads its drafts too, an extend has them in its lengths, and a round of zero steps reads one token."""
+    """A verify also reads its drafts, an extend's lengths include them, and a zero-step round reads one token."""
     backend = FlashInferAttnBackend()
     for kind, decodes, more in ((VERIFIES, False, WIDTH), (EXTENDS, False, 0), (DECODES, True, 1)):
         assert _planned(backend, _pass(kind), decodes)
@@ -72,7 +72,7 @@ def each_pass_reads_what_it_read_on_the_host() -> None:
 
 
 def each_step_of_a_draft_reads_one_token_more() -> None:
-    """All of them are planned at once."""
+    """One call plans all steps."""
     steps = [FlashInferAttnBackend() for _ in range(STEPS - 1)]
     assert _draft_planned(steps)
     for place, one in enumerate(steps):
@@ -80,7 +80,7 @@ def each_step_of_a_draft_reads_one_token_more() -> None:
 
 
 def lengths_on_the_host_are_planned_by_sglang() -> None:
-    """Somebody needs them there, so nothing is won."""
+    """If the host needs the lengths anyway, a device plan saves nothing."""
     backend, steps = FlashInferAttnBackend(), [FlashInferAttnBackend()]
     known = _pass(VERIFIES)
     known.seq_lens_cpu = known.seq_lens
@@ -89,7 +89,7 @@ def lengths_on_the_host_are_planned_by_sglang() -> None:
 
 
 def other_passes_are_left_to_sglang() -> None:
-    """Other kernels, windows, trees, encoders, and a width that the graph was not captured for."""
+    """Other kernels, windows, trees, encoders, and a width for which the graph was not captured."""
     translating = SimpleNamespace(is_translating=True, reads_are_translated=False, req_to_token=None)
     others = (
         *({name: True} for name in ("enable_deterministic", "use_sliding_window_kv_pool", "is_dllm_model")),
@@ -111,7 +111,7 @@ def other_passes_are_left_to_sglang() -> None:
 
 
 def a_graph_has_tiles_for_the_queries_of_a_request() -> None:
-    """FlashInfer plans for the longest request that the rows could make up; what lengths decide is as it was."""
+    """FlashInfer plans for the longest request that fits in the rows; only the tile changes in its plan."""
     assert WIDTH * HEADS // KEY_HEADS == 16
     tree, narrow = _pass(VERIFIES), {"num_qo_heads": KEY_HEADS, "num_kv_heads": KEY_HEADS, "head_dim": 512}
     tree.spec_info.topk = 2
@@ -132,7 +132,7 @@ def a_graph_has_tiles_for_the_queries_of_a_request() -> None:
 
 
 def a_graph_of_zero_steps_has_no_plan_of_a_verify() -> None:
-    """It is run as a plain decode, so there are no tiles to size."""
+    """The graph runs as a plain decode, so there are no tiles to size."""
     backend, one, now = FlashInferAttnBackend(skip_prefill=False), _pass(VERIFIES), Round(None, None)
     one.spec_info.draft_token_num = 1
     setattr(backend, VERIFIES, {})
@@ -143,13 +143,13 @@ def a_graph_of_zero_steps_has_no_plan_of_a_verify() -> None:
 
 
 def tiles_are_the_smallest_that_hold_a_request() -> None:
-    """Of the three that FlashInfer has, and never larger than it planned."""
+    """Tiles have one of FlashInfer's three sizes and are never larger than FlashInfer planned."""
     for planned, rows, wanted in ((128, 16, 16), (128, 17, 64), (128, 64, 64), (128, 65, 128), (16, 20, 16)):
         assert with_small_tiles([1, 2, 3, planned, 5], rows) == [1, 2, 3, wanted, 5]
 
 
 def after_an_error_sglang_plans_with_lengths_of_the_device() -> None:
-    """A plan of another kind than FlashInfer's was."""
+    """The error here is a plan of an unknown kind."""
     plans, backend, one = DevicePlans(), FlashInferAttnBackend(), _pass(VERIFIES)
     getattr(backend, VERIFIES)[len(LENGTHS)][0]._plan_info = [1, 2, 3]
     assert not _planned(backend, one, plans=plans) and plans.guard.closed
@@ -183,7 +183,7 @@ def _a_gpu(major: int = 9) -> Any:
 
 
 def _pass(kind: str) -> Any:
-    """Return a pass of SGLang's over all requests, whose lengths are on the device alone."""
+    """Return an SGLang pass over all requests, whose lengths are only on the device."""
     from sglang.srt.model_executor.forward_batch_info import ForwardMode
     from sglang.srt.speculative.eagle_info import EagleVerifyInput
 

@@ -1,4 +1,4 @@
-"""Traces whose acceptance is drawn, with stretches of good and bad drafts as real text has them."""
+"""Traces with random acceptance, in stretches of good and bad drafts like those of real text."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ def drawn_trace(
 ) -> Trace:
     """Return *requests* of each of *kinds*, of about *tokens* tokens each.
 
-    A kind is the share of drafts that are right in a good stretch and in a bad one; a stretch lasts 25 tokens on
-    average. A right draft is right from whatever position its chain started, so ``L`` is the run of right drafts.
+    A kind is the share of correct drafts in a good stretch and in a bad one; a stretch lasts 25 tokens on average.
+    Whether a draft is correct does not depend on where its chain started, so ``L`` is the run of correct drafts.
     """
     rng = np.random.default_rng(seed)
     lengths = rng.integers(tokens // 2, tokens + tokens // 2, requests * len(kinds)).astype(np.int32)
@@ -40,7 +40,7 @@ def drawn_trace(
 
 
 def copying_trace(requests: int = 12, tokens: int = 120, seed: int = 0) -> Trace:
-    """Return *requests* whose outputs of about *tokens* tokens copy stretches of their prompts, with lookups."""
+    """Return *requests* whose outputs of about *tokens* tokens copy parts of their prompts, with lookups."""
     rng = np.random.default_rng(seed)
     plain = drawn_trace({"edits": (0.6, 0.3)}, requests, tokens, seed)
     found = []

@@ -1,9 +1,9 @@
-"""Servers of the tests as forks of one process that has imported SGLang: seven seconds of a core less for each start.
+"""Runs test servers as forks of one process that has imported SGLang, which saves seven CPU seconds per start.
 
-Run as ``python -m tests.forked_servers``, it imports what a server imports. For every JSON line on standard input it
-forks a child that becomes ``python -m sglang_adaptive.lab.cpu_engine.start ARGUMENTS``, or another program that starts
-as ever, or a `launch_lab` on a socket, or tells how an earlier one ended. The children end with it, and it ends with
-the process that started it.
+``python -m tests.forked_servers`` imports what a server imports. For every JSON line on standard input it forks a child
+that becomes ``python -m sglang_adaptive.lab.cpu_engine.start ARGUMENTS``, another program with a normal start, or a
+`launch_lab` on a socket; or it reports how an earlier child ended. The children end with it, and it ends with the
+process that started it.
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ from sglang_adaptive.serve_cpu import environment
 ROOT = Path(__file__).parents[1]
 MODULE = ["-m", "sglang_adaptive.lab.cpu_engine.start"]
 FARM = [sys.executable, "-m", "tests.forked_servers"]
-"""The process that forks."""
+"""The command of the process that forks."""
 POLL_SECONDS = 0.05
 
 
 class ForkedServer(CpuServer):
-    """The same server with a quicker start, unless its command line is that of another program."""
+    """The same server with a faster start, unless its command line runs another program."""
 
     def _open(self, variables: dict[str, str], log: IO[bytes]) -> Any:
         return _Forked(self.command, variables, log.name)
 
 
 class _Forked:
-    """What `subprocess.Popen` is to a child: that of a fork."""
+    """A subset of `subprocess.Popen` for a forked child."""
 
     def __init__(self, command: list[str], variables: dict[str, str], log: str) -> None:
         self.returncode: int | None = None
@@ -69,9 +69,9 @@ class _Forked:
 
 
 def connected_lab(**variables: str) -> IO[str]:
-    """Return the end of a socket, for lines both ways, at whose other end a fork serves as a `launch_lab`.
+    """Return one end of a socket, for lines both ways; a fork at the other end serves as a `launch_lab`.
 
-    With *variables*, which imports may read, it is a fork of another process, which has imported SGLang with them.
+    *variables*, which imports may read, fork it from another process that has imported SGLang with them.
     """
     farm = _farm(**variables)
     with tempfile.TemporaryDirectory() as folder, socket.socket(socket.AF_UNIX) as listener:
@@ -83,10 +83,10 @@ def connected_lab(**variables: str) -> IO[str]:
 
 
 class _Farm:
-    """Client of the process that forks, which starts with the first question."""
+    """Client of the forking process, which starts with the first request."""
 
     def __init__(self, **variables: str) -> None:
-        # A name that is no folder is not looked for on a hub, which takes a minute.
+        # A model name that is not a folder would be looked up on a hub, which takes a minute.
         self.variables = {**os.environ, **environment(), "HF_HUB_OFFLINE": "1", **variables}
         self._lock = threading.Lock()
         self._process: subprocess.Popen[str] | None = None
@@ -115,12 +115,12 @@ class _Farm:
 
 
 _farm = functools.cache(_Farm)
-"""From variables to the client that has them, which lives as long as this process."""
-_farm()  # made before threads ask for it at the same time
+"""Return the client with these variables; it lives as long as this process."""
+_farm()  # created before several threads request it at once
 
 
 def serve(prepare: Callable[[], None] = start.import_sglang) -> None:
-    """Fork for every line of standard input, with what *prepare* has imported."""
+    """Fork for every line of standard input, after *prepare* has done the imports."""
     prepare()
     gc.freeze()
     for line in sys.stdin:
@@ -161,7 +161,7 @@ def _lab(lab: str, variables: dict[str, str]) -> int:
     if pid := os.fork():
         return pid
     try:
-        from tests import launch_lab  # which asks for this
+        from tests import launch_lab  # imports this module
 
         _become(variables, os.devnull, farm)
         with socket.socket(socket.AF_UNIX) as client:
@@ -173,10 +173,10 @@ def _lab(lab: str, variables: dict[str, str]) -> int:
 
 
 def _become(variables: dict[str, str], log: str, farm: int) -> None:
-    """Take a session, the files and the environment of a new process; end if *farm*, which forked it, has ended."""
+    """Take the session, files and environment of a new process; exit if *farm*, its parent, has ended."""
     os.setsid()
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != farm:  # it ended before the line above, and no signal will come
+    if os.getppid() != farm:  # it ended before the line above, so no signal will come
         os._exit(1)
     for path, mode, numbers in ((os.devnull, os.O_RDONLY, (0,)), (log, os.O_WRONLY | os.O_APPEND, (1, 2))):
         file = os.open(path, mode)
@@ -185,12 +185,12 @@ def _become(variables: dict[str, str], log: str, farm: int) -> None:
         os.close(file)
     for name in os.environ.keys() - variables.keys():
         del os.environ[name]
-    # A variable written anew moves, and setproctitle looks for the old ones behind the command line.
+    # Writing a variable moves it, and setproctitle looks for the old ones behind the command line.
     os.environ.update({name: value for name, value in variables.items() if os.environ.get(name) != value})
     sys.path[1:1] = [part for part in variables["PYTHONPATH"].split(os.pathsep) if part and part not in sys.path]
-    tempfile.tempdir = None  # which the imports may have asked for
+    tempfile.tempdir = None  # the imports may have set it
 
 
 if __name__ == "__main__":
     serve()
-    os._exit(0)  # taking SGLang's modules down in order costs seconds
+    os._exit(0)  # skips the orderly teardown of SGLang's modules, which takes seconds

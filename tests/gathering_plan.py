@@ -1,5 +1,5 @@
-"""What happens in ``tests.gathering_ranks``, by round; as ranges, half-open."""
+"""The events in ``tests.gathering_ranks``, by round; ranges are half-open."""
 
 ROUNDS = 300
 WARM, IDLE, FORCED, FAILS = (20, 40), (100, 130), (200, 240), 250
-"""Rank 0 warms up, rank 0 idles, an operator holds 7 steps, rank 1's policy fails."""
+"""Rank 0 warms up; rank 0 idles; an operator holds 7 steps; rank 1's policy fails."""

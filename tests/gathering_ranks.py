@@ -1,7 +1,7 @@
-"""Ranks of attention DP as far as SGLang's gather goes: ``python -m tests.gathering_ranks RANKS FILE``.
+"""Runs attention DP ranks through SGLang's gather, without a model: ``python -m tests.gathering_ranks RANKS FILE``.
 
-Real MLPSyncBatchInfo objects in a real gloo group, with our hooks applied; no model. Each rank is a process; what they
-found is printed as one JSON list.
+Real MLPSyncBatchInfo objects in a real gloo group, with this package's hooks. Each rank is a process; the findings are
+printed as one JSON list.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from tests.live_controllers import controller
 
 
 def main(ranks: int, file: str) -> None:
-    """Run every rank in a fork, at the same time, and print what they found."""
+    """Run every rank in a fork, all at once, and print the findings."""
     with multiprocessing.get_context("fork").Pool(ranks) as pool:
-        # One task each: a rank ends with the last one, so none takes a second.
+        # One task each: no process may take a second task, because ranks only end together.
         print(json.dumps(pool.starmap(one, [(rank, ranks, file) for rank in range(ranks)], chunksize=1)))
 
 
@@ -58,20 +58,20 @@ def one(rank: int, ranks: int, file: str) -> dict[str, Any]:
 
 
 def _round(at: int, rank: int, ranks: int, group: Any, now: Round) -> tuple[int, int]:
-    """Return the steps of a round, -1 for a prefill, and the largest batch that its result was told of."""
+    """Return the steps of a round (-1 for a prefill) and the largest batch in its result's note."""
     draw, found = random.Random(1000 * rank + at), now.controller
     if rank == 0 and at == WARM[0]:
         found.begin_warm_up()
     if rank == 0 and at == WARM[1]:
         found.end_warm_up()
-    if at == FORCED[0] + 3 * rank:  # heard of a little later on the other rank
+    if at == FORCED[0] + 3 * rank:  # the other rank hears of it a little later
         found.force_steps(7)
     if at == FORCED[1] + 3 * rank:
         found.force_steps(None)
     if rank == 1 and at == FAILS:
         del found.params._acceptance  # type: ignore[attr-defined]
     requests = 0 if rank == 0 and IDLE[0] <= at < IDLE[1] else draw.randint(1, 6) + 10 * (rank == at // 50 % ranks)
-    _gathered(ranks, group, 0)  # for prefills, which no rank has
+    _gathered(ranks, group, 0)  # for prefills: no rank has any
     if at % 17 == 0:  # rank 0 prefills, the others idle
         _gathered(ranks, group, 300 if rank == 0 else 0, extends=rank == 0)
         return -1, -1
@@ -98,7 +98,7 @@ def _gathered(ranks: int, group: Any, tokens: int, extends: bool = False) -> MLP
 
 
 def _fields(info: MLPSyncBatchInfo) -> dict[str, Any]:
-    """What SGLang reads of the gather, and its own columns."""
+    """Return the gathered fields that SGLang reads, and SGLang's own columns."""
     plain = {name: value for name, value in vars(info).items() if isinstance(value, int | list)}
     return plain | {"columns": info.tp0_info_cpu[:, :11].tolist()}
 

@@ -1,7 +1,7 @@
-"""What the kernels that fill in a graph's inputs write, held against what torch and the kernel of one pass say.
+"""Checks the kernels that fill a graph's inputs against torch and the kernel of a single pass.
 
 ``TRITON_INTERPRET=1 python -m tests.graph_input_checks`` runs the kernels without a device and prints one JSON object:
-null for a check that holds, else why not. tests/gpu/test_short_rounds.py runs the same on a device.
+null for each check that passes, else the reason. tests/gpu/test_short_rounds.py runs the same on a device.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ DEVICE = checks.device()
 
 POISON = -7
 ROOM, ROWS, TABLE = 64, 9, 64
-"""Numbers of each buffer, rows of the pool, and pages of the page table."""
+"""Size of each buffer, rows of the pool, and pages of the page table."""
 
 SHAPES = ((1, 1, 1, 1), (3, 4, 4, 1), (5, 8, 8, 1), (2, 2, 3, 16))
-"""Requests, those of the graph, tokens of each, and the tokens of a page."""
+"""Requests, requests of the graph, tokens per request, and tokens per page."""
 
 NUMBERS = ("input_ids", "positions", "out_cache_loc", "req_pool_indices", "seq_lens", "select_index", "topk_index")
 SMALL = ("num_correct_drafts", "num_accept_tokens", "extend_seq_lens")
 
 
 def a_verify_pass_reads_its_tokens_at_their_slots() -> None:
-    """And lengths and page tables as the kernel for them alone writes; rows without a request read what SGLang says."""
+    """Lengths and page tables match those of their own kernel; rows without a request read what SGLang specifies."""
     for of in _cases():
         buffers, metadata = _buffers(), _metadata(of.padded)
         graph_inputs.fill_verify(
@@ -44,7 +44,7 @@ def a_verify_pass_reads_its_tokens_at_their_slots() -> None:
 
 
 def a_draft_reads_what_each_of_its_passes_would() -> None:
-    """The first draft and its chance, the slots of all, and for each pass the lengths of that pass."""
+    """The first draft and its probability, all slots, and the lengths of each pass."""
     for of in _cases():
         steps = of.width - 1
         if steps < 2:
@@ -67,7 +67,7 @@ def a_draft_reads_what_each_of_its_passes_would() -> None:
 
 
 def a_draft_extend_reads_what_was_accepted() -> None:
-    """Its tokens, which of them count, and lengths with all of them."""
+    """The accepted tokens, which of them count, and lengths that include all of them."""
     for of in _cases():
         buffers = _buffers()
         correct = torch.randint(0, of.width, (of.requests,), dtype=torch.int32).to(DEVICE)
@@ -85,7 +85,6 @@ def a_draft_extend_reads_what_was_accepted() -> None:
 
 
 def chains_are_linked_as_by_sglang() -> None:
-    """Tokens, positions, links and slots."""
     from sglang.kernels.ops.speculative.eagle import build_chain_tree
 
     for of in _cases():
@@ -132,7 +131,7 @@ def _metadata(padded: int) -> Any:
 
 
 def _one_pass(of: Any, more: int) -> Any:
-    """Return what the kernel of a pass alone writes for requests that read *more* tokens than their lengths."""
+    """Return what the kernel of a single pass writes for requests that read *more* tokens than their lengths."""
     found = _metadata(of.padded)
     length_kernel.fill(
         found.cache_seqlens_int32, found.cu_seqlens_k, found.page_table, of.table, _padded(of.rows, of.padded),
@@ -142,7 +141,7 @@ def _one_pass(of: Any, more: int) -> Any:
 
 
 def _placed(of: Any, buffers: Any, width: int, filler: int, longer: int = 0, positions: int | None = None) -> None:
-    """Assert rows, lengths, and positions and slots of *width* tokens behind each request's length."""
+    """Assert rows, lengths, and the positions and slots of *width* tokens after each request's length."""
     each = torch.arange(width, device=DEVICE)
     slots = torch.stack([of.table[row, at : at + width].long() for row, at in zip(of.rows, of.lengths, strict=True)])
     told = (of.lengths[:, None] + each)[:, : width if positions is None else positions]

@@ -1,7 +1,7 @@
-"""Greedy rounds by this package's kernels and by SGLang's verification: a choice without drafts, and accepted chains.
+"""Checks this package's kernels for greedy rounds against SGLang's verify: choices without drafts and accepted chains.
 
 ``TRITON_INTERPRET=1 python -m tests.greedy_checks`` runs the kernels without a device and prints one JSON object: null
-for a check that holds, else why not. tests/gpu/test_choice.py runs the same on a device.
+for each check that passes, else the reason. tests/gpu/test_choice.py runs the same on a device.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ DEVICE = checks.device()
 
 INFINITY = float("inf")
 OURS, SGLANGS = (torch.zeros(2), torch.ones(2)), (torch.ones(2), torch.ones(2))
-"""Outcomes of a round, told apart by what they are."""
+"""Outcomes of a round, compared by identity."""
 NOT_GREEDY: list[dict[str, Any]] = [
     *({"is_all_greedy": False}, {"acc_additive_penalties": 1}, {"acc_scaling_penalties": 1}, {"logit_bias": 1}),
     {"has_custom_logit_processor": True},
 ]
-"""Sampling of a batch whose likeliest tokens do not decide."""
+"""Sampling parameters of batches that do not take the most likely token."""
 SHAPES = ((1, 1, 300), (1, 4, 50), (2, 3, 20_000))
-"""Requests, tokens of each, and the vocabulary. A row takes half a second where the kernels are interpreted."""
+"""Requests, tokens per request, and vocabulary. Interpreted kernels take half a second per row."""
 
 
 def the_likeliest_token_is_chosen() -> None:
-    """For vocabularies smaller than the blocks and larger than a block's first turn, and for rows of a wider table."""
+    """Covers vocabularies smaller than a block and larger than a block's first pass, and rows of a wider table."""
     kinds = (torch.bfloat16, torch.float16, torch.float32)
     for requests, width, dtypes in ((1, 3, kinds), (2, 130, kinds[:1]), (1, 70_000, kinds[2:])):
         for dtype in dtypes:
@@ -41,7 +41,7 @@ def the_likeliest_token_is_chosen() -> None:
 
 
 def of_equally_likely_tokens_the_first_is_chosen() -> None:
-    """As bf16 has few numbers, there are many."""
+    """Ties are common because bf16 has few distinct values."""
     for width in (100, 140_000):
         logits = torch.randint(0, 4, (3, width), device=DEVICE).to(torch.bfloat16)
         logits[1] = 0
@@ -50,7 +50,7 @@ def of_equally_likely_tokens_the_first_is_chosen() -> None:
 
 
 def rows_without_a_finite_logit_have_a_choice() -> None:
-    """The one of torch: the first NaN, else the first infinity, else the first token."""
+    """The choice is torch's: the first NaN, else the first infinity, else the first token."""
     logits = torch.randn(5, 1_500, device=DEVICE)
     logits[0] = -INFINITY
     logits[1, 700:] = -INFINITY
@@ -61,7 +61,7 @@ def rows_without_a_finite_logit_have_a_choice() -> None:
 
 
 def it_is_what_sglang_verifies() -> None:
-    """Token, accept length and node, of the same types and shapes."""
+    """Token, accept length and node match in value, type and shape."""
     from sglang.srt.speculative.eagle_info import EagleVerifyInput
 
     for requests in (1, 4):
@@ -79,7 +79,7 @@ def it_is_what_sglang_verifies() -> None:
 
 
 def anything_between_logits_and_choice_is_left_to_sglang() -> None:
-    """Sampling, penalties, biases, grammars, watermarks, idle batches, drafts, and logits off the device."""
+    """Sampling, penalties, biases, grammars, watermarks, idle batches, drafts, and logits not on the device."""
     now, output = Round(None, None), SimpleNamespace(next_token_logits=_OnDevice(torch.zeros(2, 9)))
     now.exact = None
 
@@ -100,7 +100,7 @@ def anything_between_logits_and_choice_is_left_to_sglang() -> None:
 
 
 def a_fault_leaves_the_choice_to_sglang() -> None:
-    """In that round and every later one, and without an exception."""
+    """SGLang chooses in that round and in every later one; nothing is raised."""
     now, output, choices = Round(None, None), SimpleNamespace(next_token_logits=_OnDevice(torch.zeros(2, 9))), []
     now.exact = None
     for choice in (RuntimeError("no such kernel"), OURS):
@@ -109,14 +109,14 @@ def a_fault_leaves_the_choice_to_sglang() -> None:
 
 
 def chains_are_accepted_as_by_sglang() -> None:
-    """Tokens, accept lengths, rows, new lengths, and what the draft extend gets: values, types and shapes."""
+    """Tokens, accept lengths, rows, new lengths and the draft extend's input match in value, type and shape."""
     for shape in SHAPES:
         given = _given(*shape)
         _equal(greedy_commit.commit(*given), _committed_by_sglang(*given), shape)
 
 
 def of_equally_likely_tokens_the_first_is_taken() -> None:
-    """As bf16 has few numbers, there are many."""
+    """Ties are common because bf16 has few distinct values."""
     shape = (1, 2, 20_000)
     logits, drafts, lengths, width = _given(*shape)
     given = (torch.ones_like(logits), drafts.zero_(), lengths, width)
@@ -124,7 +124,7 @@ def of_equally_likely_tokens_the_first_is_taken() -> None:
 
 
 def what_else_decides_tokens_is_left_to_sglang() -> None:
-    """Sampling, penalties, simulated acceptance, logits off the device and of another width."""
+    """Sampling, penalties, simulated acceptance, and logits of another width or not on the device."""
     from sglang.srt.speculative import spec_utils
 
     logits, drafts, lengths, width = _given(2, 4, 30)
@@ -152,7 +152,7 @@ def what_else_decides_tokens_is_left_to_sglang() -> None:
 
 
 def seeded_noise_is_that_of_sglang() -> None:
-    """The CPU engine's hash of seeds, places and tokens is that of SGLang's kernel."""
+    """The CPU engine's hash of seeds, positions and tokens matches SGLang's kernel."""
     from sglang.kernels.ops.sampling.murmur_hash import murmur_hash32_kernel
 
     from sglang_adaptive.lab.cpu_engine.kernels.sample import murmur_hash32_cpu
@@ -167,7 +167,7 @@ def seeded_noise_is_that_of_sglang() -> None:
 
 
 class _OnDevice:
-    """What is asked of logits on a device."""
+    """The attributes of logits on a device that are read."""
 
     is_cuda = True
 
@@ -224,7 +224,7 @@ def _choosing(what: Any, ask: Any) -> Any:
 
 
 def _given(requests: int, width: int, vocabulary: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, int]:
-    """Return logits, drafts of which a random part is right, lengths, and the width."""
+    """Return logits, drafts of which a random part is correct, lengths, and the width."""
     draw = torch.Generator().manual_seed(requests * width * vocabulary)
     logits = torch.randn(requests * width, vocabulary, generator=draw).to(torch.bfloat16)
     drafts = torch.randint(0, vocabulary, (requests, width), generator=draw)

@@ -1,4 +1,4 @@
-"""Reads a page as a browser would: whether it is whole, and what it fetches."""
+"""Parses a page as a browser would: checks that it is complete and finds what it fetches."""
 
 from __future__ import annotations
 

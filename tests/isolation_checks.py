@@ -1,6 +1,6 @@
-"""A batch inside and after a round, kept by its dictionary and as SGLang keeps it.
+"""Checks a batch during and after a round, as isolated by its dictionary and as isolated by SGLang.
 
-``python -m tests.isolation_checks`` prints one JSON object: null for a check that holds, else why not.
+``python -m tests.isolation_checks`` prints one JSON object: null for each check that passes, else the reason.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from tests import checks
 
 
 def a_round_leaves_a_batch_as_by_sglang() -> None:
-    """Also one that fails; what a round adds to it stays."""
+    """Also after a round that fails; attributes that a round adds stay."""
     for overlap in (False, True):
         for fails in (False, True):
             mine, theirs = (_after(which, overlap, fails) for which in (True, False))
@@ -23,7 +23,7 @@ def a_round_leaves_a_batch_as_by_sglang() -> None:
 
 
 def a_round_keeps_what_it_reads() -> None:
-    """With overlap, for two rounds, with the sampling parameters of the round."""
+    """With overlap, two rounds keep what they read, each with its own sampling parameters."""
     for which in (True, False):
         scheduler, batch = _scheduler(), _batch()
         with _isolated(which, scheduler, batch, True):
@@ -33,7 +33,7 @@ def a_round_keeps_what_it_reads() -> None:
 
 
 def what_is_no_batch_is_left_to_sglang() -> None:
-    """In that round and every later one."""
+    """SGLang's code runs in that round and in every later one."""
     isolation, asked = Isolation(), []
     broken = SimpleNamespace(seq_lens=1)
     for batch in (broken, _batch()):

@@ -1,8 +1,8 @@
-"""Runs SGLang's real command line many times, paying for its imports once.
+"""Runs SGLang's real command line many times but imports SGLang only once.
 
-A lab is a fork of a process of `forked_servers`. For every JSON line that it is sent it forks a child that becomes that
-launch: same argv, same entry point, its own exit code and output. Only what ends by itself belongs here: refusals, and
-modules of tests that need a process of their own in which SGLang is imported.
+A lab is a fork of a process of `forked_servers`. For every JSON line it receives, it forks a child that becomes that
+launch: same argv, same entry point, its own exit code and output. Use it only for launches that end by themselves:
+refusals, and test modules that need their own process with SGLang imported.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from typing import IO
 from tests.forked_servers import connected_lab
 
 SECONDS_ALLOWED = 300
-"""Less than a test may take, so that no test reads the answer to another one's question."""
+"""Less than a test's time limit, so that no test reads the answer to another test's request."""
 
 OURS = "sglang-adaptive: error: "
-"""How the package's own refusals begin."""
+"""Prefix of the package's own refusals."""
 
 NO_MODEL = "no/such/model"
-"""Neither a folder nor a name that a hub could have, so that looking for it needs no network."""
+"""Neither a folder nor a possible hub name, so the lookup needs no network."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Outcome:
 
 
 class LaunchLab:
-    """Client of the lab process, which ends with this one. It runs on the CPU engine, with *variables* as well."""
+    """Client of the lab process, which ends with this one and runs the CPU engine, with *variables* added."""
 
     def __init__(self, **variables: str) -> None:
         self._lines = connected_lab(**variables)
@@ -48,7 +48,7 @@ class LaunchLab:
     def launch(self, argv: Sequence[str], before: str = "") -> Outcome:
         """Run ``python -m MODULE ARGS``, or a console script named MODULE:FUNCTION.
 
-        *argv* is [MODULE, *ARGS]; *before* is Python run in the child first. The child is ended after SECONDS_ALLOWED.
+        *argv* is [MODULE, *ARGS]; the child runs the Python code *before* first. It is ended after SECONDS_ALLOWED.
         """
         self._lines.write(json.dumps({"argv": list(argv), "before": before}) + "\n")
         self._lines.flush()
@@ -58,11 +58,11 @@ class LaunchLab:
 
 
 shared = functools.cache(LaunchLab)
-"""From variables to the lab of this process that has them."""
+"""Return this process's lab with these variables."""
 
 
 def serve(lines: IO[str]) -> None:
-    """Run the launch of every line, and answer with how it ended, until the client ends."""
+    """Run the launch of every line and report how it ended, until the client ends."""
     for line in lines:
         request = json.loads(line)
         with tempfile.TemporaryFile() as output:

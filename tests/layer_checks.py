@@ -1,7 +1,7 @@
-"""What the CUDA graphs of a multi-layer draft extend read, by SGLang's own buffers and kernel.
+"""Checks what the CUDA graphs of a multi-layer draft extend read, with SGLang's own buffers and kernel.
 
 ``TRITON_INTERPRET=1 python -m tests.layer_checks`` runs the kernel without a device and prints one JSON object: null
-for a check that holds, else why not. tests/gpu/test_padded_rows.py runs the same on a device.
+for each check that passes, else the reason. tests/gpu/test_padded_rows.py runs the same on a device.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ WIDTHS = (1, 2, 3, 4)
 
 
 def each_row_of_a_graph_reads_one_of_its_hidden_states() -> None:
-    """For every width, for every number of requests in a graph, the first batch and those after it."""
+    """Covers every width and every number of requests in a graph, for the first batch and later ones."""
     from sglang_adaptive.sglang_plugin.workers.multi_layer import begin_within
 
     for width in WIDTHS:
@@ -32,19 +32,19 @@ def each_row_of_a_graph_reads_one_of_its_hidden_states() -> None:
             accepted = [draw.randrange(width) for _ in range(requests)]
             rows = _prepare(graphs, width, accepted)
             hidden = torch.arange(len(rows) * width)
-            found = hidden[rows].tolist()  # torch refuses a row that is not there
+            found = hidden[rows].tolist()  # torch raises on a row that does not exist
             assert found[:requests] == [row * width + more for row, more in enumerate(accepted)]
 
 
 def no_graphs_are_left_alone() -> None:
-    """As where a number of steps has none."""
+    """Some step counts have no graphs."""
     from sglang_adaptive.sglang_plugin.workers.multi_layer import begin_within
 
     begin_within(None)
 
 
 def _graphs(width: int) -> Any:
-    """Return SGLang's runner of an extend of *width* tokens a request, with its own buffers and without graphs."""
+    """Return SGLang's runner of an extend of *width* tokens per request, with its own buffers and no graphs."""
     from sglang.srt.speculative import multi_layer_eagle_draft_extend_cuda_graph_runner as module
 
     config = SimpleNamespace(
@@ -64,7 +64,7 @@ def _graphs(width: int) -> Any:
 
 
 def _prepare(graphs: Any, width: int, accepted: list[int]) -> torch.Tensor:
-    """Fill the buffers as SGLang's ``prepare`` does for requests that *accepted* so many drafts; return rows read."""
+    """Fill the buffers as SGLang's ``prepare`` does for requests with *accepted* drafts each; return the rows read."""
     from sglang.srt.speculative.multi_layer_eagle_utils import fill_draft_extend_prepare_buffers_triton
 
     buffers, requests = graphs.buffers, len(accepted)

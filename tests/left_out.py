@@ -1,15 +1,14 @@
-"""What could not be tested for want of a program."""
+"""Reports what could not be tested because a program is missing."""
 
 from __future__ import annotations
 
 import shutil
 
 TOOLS = {"Chromium": ("chromium", "chromium-browser", "google-chrome"), "Prometheus": ("prometheus",)}
-"""Programs that tests of the page and of the metrics need, by the names that tests look for."""
+"""Programs that the page and metrics tests need, with the names that the tests look for."""
 
 
 def left_out() -> str:
-    """Return the last line of a run."""
     missing = [tool for tool, names in TOOLS.items() if not any(map(shutil.which, names))]
     if not missing:
         return f"no test was left out for want of {' or '.join(TOOLS)}"

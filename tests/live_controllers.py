@@ -1,4 +1,4 @@
-"""Real controllers and policies that verify rounds without an engine, for the tests of what is said about them."""
+"""Real controllers and policies that verify rounds without an engine, for tests of their reports."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from sglang_adaptive.sglang_plugin.audit_scheduler import Audits, Report
 
 
 class Worker:
-    """Keeps the live state, which is all that the controller touches."""
+    """Holds the live state, which is all that the controller uses."""
 
     speculative_num_steps = 3
 
@@ -39,7 +39,7 @@ def controller(policy: AdaptivePolicy, clock: RoundClock | None = None, looks_up
 
 
 def serve(found: AdaptiveController, rounds: int, accepted: float, batch_size: int = 2) -> dict[str, Any]:
-    """Verify rounds that accept a share of what was drafted; return the state as /server_info has it."""
+    """Verify rounds that accept a share of the drafts; return the state as /server_info shows it."""
     for _ in range(rounds):
         found.activate_step_by_batch(batch_size)
         steps = found.worker.speculative_num_steps
@@ -57,7 +57,7 @@ def with_lookups(found: AdaptiveController) -> AdaptiveController:
 
 
 def with_audit(found: AdaptiveController, verdict: str) -> AdaptiveController:
-    """Let *found* report an audit that has come to one *verdict*."""
+    """Let *found* report an audit with one *verdict*."""
     from sglang.srt.runtime_context import get_context, get_parallel
 
     with get_context().override_server_args(), get_parallel().override(dp_rank=None):

@@ -1,6 +1,6 @@
-"""Finds, in the package's source, every message that it can print: log lines, refusals, reasons and errors.
+"""Finds every message that the package's source can print: log lines, refusals, reasons and errors.
 
-A message is a text in which ``...`` stands for what is only known when it is printed.
+In a message, ``...`` stands for text that is only known at run time.
 """
 
 from __future__ import annotations
@@ -52,16 +52,16 @@ REASONS = {
     "watch/view.py": ("view", "_state", "read"),
     "client.py": ("in_words",),
 }
-"""Functions that return a reason, or put one down, for a message that is printed elsewhere."""
+"""Functions that return or record a reason for a message that is printed elsewhere."""
 LEAST_LETTERS = 7
-"""A text with fewer is only a frame, as in ``...: error: ...``."""
+"""A text with fewer letters is only a frame, such as ``...: error: ...``."""
 INTERNAL = ("lab/cpu_engine/kernels", "lab/cpu_engine/stand_in", "lab/cpu_engine/architectures")
-"""Shape checks of the CPU engine's kernels: a defect of this package if anybody ever sees one."""
+"""Shape checks of the CPU engine's kernels: if a user ever sees one, it is a bug in this package."""
 
 
 @dataclass(frozen=True)
 class Message:
-    """A text that can be printed, and where it is made."""
+    """A text that can be printed, and its place in the source."""
 
     text: str
     where: str
@@ -72,7 +72,7 @@ class Message:
 
 @cache
 def messages() -> tuple[Message, ...]:
-    """Return every message of the package, in the order of the source; frames around other messages are left out."""
+    """Return every message of the package in source order, without the frames around other messages."""
     found: dict[Message, None] = {}
     for path in sorted(PACKAGE.rglob("*.py")):
         name = path.relative_to(PACKAGE).as_posix()
@@ -122,7 +122,7 @@ class _Finder:
         return []
 
     def _texts(self, node: ast.expr, depth: int = 0) -> list[str]:
-        """Return what *node* can be as text, an empty list when nothing of it is known here."""
+        """Return the possible texts of *node*; empty if nothing of it is known here."""
         if isinstance(node, ast.Constant):
             return [node.value] if isinstance(node.value, str) and " " in node.value else []
         if isinstance(node, ast.JoinedStr):
@@ -145,7 +145,7 @@ class _Finder:
 
 
 def _letters(text: str) -> int:
-    """Return how many letters of *text* say something; the name of an option alone does not."""
+    """Return how many letters of *text* carry meaning; an option's name alone carries none."""
     return sum(character.isalpha() for character in re.sub(r"^--[\w-]+:? \.\.\.$", "", text))
 
 
@@ -165,7 +165,7 @@ def _assigned(body: list[ast.stmt]) -> dict[str, list[ast.expr]]:
 
 
 def _word(node: ast.expr) -> str:
-    """Return a constant that is a single word, else the gap that stands for what is not known here."""
+    """Return a constant that is a single word, else the gap that stands for unknown text."""
     return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else GAP
 
 

@@ -1,7 +1,7 @@
-"""What fa3 is told of lengths and page tables, by this package and by SGLang, held against each other.
+"""Checks this package's fa3 metadata (lengths and page tables) against SGLang's.
 
 ``TRITON_INTERPRET=1 python -m tests.metadata_checks`` runs the kernels without a device and prints one JSON object:
-null for a check that holds, else why not. tests/gpu/test_metadata.py runs the same on a device.
+null for each check that passes, else the reason. tests/gpu/test_metadata.py runs the same on a device.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ OUTPUTS = ("cache_seqlens_int32", "cu_seqlens_k", "cu_seqlens_q", "page_table")
 
 
 def a_decode_is_told_what_sglang_tells() -> None:
-    """For one request and for more than a variant's requests, and for rows longer than a block's first turn."""
+    """Covers one request, more requests than a variant holds, and rows longer than a block's first pass."""
     every = [(*size, *of) for size in ((1, 2200), (3, 2200)) for of in ((1, 0), (1, 5), (16, 1))]
     for requests, width, page, more in (*every, (33, 40, 16, 1), (257, 8, 1, 5)):
         mine, theirs = (_decoded(which, requests, width, page, more) for which in (True, False))
@@ -30,14 +30,14 @@ def a_decode_is_told_what_sglang_tells() -> None:
 
 
 def an_extend_is_told_what_sglang_tells() -> None:
-    """The same, with the prefix sums of the queries."""
+    """Also compares the prefix sums of the queries."""
     for requests, width, page in ((1, 2200, 1), (33, 40, 1), (257, 8, 16)):
         mine, theirs = (_extended(which, requests, width, page) for which in (True, False))
         _equal(mine, theirs, (requests, width, page))
 
 
 def other_tables_are_left_to_sglang() -> None:
-    """Those of sliding windows and of virtual memory, and strided ones."""
+    """Tables of sliding windows and of virtual memory, and strided tables."""
     given, asked, now = _given(3, 40, 1), [], Round(None, None)
 
     def original(*_: Any, **options: Any) -> None:
@@ -54,7 +54,7 @@ def other_tables_are_left_to_sglang() -> None:
 
 
 def a_fault_leaves_lengths_to_sglang() -> None:
-    """From then on, and without an exception."""
+    """SGLang's code runs from then on; nothing is raised."""
     asked: list[Any] = []
     now, whole = Round(None, None), _given(3, 40, 1)
     for given in ({**whole, "req_pool_indices": None}, whole):
@@ -63,7 +63,7 @@ def a_fault_leaves_lengths_to_sglang() -> None:
 
 
 def a_replayed_extend_is_told_once() -> None:
-    """By the graph, on SGLang's own backend: as much as by both."""
+    """On SGLang's own backend, the graph alone writes everything that both writes would."""
     told = []
     for ours in (False, True):
         backend, batch = _replay()
@@ -86,7 +86,7 @@ def a_replayed_extend_is_told_once() -> None:
 
 
 def elsewhere_an_extend_is_told_as_ever() -> None:
-    """Outside a replay, on another backend, and where a graph leaves something out."""
+    """Outside a replay, on another backend, and where a graph omits something."""
     backend, batch = _replay()
     asked: list[Any] = []
     now = Round(None, None)
@@ -109,7 +109,7 @@ def elsewhere_an_extend_is_told_as_ever() -> None:
 
 
 def _graphs(backend: Any) -> Any:
-    """Return an extend's graphs that were captured with *backend*."""
+    """Return an extend's graphs, captured with *backend*."""
     return SimpleNamespace(draft_extend_attn_backend=backend, model_runner=None)
 
 
@@ -138,7 +138,7 @@ def _extended(mine: bool, requests: int, width: int, page: int) -> dict[str, Any
 
 
 def _given(requests: int, width: int, page: int, device: str | None = None) -> dict[str, Any]:
-    """Return random requests, the same for the same arguments, and outputs that nobody wrote to."""
+    """Return random requests, the same for the same arguments, and unwritten outputs."""
     draw = torch.Generator().manual_seed(requests)
 
     def drawn(least: int, most: int, *shape: int, kind: Any = torch.int32) -> Any:
@@ -158,7 +158,7 @@ def _given(requests: int, width: int, page: int, device: str | None = None) -> d
 
 
 def _replay() -> tuple[Any, Any]:
-    """Return fa3's backend with its buffers for CUDA graphs, and a batch that its extend's graph would run."""
+    """Return fa3's backend with its CUDA graph buffers, and a batch that its extend's graph would run."""
     from sglang.srt.model_executor.forward_batch_info import ForwardMode
 
     from tests.worker_checks import _fa3
@@ -184,7 +184,7 @@ def _replay() -> tuple[Any, Any]:
 
 
 def _equal(mine: dict[str, Any], theirs: dict[str, Any], case: Any) -> None:
-    """What fa3 reads; a row of the table as far as the request is long."""
+    """Compare what fa3 reads: each table row only up to the request's length."""
     for name in OUTPUTS[:3]:
         assert torch.equal(mine[name], theirs[name]), (case, name, mine[name], theirs[name])
     for row, length in enumerate(mine["cache_seqlens_int32"].tolist()):

@@ -11,25 +11,25 @@ from pathlib import Path
 
 PATCHES = tuple(sorted((Path(__file__).parents[1] / "patches" / "0.5.23").glob("*.patch")))
 CHECKOUT_PREFIX = "python/"
-"""Where an SGLang checkout holds the package; paths in the patches start with it."""
+"""Folder of the package in an SGLang checkout; paths in the patches start with it."""
 
 
 def package() -> Path:
-    """Return the folder of the installed ``sglang``, without importing it."""
+    """Return the folder of the installed ``sglang`` without importing it."""
     spec = find_spec("sglang")
     assert spec is not None and spec.origin is not None
     return Path(spec.origin).parent
 
 
 def touched(patches: Iterable[Path] = PATCHES) -> list[str]:
-    """Return the files that *patches* change, relative to site-packages, as in ``sglang/srt/server_args.py``."""
+    """Return the files that *patches* change, relative to site-packages, such as ``sglang/srt/server_args.py``."""
     marker = f"+++ b/{CHECKOUT_PREFIX}"
     lines = (line for patch in patches for line in patch.read_text().splitlines())
     return sorted({line.removeprefix(marker) for line in lines if line.startswith(marker)})
 
 
 def copy_touched(folder: Path, prefix: str = CHECKOUT_PREFIX) -> Path:
-    """Copy the released version of every file that the patches change below *folder*/*prefix*; return *folder*."""
+    """Copy the released version of every file that the patches change to *folder*/*prefix*; return *folder*."""
     for name in touched():
         target = folder / prefix / name
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -38,7 +38,7 @@ def copy_touched(folder: Path, prefix: str = CHECKOUT_PREFIX) -> Path:
 
 
 def git_apply(folder: Path, patches: Sequence[Path], *options: str) -> subprocess.CompletedProcess[str]:
-    """Run ``git apply`` in *folder*, as outside of any repository."""
+    """Run ``git apply`` in *folder* as if outside any repository."""
     return subprocess.run(
         ["git", "apply", *options, *map(str, patches)],
         cwd=folder,
@@ -49,10 +49,10 @@ def git_apply(folder: Path, patches: Sequence[Path], *options: str) -> subproces
 
 
 def patched_site(folder: Path, patches: Sequence[Path] = PATCHES) -> Path:
-    """Return *folder*, to be put on PYTHONPATH: ``sglang`` made of links, the patched files being real.
+    """Return *folder*, for use on PYTHONPATH: ``sglang`` made of links, with real files where patched.
 
-    Folders on the way to a patched file are real too, and so are their caches of bytecode: a link there would let
-    Python store the patched modules' bytecode inside the installation.
+    Folders on the path to a patched file are real too, including bytecode caches: through a link, Python would store
+    the patched modules' bytecode in the installation.
     """
     _link_around(package(), folder / "sglang", [Path(name).relative_to("sglang") for name in touched(patches)])
     for name in touched(patches):

@@ -1,6 +1,7 @@
-"""The checks of the patches, with the plugin's hooks instead of a patch.
+"""The checks of the patches, run with the plugin's hooks instead of a patch.
 
-``TRITON_INTERPRET=1 python -m tests.plugin_repairs`` prints one JSON object: null for a check that holds, else why not.
+``TRITON_INTERPRET=1 python -m tests.plugin_repairs`` prints one JSON object: null for each check that passes, else the
+reason.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ HOOKED = (
     *("cutedsl_moe_max_num_tokens", "_locate_str_stop_finished_len", "EAGLEWorkerV2.apply_runtime_state"),
     *("EAGLEWorkerV2.activate_step_by_batch", "on_verify_complete_cpu", "_resolve_spec_v2_tokens"),
 )
-"""Ends of the names of SGLang's functions that the checks run."""
+"""Name suffixes of the SGLang functions that the checks run."""
 
 
 def the_launch_depth_shrinks_no_ring_and_no_exchange() -> None:
@@ -53,7 +54,7 @@ def a_static_depth_has_sizes_of_its_own() -> None:
 
 
 def _sizes(launch_steps: int, **resolved: Any) -> tuple[int, ...]:
-    """Return DeepSeek-V4's rings of a request, and the most tokens of a MoE exchange."""
+    """Return the size of DeepSeek-V4's rings per request, and the most tokens in a MoE exchange."""
     from sglang.srt import runtime_context
     from sglang.srt.mem_cache import deepseek_v4_memory_pool as pool
     from sglang.srt.model_executor.cuda_graph_config import CudaGraphConfig, PhaseConfig
@@ -99,7 +100,7 @@ CHECKS: tuple[Check, ...] = (
 
 
 def worker_in_a_round(config: Any = LADDER, launch_steps: int = 3) -> Any:
-    """Return the worker of the checks with this package's controller, and begin its round."""
+    """Return the checks' worker with this package's controller, in a round that has begun."""
     worker = adaptive_worker(config, launch_steps)
     policy = AdaptiveSpeculativeParams(launch_steps, config=check_config(config, "test"))
     controller = AdaptiveController(worker, policy)
@@ -113,7 +114,7 @@ def worker_in_a_round(config: Any = LADDER, launch_steps: int = 3) -> Any:
 
 
 def main() -> None:
-    """Apply the hooks on HOOKED, run CHECKS and print what came out."""
+    """Apply the hooks on HOOKED, run CHECKS and print the results."""
     hooks.install_now(hook for hook in hooks.hooks(Process.SCHEDULER) if hook.target.endswith(HOOKED))
     for module in (feedback, graph_sizes, override_log, target_scope, zero_step_sampling):
         setattr(module, adaptive_worker.__name__, worker_in_a_round)

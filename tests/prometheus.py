@@ -1,4 +1,4 @@
-"""A real Prometheus (Debian's package) on a free port: monitoring/prometheus.yml, but it scrapes once a second."""
+"""A real Prometheus (Debian's package) on a free port, with monitoring/prometheus.yml but a scrape every second."""
 
 from __future__ import annotations
 
@@ -22,17 +22,16 @@ READY_SECONDS = 240.0
 
 
 def installed() -> bool:
-    """Return whether there is a Prometheus to run."""
     return shutil.which(BINARY) is not None
 
 
 class Prometheus(Client):
-    """Watches servers and answers queries; a context manager, with its data in *folder*."""
+    """Watches servers and answers queries; a context manager with its data in *folder*."""
 
     def __init__(self, folder: Path, targets: Iterable[Client]) -> None:
         super().__init__("127.0.0.1", free_port())
         self.moment: float | None = None
-        """Unix time that queries are about; None is now. A scrape that a busy machine fails leaves nothing for now."""
+        """Unix time of queries; None is now. If a busy machine misses a scrape, "now" has no data."""
         self._folder = folder
         self._process: subprocess.Popen[bytes] | None = None
         config = yaml.safe_load(SHIPPED.read_text())
@@ -69,7 +68,7 @@ class Prometheus(Client):
         self._stop()
 
     def query(self, expression: str) -> list[tuple[dict[str, str], float]]:
-        """Return labels and value of every series that *expression* gives at the `moment`."""
+        """Return labels and value of every series of *expression* at the `moment`."""
         asked = {"query": expression} | ({} if self.moment is None else {"time": self.moment})
         answer = self.get(f"/api/v1/query?{urlencode(asked)}")
         return [(entry["metric"], float(entry["value"][1])) for entry in answer["data"]["result"]]
@@ -86,18 +85,18 @@ class Prometheus(Client):
         ]
 
     def by(self, label: str, expression: str) -> dict[str, float]:
-        """Return the values of *expression* by one label."""
+        """Return the values of *expression* keyed by one label."""
         return {labels[label]: value for labels, value in self.query(expression)}
 
     def alerts(self) -> dict[str, str]:
-        """Return the state, "pending" or "firing", of every alert that is raised, by name."""
+        """Return the state of every active alert, "pending" or "firing", by name."""
         found: list[dict[str, Any]] = self.get("/api/v1/alerts")["data"]["alerts"]
         return {alert["labels"]["alertname"]: alert["state"] for alert in found}
 
     def _is_ready(self) -> bool:
         try:
             self.get("/-/ready")
-        except Exception:  # not listening, or not ready, yet
+        except Exception:  # not listening yet, or not ready yet
             return False
         return True
 

@@ -1,7 +1,7 @@
-"""What fa3's metadata of a captured verify pass says of packed drafts, and of rectangles before and after them.
+"""Checks fa3's metadata of a captured verify pass with packed drafts, and with rectangles before and after them.
 
 ``TRITON_INTERPRET=1 python -m tests.ragged_checks`` runs the checks without a device and prints one JSON object: null
-for a check that holds, else why not. tests/gpu/test_ragged_graphs.py runs the same on a device.
+for each check that passes, else the reason. tests/gpu/test_ragged_graphs.py runs the same on a device.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ GRAPHS = (1, 4)
 
 
 def packed_rows_are_each_as_long_as_they_are() -> None:
-    """In a graph of as many requests, and in one of more, whose unused requests take the tokens that are left."""
+    """Covers a graph of exactly as many requests and a larger one, whose unused requests take the remaining tokens."""
     for kept in ([5, 0, 1, 2], [2, 4, 0], [5, 5, 0, 0, 0, 2], [2]):
         lab = Lab((1, len(kept)) if len(kept) > 4 else GRAPHS)
         lab.rectangle(len(kept))
@@ -38,7 +38,7 @@ def packed_rows_are_each_as_long_as_they_are() -> None:
 
 
 def rectangles_after_it_are_what_they_were() -> None:
-    """Of every batch size, because all graphs read one tensor."""
+    """Covers every batch size, because all graphs read one tensor."""
     lab = Lab(GRAPHS)
     before = {requests: lab.rectangle(requests) for requests in (1, 3, 4)}
     lab.packed([5, 0, 1])
@@ -78,7 +78,7 @@ def batches_and_rows_that_no_graph_has_stay_rectangles() -> None:
 
 
 def graphs_that_were_captured_again_are_used() -> None:
-    """An update of weights may build all states anew."""
+    """A weight update may rebuild all states."""
     lab = Lab(GRAPHS)
     other = Lab(GRAPHS, longest=lab.longest)
     lab.packed([5, 0, 1])
@@ -89,7 +89,7 @@ def graphs_that_were_captured_again_are_used() -> None:
 
 
 class Lab:
-    """fa3's backend of BUDGET steps with metadata for graphs of *sizes* requests, captured for STEPS drafts a row."""
+    """fa3's backend of BUDGET steps with metadata for graphs of *sizes* requests, captured for STEPS drafts per row."""
 
     def __init__(self, sizes: tuple[int, ...], device: str | None = None, longest: LongestRows | None = None) -> None:
         from sglang.srt.model_executor.forward_batch_info import ForwardMode
@@ -125,11 +125,11 @@ class Lab:
         self.graphs = TargetGraphs(self.runner, lambda steps: self.state if steps == BUDGET else None, self.longest)
 
     def rounds(self) -> PackedRounds:
-        """Return what packs rounds with BUDGET."""
+        """Return the object that packs rounds with BUDGET."""
         return PackedRounds(lambda: BUDGET, graphs=self.graphs)
 
     def packing(self, kept: list[int]) -> Packing:
-        """Return the packing of requests that keep so many drafts each."""
+        """Return the packing of requests that keep *kept* drafts each."""
         assert sum(kept) == BUDGET * len(kept)
         return Packing.of(torch.tensor(kept, device=self.device), STEPS, sum(kept) + len(kept))
 
@@ -138,7 +138,7 @@ class Lab:
         return _told(self._prepared(requests, SimpleNamespace(ragged_verify_layout=None)))
 
     def packed(self, kept: list[int]) -> tuple[list[int], list[int], list[int]]:
-        """Return query lengths, their prefix sums and key lengths in a packed replay; then give the graphs back."""
+        """Return query lengths, their prefix sums and key lengths in a packed replay; then release the graphs."""
         packing, rounds = self.packing(kept), self.rounds()
         rounds.borrow_graphs(packing)
         verify = _verify_input(len(kept), self.device)
@@ -171,7 +171,7 @@ class Lab:
 
 
 def _told(metadata: Any) -> dict[str, Any]:
-    """What fa3 reads of *metadata*: of each request's row in the table as much as it has keys."""
+    """Return what fa3 reads of *metadata*: each request's table row up to its number of keys."""
     names = ("cu_seqlens_q", "cache_seqlens_int32", "cu_seqlens_k")
     told: dict[str, Any] = {name: getattr(metadata, name).tolist() for name in names}
     rows = zip(metadata.page_table.tolist(), told["cache_seqlens_int32"], strict=True)

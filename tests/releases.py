@@ -1,4 +1,4 @@
-"""What tests say of the SGLang that they run on; ``make newest`` runs them on others than the newest that is served."""
+"""Facts about the SGLang under test, which need not be the newest supported release: see ``make newest``."""
 
 from __future__ import annotations
 

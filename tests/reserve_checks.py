@@ -1,6 +1,6 @@
-"""KV slots reserved ahead, with SGLang's own pools and its own code of a round, in a process of the CPU engine.
+"""Checks KV slots reserved ahead, with SGLang's own pools and round code, in a process of the CPU engine.
 
-``python -m tests.reserve_checks`` prints one JSON object: null for a check that holds, else why not.
+``python -m tests.reserve_checks`` prints one JSON object: null for each check that passes, else the reason.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ ROUNDS = 100
 
 
 def requests_always_have_what_sglang_gives_them() -> None:
-    """At every depth: slots of their own, which stay theirs, and all of them known to be theirs."""
+    """At every depth, each request keeps its own slots, and all of them are accounted to it."""
     _begin()
     for accepted in ([1], [8], [1, 3], [2, 1, 8, 5]):
         batch = _batch(len(accepted))
@@ -43,7 +43,7 @@ def requests_always_have_what_sglang_gives_them() -> None:
 
 
 def slots_are_given_in_one_round_of_many() -> None:
-    """At one token a round in every thirty-third, whoever joined when; SGLang does it in every one."""
+    """At one token per round, one round in 33 allocates, no matter when requests joined; in SGLang every round does."""
     reserve, batch = _begin(), _batch(2)
     batch.reqs[1].kv.kv_committed_len -= 3
     assert _rounds_with_slots(batch, ROUNDS, [1]) == 1 + (ROUNDS - 1) // (AHEAD + 1)
@@ -72,7 +72,7 @@ def a_round_without_needs_does_the_rest() -> None:
 
 
 def nobody_gets_more_near_the_end_of_the_pool() -> None:
-    """A quarter of what is free is the most that a batch is given at once."""
+    """A batch gets at most a quarter of the free slots at once."""
     _begin()
     most = 4 * 2 * (RESERVE + AHEAD)
     for size, ahead in ((most, AHEAD), (most - 1, 0)):
@@ -86,7 +86,7 @@ def nobody_gets_more_near_the_end_of_the_pool() -> None:
 
 
 def nobody_gets_more_than_a_row_holds() -> None:
-    """A request at the end of its context, and the others of its batch."""
+    """Covers a request at the end of its context and the others in its batch."""
     _begin()
     for width, ahead in ((PROMPT + RESERVE + AHEAD, AHEAD), (PROMPT + RESERVE, 0)):
         batch = _batch(2, width=width)
@@ -95,7 +95,7 @@ def nobody_gets_more_than_a_row_holds() -> None:
 
 
 def pools_of_other_kinds_are_left_to_sglang() -> None:
-    """Their pages are larger than a round, or their slots have a second account."""
+    """Pools whose pages are larger than a round, or whose slots have a second account."""
     from sglang.srt.mem_cache.allocator.token import TokenToKVPoolAllocator
 
     _begin()
@@ -105,7 +105,7 @@ def pools_of_other_kinds_are_left_to_sglang() -> None:
 
 
 def a_warm_up_reserves_in_every_round() -> None:
-    """So that the kernel that writes slots has run at every batch size before the server is ready."""
+    """The kernel that writes slots must run at every batch size before the server is ready."""
     controller: Any = SimpleNamespace(warms_up=True)
     _begin(controller)
     batch = _batch(2)
@@ -115,7 +115,7 @@ def a_warm_up_reserves_in_every_round() -> None:
 
 
 def a_fault_leaves_reservations_to_sglang() -> None:
-    """From then on, and without an exception."""
+    """SGLang reserves slots from then on; nothing is raised."""
     from sglang.srt.runtime_context import get_parallel
 
     reserve, batch = _begin(), _batch(1)
@@ -127,14 +127,14 @@ def a_fault_leaves_reservations_to_sglang() -> None:
 
 
 def _begin(controller: Any = None) -> ReserveAhead:
-    """Begin a round of *controller*, or of one whose warm-up is over; return what reserves slots in it."""
+    """Begin a round of *controller*, or of one whose warm-up is over; return the object that reserves its slots."""
     now = Round(None, controller or SimpleNamespace(warms_up=False))
     current.use(now)
     return now.reserve
 
 
 def _batch(requests: int, size: int = 20_000, width: int = 4096, evictable: int = 0) -> Any:
-    """Return what SGLang's code of a round reads of a batch whose requests have prefilled PROMPT tokens."""
+    """Return what SGLang's round code reads of a batch whose requests have prefilled PROMPT tokens."""
     from sglang.srt.managers.schedule_batch import ReqKvInfo
     from sglang.srt.mem_cache.allocator.token import TokenToKVPoolAllocator
     from sglang.srt.mem_cache.memory_pool import ReqToTokenPool
@@ -183,7 +183,7 @@ def _rounds_with_slots(batch: Any, rounds: int, accepted: Sequence[int]) -> int:
 
 
 def _all_accounted(batch: Any) -> None:
-    """Every slot is free or one request's, and all that are a request's are in its allocated length."""
+    """Check that every slot is free or owned by one request, and that owned slots count in its allocated length."""
     rows = batch.req_to_token_pool.req_to_token
     owned = [rows[req.kv.req_pool_idx, : req.kv.kv_allocated_len].to(torch.int64) for req in batch.reqs]
     allocator = batch.token_to_kv_pool_allocator
@@ -192,14 +192,14 @@ def _all_accounted(batch: Any) -> None:
 
 
 def main() -> None:
-    """Run the checks on SGLang's code with this package's hooks and print what came out."""
+    """Run the checks on SGLang's code with this package's hooks and print the results."""
     from sglang.srt.mem_cache import allocation_sizing
     from sglang.srt.speculative import eagle_utils
 
     wanted = ("eagle_prepare_for_decode", "page_aligned_decode_alloc_lens")
     hooks.install_now(hook for hook in hooks.hooks(Process.SCHEDULER) if hook.target.endswith(wanted))
     for module in (eagle_utils, allocation_sizing):
-        module.get_alloc_reserve_per_decode = lambda: RESERVE  # without a server's configuration
+        module.get_alloc_reserve_per_decode = lambda: RESERVE  # needs no server configuration
     checks.tell("reserve_checks", globals())
 
 

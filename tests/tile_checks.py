@@ -1,7 +1,7 @@
-"""What the kernel that lays out FlashInfer's tiles writes, held against its planner's rules, written down one by one.
+"""Checks the kernel that lays out FlashInfer's tiles against its planner's rules, written out one by one.
 
 ``TRITON_INTERPRET=1 python -m tests.tile_checks`` runs the kernel without a device and prints one JSON object: null for
-a check that holds, else why not. tests/gpu/test_flashinfer.py holds it against the planner itself.
+each check that passes, else the reason. tests/gpu/test_flashinfer.py checks it against the planner itself.
 """
 
 from __future__ import annotations
@@ -55,18 +55,18 @@ class Pass:
         return self
 
     def ints(self, place: int, size: int) -> list[int]:
-        """Return *size* numbers of the array at *place* of the layout's places."""
+        """Return *size* numbers of the layout's array at *place*."""
         start = self.layout.places[place]
         return list(map(int, self.layout.ints[start : start + size]))
 
     def lives(self) -> list[int]:
-        """Return which blocks are used."""
+        """Return which blocks are in use."""
         start = self.layout.places[6]
         return list(map(int, self.layout.live[start : start + self.layout.blocks]))
 
 
 def keys_lie_where_the_requests_do() -> None:
-    """All of a request side by side, one request behind the other, and nothing behind the last."""
+    """Each request's keys are contiguous, requests follow one another, and nothing follows the last."""
     for one in _laid_out():
         wanted = [one.table[row, :size] for row, size in zip(one.rows, one.read, strict=True)]
         total = sum(one.read)
@@ -75,7 +75,7 @@ def keys_lie_where_the_requests_do() -> None:
 
 
 def each_block_has_its_part() -> None:
-    """A request's keys are split into the fewest parts of a size for which there are enough blocks."""
+    """Keys are split into the fewest equal parts for which there are enough blocks."""
     for one in _laid_out():
         parts = _parts(one)
         wanted = [
@@ -93,7 +93,7 @@ def each_block_has_its_part() -> None:
 
 
 def parts_of_a_query_are_added_up_side_by_side() -> None:
-    """Where each query's first output lies, and where each request's does."""
+    """Covers where the outputs of each query and of each request start."""
     for one in _laid_out():
         parts, width = _parts(one), one.layout.width
         requests = len(parts)
@@ -104,7 +104,7 @@ def parts_of_a_query_are_added_up_side_by_side() -> None:
 
 
 def a_query_sees_itself_and_what_is_before_it() -> None:
-    """As torch packs the mask, a request's from a new byte on."""
+    """The mask is packed like torch's, and each request starts at a new byte."""
     for one in _passes():
         if not one.layout.has_queries or one.more < one.layout.width:
             continue
@@ -117,7 +117,7 @@ def a_query_sees_itself_and_what_is_before_it() -> None:
 
 
 def a_pass_that_is_not_split_has_its_keys_alone() -> None:
-    """FlashInfer's decodes of many requests: a block reads a whole request, whatever its length."""
+    """In FlashInfer's decodes of many requests, a block reads a whole request of any length."""
     for one in _passes():
         if one.layout.has_queries:
             continue
@@ -128,7 +128,7 @@ def a_pass_that_is_not_split_has_its_keys_alone() -> None:
 
 
 def a_plan_of_another_kind_is_refused() -> None:
-    """One without a graph, and one of a planner that is not known."""
+    """A plan without a graph, and one of an unknown planner."""
     for info in ([4] * 13 + [0, 1], [4] * 12 + [1, 1]):
         wrapper = SimpleNamespace(_plan_info=info, _int_workspace_buffer=None)
         try:
@@ -142,7 +142,7 @@ def a_plan_of_another_kind_is_refused() -> None:
 
 
 def _passes() -> Iterator[Pass]:
-    """Yield passes of a draft, a verify and a draft extend, short and long, by both planners."""
+    """Yield passes of a draft, a verify and a draft extend, short and long, for both planners."""
     generator = torch.Generator().manual_seed(7)
     for requests, width, longest in ((1, 1, 40), (1, 4, 1600), (3, 4, 700), (9, 1, 1600), (5, 8, 130), (16, 2, 1500)):
         lengths = torch.randint(1, longest, (requests,), generator=generator)
@@ -153,7 +153,7 @@ def _passes() -> Iterator[Pass]:
 
 @functools.cache
 def _laid_out() -> list[Pass]:
-    """Return the same, laid out by the kernel without a mask; to be read alone."""
+    """Return the same passes, laid out by the kernel without a mask; read-only."""
     return [one.laid_out() for one in _passes()]
 
 
@@ -170,14 +170,14 @@ def _pass(lengths: Tensor, width: int, queries: bool, heads: int) -> Pass:
 
 @dataclass(eq=False)
 class Wrapper:
-    """What is read of FlashInfer's wrappers."""
+    """The parts of FlashInfer's wrappers that are read."""
 
     _plan_info: list[int]
     _int_workspace_buffer: Any
 
 
 def wrapper_of(requests: int, width: int, queries: bool, heads: int) -> Any:
-    """Return what FlashInfer's planners leave of a graph: their arrays, one behind the other, from multiples of 16."""
+    """Return what FlashInfer's planners leave for a graph: their arrays in order, aligned to multiples of 16."""
     tile = 16
     rows, enough = requests * width, 2 * PROCESSORS // 2
     blocks = max(enough, -(-rows * (heads // 2) // tile) + requests - 1) if queries else max(12, requests)
@@ -203,7 +203,7 @@ def poison(size: int, dtype: torch.dtype = torch.int32) -> Tensor:
 
 
 def _size(one: Pass) -> int:
-    """Return the keys of a part."""
+    """Return the number of keys per part."""
     longest = max(one.read)
     for size in range(LEAST_KEYS, longest):
         if one.layout.tiles * sum(-(-read // size) for read in one.read) <= one.layout.enough:

@@ -1,4 +1,4 @@
-"""Random token trees as drafting makes them, kept as plain objects for tests to compare with."""
+"""Random token trees, as drafting builds them, kept as plain objects for comparison in tests."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 @dataclass
 class Node:
-    """A node of a token tree; `number` is its place in the tree that is verified, 0 for the root."""
+    """A node of a token tree; `number` is its index in the verified tree, 0 for the root."""
 
     number: int
     parent: Node | None
@@ -18,13 +18,13 @@ class Node:
     children: list[Node] = field(default_factory=list)
 
     def ancestors(self) -> list[Node]:
-        """This node, its parent, and so on up to the root."""
+        """Return this node, its parent, and so on up to the root."""
         return [self] + ([] if self.parent is None else self.parent.ancestors())
 
 
 @dataclass(frozen=True)
 class Drafted:
-    """One request's tree, and the candidate ids in which SGLang expresses it."""
+    """One request's tree, and the candidate ids that SGLang uses for it."""
 
     nodes: list[Node]
     selected: list[int]
@@ -41,7 +41,7 @@ def drafted_trees(draw: st.DrawFn, topk: int, depth: int, size: int, tokens: int
     frontier = [-1]
     parent_list = [-1]
     for level in range(depth):
-        # the root has topk children, every later parent also
+        # the root and every later parent have topk children
         made = [len(parent_of) + i for i in range(len(frontier) * topk)]
         parent_of |= {child: frontier[i // topk] for i, child in enumerate(made)}
         if level < depth - 1:
@@ -72,7 +72,7 @@ def _as_nodes(
 
 @st.composite
 def tree_batches(draw: st.DrawFn) -> tuple[list[Drafted], int, int]:
-    """Up to four trees of the same size; returns (trees, topk, depth)."""
+    """Draw up to four trees of the same size; return (trees, topk, depth)."""
     topk, depth = draw(st.integers(1, 4)), draw(st.integers(1, 4))
     most = 1 + topk + (depth - 1) * topk * topk
     size = depth + 1 if topk == 1 else draw(st.integers(2, min(most, 12)))
@@ -81,7 +81,7 @@ def tree_batches(draw: st.DrawFn) -> tuple[list[Drafted], int, int]:
 
 
 def links(trees: list[Drafted]) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Flat node numbers, first children and next siblings [bs, n] of the trees, -1 where there is none."""
+    """Return flat node numbers, first children and next siblings [bs, n] of the trees, with -1 for none."""
     n = len(trees[0].nodes)
     index = torch.arange(len(trees) * n).view(-1, n)
     child = torch.full_like(index, -1)

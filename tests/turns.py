@@ -1,8 +1,8 @@
-"""Which tests the processes of pytest-xdist run: those that share something in one process, all others by file.
+"""Assigns tests to pytest-xdist processes: tests that share something go to one process, all others go by file.
 
-A server takes up to 3 GB, and the processes know nothing of each other's: one runs every test that shares servers. The
-other begins with what is forked from a process that has imported SGLang, which takes a core seven seconds, and with
-what starts servers of its own, where there is memory for both. Files are left for whichever is done first.
+A server takes up to 3 GB, and the processes know nothing of each other, so one runs every test that shares servers. The
+other starts with tests that fork from a process that has imported SGLang (seven CPU seconds) and tests that start their
+own servers, while there is memory for both. Whichever process is free takes the remaining files.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ FORKS = (
     *("tests/unit/train/test_smollm2_together.py",),
 )
 OWN = ("tests/campaign/test_campaign.py", "tests/engine/test_demo.py")
-"""Files that share none. Those of SmolLM2 share none either, but its demo runs five, too many beside others."""
+"""Files that share no server. Those of SmolLM2 do not either, but its demo runs five, too many to run in parallel."""
 FOR_BOTH = 20 * 10**9
-"""Bytes that have to be available when the tests begin for both to run at the same time."""
+"""Bytes that must be available at the start for both processes to run at once."""
 
 
 class Turns(LoadScopeScheduling):
-    """pytest-xdist's own scheduler, with these scopes; those of most tests begin."""
+    """pytest-xdist's own scheduler with these scopes; the scopes with the most tests start first."""
 
     _at_once = psutil.virtual_memory().available >= FOR_BOTH
 

@@ -1,4 +1,4 @@
-"""Ranks of attention DP as processes: each has its own policy, requests and clock, and sends its ballot each round."""
+"""Runs attention DP ranks as processes: each has its own policy, requests and clock, and sends a ballot each round."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ DEPTHS, LAUNCH = (0, 1, 2, 3, 5, 7), 3
 
 @dataclass(frozen=True)
 class Nature:
-    """What is peculiar to a rank; rounds are half-open ranges."""
+    """A rank's peculiarities; ranges of rounds are half-open."""
 
     requests: int
     acceptance: float
@@ -26,11 +26,11 @@ class Nature:
     lag: int = 1
     """Rounds until a result arrives."""
     clock: float = 1.0
-    """What its clock reads over the truth."""
+    """Ratio of its clock's reading to the true time."""
 
 
 def serve(nature: Nature, seed: int, end: Connection) -> None:
-    """Run rounds until the connection closes: send a row, receive all rows, send the agreed and the own wish."""
+    """Until the connection closes: send a row, receive all rows, send the agreed steps and this rank's own wish."""
     draw, live, waiting = random.Random(seed), LAUNCH, []
     policy, failed, agreed = ThroughputPolicy(LAUNCH, ThroughputOptions(DEPTHS)), False, LAUNCH
     while True:
@@ -77,7 +77,7 @@ def _accepted(draw: random.Random, acceptance: float, steps: int) -> int:
 
 
 class Rank:
-    """A running process and our end of its connection; a context manager that ends it."""
+    """A running process and this end of its connection; a context manager that ends it."""
 
     def __init__(self, nature: Nature, seed: int) -> None:
         context = multiprocessing.get_context("spawn")
@@ -87,16 +87,16 @@ class Rank:
         theirs.close()
 
     def kill(self) -> None:
-        """End the process without a word, and wait until it is gone."""
+        """Kill the process and wait until it is gone."""
         self.process.kill()
         self.process.join()
         self.end.close()
 
 
 def gathered_round(at: int, ranks: Sequence[Rank | None]) -> list[tuple[int, int, bool]]:
-    """Play the gather of round *at*: return what each rank that is there ran, would have run alone, and if it failed.
+    """Play the gather of round *at*; return what each live rank ran, what it would run alone, and if it failed.
 
-    Where no rank is, the row is that of ``silent``, as SGLang fills in.
+    The row of a missing rank is that of ``silent``, which SGLang fills in.
     """
     there = [rank for rank in ranks if rank is not None]
     for rank in there:

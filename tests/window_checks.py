@@ -1,7 +1,7 @@
-"""The draft's rows of the slot table by the kernel that runs on CUDA, and SGLang's lists of slots made from them.
+"""Checks the CUDA kernel that writes the draft's rows of the slot table, and SGLang's slot lists built from them.
 
 ``TRITON_INTERPRET=1 python -m tests.window_checks`` runs the kernels without a device and prints one JSON object: null
-for a check that holds, else why not. tests/gpu/test_draft_window.py runs the same on a device.
+for each check that passes, else the reason. tests/gpu/test_draft_window.py runs the same on a device.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ LENGTHS = [40, 1000, 1001, 2200, 1777]
 
 
 def the_kernel_writes_what_torch_writes() -> None:
-    """For pages of 1 and more, for passes that decode and that extend, and windows of less and more than a block."""
+    """Covers pages of 1 and more, decode and extend passes, and windows smaller and larger than a block."""
     for page, window, extends in ((1, 40, False), (1, 600, True), (16, 600, False), (64, 96, True)):
         shape = Shape.of(1000, window, page, AHEAD)
         known = torch.tensor(LENGTHS)
@@ -45,14 +45,14 @@ def the_kernel_writes_what_torch_writes() -> None:
 
 
 def sinks_are_turned_as_torch_turns_them() -> None:
-    """For both layouts of pairs, widths that are no powers of two, parts of a key that do not turn, and bfloat16."""
+    """Covers both layouts of pairs, widths that are not powers of two, keys that only rotate in part, and bfloat16."""
     for halves, width, turning, kind in ((True, 64, 64, torch.float32), (False, 96, 64, torch.bfloat16)):
         shape, table = Shape.of(1000, 40, 1, AHEAD), _table() % 500
         left = shape.left_out(torch.tensor(LENGTHS))
         drawn = torch.Generator().manual_seed(5)
         buffers = [torch.randn(500 + ROWS * SINKS, 3, wide, generator=drawn).to(kind) for wide in (width, 24)]
         angles = torch.arange(COLUMNS)[:, None] * 500.0 ** -(torch.arange(turning // 2) / (turning // 2))
-        rotations = 1.2 * torch.cat([angles.cos(), angles.sin()], dim=-1)  # as YaRN scales them
+        rotations = 1.2 * torch.cat([angles.cos(), angles.sin()], dim=-1)  # scaled like YaRN's
         found = []
         for device, place in (("cpu", Sinks.place), (DEVICE, _by_the_kernel)):
             keys, values = (buffer.clone().to(device) for buffer in buffers)
@@ -66,7 +66,7 @@ def sinks_are_turned_as_torch_turns_them() -> None:
 
 
 def a_turned_key_is_the_one_of_a_later_token() -> None:
-    """As SGLang's rotary embedding makes it, whatever the layout."""
+    """The result matches SGLang's rotary embedding for both layouts."""
     from sglang.srt.layers.rotary_embedding.base import RotaryEmbedding
 
     for halves in (True, False):
@@ -84,7 +84,7 @@ def _by_the_kernel(sinks: Sinks, *given: Any) -> None:
 
 
 def lists_of_slots_are_of_the_shortened_requests() -> None:
-    """By SGLang's kernel for Triton and FlashInfer, which takes the position of a token for a length."""
+    """SGLang's kernel for Triton and FlashInfer takes a token's position as a length."""
     steps, shape = 3, Shape.of(1000, 40, 1, AHEAD)
     table, asked, lengths = _table().to(DEVICE), torch.tensor([2, 0, 5, 1, 3]), torch.tensor(LENGTHS)
     before = table.clone()
@@ -104,7 +104,7 @@ def lists_of_slots_are_of_the_shortened_requests() -> None:
 
 
 def _listed(table: Any, batch: Any, steps: int) -> tuple[Any, Any]:
-    """Return SGLang's slots [steps, places] and where each request's begin [steps, requests + 1]."""
+    """Return SGLang's slots [steps, places] and the start of each request's slots [steps, requests + 1]."""
     from sglang.kernels.ops.speculative.cache_locs import generate_draft_decode_kv_indices
     from triton import next_power_of_2
 
@@ -120,7 +120,7 @@ def _listed(table: Any, batch: Any, steps: int) -> tuple[Any, Any]:
 
 
 def _table() -> Any:
-    """Return a table of random slots with an empty lower half, the same every time."""
+    """Return a fixed table of random slots with an empty lower half."""
     drawn = torch.Generator().manual_seed(3)
     upper = torch.randint(1, 10**6, (ROWS, COLUMNS), generator=drawn, dtype=torch.int32)
     return torch.cat([upper, torch.zeros_like(upper)])

@@ -1,6 +1,6 @@
-"""Checks of small replacements inside SGLang's worker against SGLang's own code, in a process of the CPU engine.
+"""Checks small replacements inside SGLang's worker against SGLang's own code, in a process of the CPU engine.
 
-``python -m tests.worker_checks`` prints one JSON object: null for a check that holds, else why not.
+``python -m tests.worker_checks`` prints one JSON object: null for each check that passes, else the reason.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ LINKS = ("retrieve_index", "retrieve_next_token", "retrieve_next_sibling")
 
 
 def every_size_of_a_zero_step_round_is_what_sglang_makes() -> None:
-    """Field for field, and made anew only for a batch larger than any before."""
+    """All fields match, and only a batch larger than any before builds new inputs."""
     asked: list[int] = []
     worker, original, inputs = _worker(), _counted(asked), ZeroStepInputs()
     for requests in (4, 4, 1, 3, 9, 9, 2, 64):
@@ -44,7 +44,7 @@ def every_size_of_a_zero_step_round_is_what_sglang_makes() -> None:
 
 
 def sglang_makes_it_where_its_mask_or_its_form_is_needed() -> None:
-    """Attention or watermarks that read the mask, an idle batch, and one that the mask's buffer is too small for."""
+    """Attention or watermarks that read the mask, an idle batch, and a batch too large for the mask's buffer."""
     for worker, batch in (
         *((_worker(is_read=True), _batch(2)), (_worker(watermark=object()), _batch(2))),
         *((_worker(), _batch(2, idle=True)), (_worker(), _batch(65))),
@@ -57,7 +57,7 @@ def sglang_makes_it_where_its_mask_or_its_form_is_needed() -> None:
 
 
 def a_fault_leaves_the_inputs_to_sglang() -> None:
-    """In that round and every later one, and without an exception."""
+    """SGLang makes the inputs in that round and in every later one; nothing is raised."""
     asked: list[int] = []
     worker, original, inputs = _worker(), _counted(asked), ZeroStepInputs()
     inputs.made(original, worker, _batch(3))
@@ -70,21 +70,21 @@ def a_fault_leaves_the_inputs_to_sglang() -> None:
 
 
 def a_launch_depth_is_captured_as_ever() -> None:
-    """Two runs, then the captured one, whose output is kept."""
+    """A capture runs twice, then captures the third run, whose output is kept."""
     events, output = _captured(further=False)
     assert events == ["wait", "run", "reset", "wait", "run", "reset", "capture", "run"], events
     assert output == "third", output
 
 
 def a_further_depth_runs_once_before_its_capture() -> None:
-    """The kept output is the captured run's here, too."""
+    """The output of the captured run is kept here, too."""
     events, output = _captured(further=True)
     assert events == ["wait", "run", "reset", "wait", "reset", "capture", "run"], events
     assert output == "second", output
 
 
 def smaller_graphs_of_a_further_depth_are_captured_without_a_run() -> None:
-    """With several ranks each has one run before it."""
+    """With several ranks, each graph has one run before its capture."""
     events, output = _captured(further=True, captured_before=True)
     assert events == ["wait", "reset", "wait", "reset", "capture", "run"], events
     assert output == "first", output
@@ -93,7 +93,7 @@ def smaller_graphs_of_a_further_depth_are_captured_without_a_run() -> None:
 
 
 def a_capture_that_fails_without_a_run_is_repeated_with_one() -> None:
-    """And so is every later one."""
+    """Every later capture has a run, too."""
     runs: list[str] = []
     captures = Captures()
 
@@ -125,7 +125,7 @@ def a_fault_in_a_capture_ends_the_single_runs() -> None:
 
 
 def depths_of_fa3_share_their_page_tables() -> None:
-    """Those of one use, on SGLang's own backend; the drafts of a depth as well."""
+    """Backends with the same role share them, with SGLang's own backend; so do the drafts of a depth."""
     first, other, second_draft = (_fa3(is_draft=draft, step=step) for draft, step in ((0, 0), (0, 0), (1, 1)))
     drafts = SimpleNamespace(attn_backends=[_fa3(is_draft=1, step=0), second_draft])
     larger = _fa3(is_draft=0, step=0, largest=8)
@@ -147,13 +147,13 @@ def depths_of_fa3_share_their_page_tables() -> None:
     layers = [SimpleNamespace(attn_backend=_fa3(is_draft=1, step=0)) for _ in range(2)]
     graphs.capture_layers(now, _nothing, SimpleNamespace(runners=[*layers, None]))
     assert len({id(layer.attn_backend.draft_extend_metadata["page_table"]) for layer in layers}) == 1
-    # What a graph is captured with is what every replay fills.
+    # Every replay fills the same memory that a graph was captured with.
     bound = other._bind_metadata_buffers(2, 6, None, ForwardMode.TARGET_VERIFY, None, "cpu")[0].page_table
     assert bound.data_ptr() == first.target_verify_metadata["page_table"].data_ptr()
 
 
 def drafts_of_one_table_read_what_they_would_in_their_own() -> None:
-    """Every draft's rows, as far as it reads them, once all are filled in; by SGLang's operations."""
+    """Once all rows are filled by SGLang's operations, each draft's rows match as far as the draft reads them."""
     own, shared = ([_fa3(is_draft=1, step=step) for step in range(3)] for _ in range(2))
     Captures().share_page_tables(SimpleNamespace(attn_backend=SimpleNamespace(attn_backends=shared)))
     slots = torch.randperm(96, dtype=torch.int32).reshape(3, 32)
@@ -167,7 +167,7 @@ def drafts_of_one_table_read_what_they_would_in_their_own() -> None:
 
 
 def verify_graphs_share_the_rows_of_their_hidden_states() -> None:
-    """Of all sizes and widths, each with what SGLang would have joined; no other graph does."""
+    """Graphs of all sizes and widths share them, with the same result as SGLang's join; no other graph does."""
     parts, captures = [torch.randn(12, 4) for _ in range(3)], Captures()
     outputs = {rows: _joined_in_a_capture(captures, [part[:rows] for part in parts]) for rows in (6, 12, 3)}
     for rows, (expected, kept) in outputs.items():
@@ -183,7 +183,7 @@ def verify_graphs_share_the_rows_of_their_hidden_states() -> None:
 
 
 def hidden_states_that_cannot_be_joined_in_place_are_sglangs() -> None:
-    """Those of two types; and all, from a fault on, which here are parts that torch would differentiate."""
+    """Parts of two types; and everything after a fault, here parts that need gradients."""
     mixed, captures = [torch.randn(2, 4), torch.randn(2, 4, dtype=torch.float64)], Captures()
     expected, kept = _joined_in_a_capture(captures, mixed)
     assert kept.dtype == torch.float64 and torch.equal(expected, kept) and not captures.shared_rows.closed
@@ -192,7 +192,7 @@ def hidden_states_that_cannot_be_joined_in_place_are_sglangs() -> None:
 
 
 def what_a_capture_finds_is_frozen_until_start_up_is_over() -> None:
-    """With the option to collect garbage while capturing, SGLang does all of it."""
+    """If the option to collect garbage while capturing is set, SGLang's code does everything."""
     original: list[bool] = []
     counts = []
     try:
@@ -207,7 +207,7 @@ def what_a_capture_finds_is_frozen_until_start_up_is_over() -> None:
 
 
 def a_verify_pass_has_one_schedule() -> None:
-    """Made by its first layer, for its own lengths, and for layers that attend to everything alone."""
+    """The first layer makes it, for the lengths of its pass, and only layers with full attention use it."""
     from sglang.srt.layers.radix_attention import AttentionType
 
     made: list[int] = []
@@ -219,21 +219,21 @@ def a_verify_pass_has_one_schedule() -> None:
     assert _attended(backend, 3, sliding_window_size=128) is None
     assert _attended(backend, 3, v_head_dim=4) is None
     assert _attended(backend, 3, is_cross_attention=True) is None
-    assert _attended(backend, 3, attn_type=AttentionType.ENCODER_ONLY) is None  # of DFLASH's draft
+    assert _attended(backend, 3, attn_type=AttentionType.ENCODER_ONLY) is None  # in DFLASH's draft
     assert _attended(backend, 3, mode="DRAFT_EXTEND_V2") is None
     assert _attended(backend, 3, ragged=object()) is None
     assert _attended(_scheduling(made, topk=4), 0) is None and made == [5, 6]
 
 
 def a_schedule_that_cannot_be_made_leaves_each_layer_its_own() -> None:
-    """From then on, and without an exception."""
+    """SGLang's code runs from then on; nothing is raised."""
     backend = _scheduling([])
     del backend.forward_metadata
     assert _attended(backend, 0) is None and backend.round.fa3.verify_schedule.guard.closed
 
 
 def the_queries_of_a_round_reach_the_kernel_where_they_lie() -> None:
-    """Through SGLang's own backend, in every pass of a round; otherwise a copy reaches it, of the same numbers."""
+    """In every pass of a round, through SGLang's own backend; other passes get a copy of the same numbers."""
     rows = torch.arange(3 * 24, dtype=torch.bfloat16).view(3, 24)
     q = rows[:, :16]
     for mode in ("TARGET_VERIFY", "DRAFT_EXTEND_V2", "DECODE"):
@@ -244,7 +244,7 @@ def the_queries_of_a_round_reach_the_kernel_where_they_lie() -> None:
         _query_at_kernel(q, "EXTEND"),
         _query_at_kernel(q, "DECODE", fa_impl_ver=4),
         _query_at_kernel(q, "TARGET_VERIFY", attn_cp_size=2),
-        _query_at_kernel(rows[:, 1:17], "TARGET_VERIFY"),  # not where the kernel can load it
+        _query_at_kernel(rows[:, 1:17], "TARGET_VERIFY"),  # not aligned for the kernel
     ]
     with patch("torch.compiler.is_compiling", lambda: True):
         copied.append(_query_at_kernel(q, "TARGET_VERIFY"))
@@ -253,7 +253,7 @@ def the_queries_of_a_round_reach_the_kernel_where_they_lie() -> None:
 
 
 def queries_that_cannot_be_looked_at_are_copied() -> None:
-    """From then on, and without an exception."""
+    """The queries are copied from then on; nothing is raised."""
     q, now = torch.zeros(3, 24, dtype=torch.bfloat16)[:, :16], Round(None, None)
     assert not _query_at_kernel(q, "DECODE", now).is_contiguous()
     assert now.fa3.queries.in_place(object(), q, object()) is q
@@ -261,14 +261,14 @@ def queries_that_cannot_be_looked_at_are_copied() -> None:
 
 
 def the_hooks_for_a_cuda_device_fit_and_land() -> None:
-    """On SGLang's own modules; fa3's is imported here without its kernels."""
+    """Uses SGLang's own modules; fa3's is imported here without its kernels."""
     _import_fa3()
     assert hooks.problems(on_cuda=True) == []
     hooks.install_now(hooks.hooks(Process.SCHEDULER_CUDA, Process.SCHEDULER_CUDA_VERIFY_BUDGET))
 
 
 def kernels_that_write_slots_compile_in_one_variant() -> None:
-    """As far as Triton compiles without a device."""
+    """Checked as far as Triton compiles without a device."""
     from triton._C.libtriton import ir
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
@@ -296,7 +296,7 @@ def kernels_that_write_slots_compile_in_one_variant() -> None:
 
 
 def _nothing(*_: Any) -> None:
-    """Stand for SGLang's function."""
+    """Stand in for SGLang's function."""
 
 
 def _worker(is_read: bool = False, watermark: Any = None) -> Any:
@@ -317,7 +317,7 @@ def _worker(is_read: bool = False, watermark: Any = None) -> Any:
 def _attended(
     backend: Any, layer: int, mode: str = "TARGET_VERIFY", ragged: Any = None, **unlike_a_plain_layer: Any
 ) -> Any:
-    """Return the schedule that reaches the kernel in the call of a layer."""
+    """Return the schedule that reaches the kernel in a layer's call."""
     from sglang.srt.layers.radix_attention import AttentionType
     from sglang.srt.model_executor.forward_batch_info import ForwardMode
 
@@ -341,7 +341,7 @@ def _attended(
 
 
 class _Backend:
-    """A backend with these attributes, and the round whose passes it runs."""
+    """A backend with these attributes and the round whose passes it runs."""
 
     def __init__(self, **attributes: Any) -> None:
         self.__dict__.update(attributes)
@@ -349,7 +349,7 @@ class _Backend:
 
 
 def _scheduling(made: list[int], topk: int = 1) -> Any:
-    """Return what the schedule is made from; *made* notes each one's length, and the schedule is their number."""
+    """Return a backend that makes schedules; *made* records the length of each one, and a schedule is its number."""
 
     def schedule(cache_seqlens: Any, **_: Any) -> int:
         made.append(int(cache_seqlens[0]))
@@ -368,11 +368,11 @@ def _scheduling(made: list[int], topk: int = 1) -> Any:
 def _import_fa3() -> None:
     import sgl_kernel
 
-    sgl_kernel.merge_state_v2 = None  # fa3's module asks for it by name; nothing here computes attention
+    sgl_kernel.merge_state_v2 = None  # fa3's module imports it by name; nothing here computes attention
 
 
 def _fa3(is_draft: int, step: int, largest: int = 4, device: str = "cpu") -> Any:
-    """Return fa3's backend with its buffers for CUDA graphs, made by itself."""
+    """Return fa3's backend with the CUDA graph buffers that it allocates itself."""
     _import_fa3()
     from sglang.srt.layers.attention.flashattention_backend import FlashAttentionBackend
 
@@ -387,7 +387,7 @@ def _fa3(is_draft: int, step: int, largest: int = 4, device: str = "cpu") -> Any
 
 
 def _query_at_kernel(q: Any, mode: str, now: Any = None, **unlike: Any) -> Any:
-    """Return the query that fa3's kernel is called with, where a layer of two heads of 8 is given *q*."""
+    """Return the query that reaches fa3's kernel when a layer of two heads of 8 gets *q*."""
     from sglang.srt.model_executor.forward_batch_info import ForwardMode
 
     backend = _fa3(False, 0)
@@ -430,7 +430,7 @@ def _drafts_table(backend: Any) -> Any:
 def _joined_in_a_capture(
     captures: Captures, parts: list[Any], mode: str = "TARGET_VERIFY", compiles: bool = False
 ) -> tuple[Any, Any]:
-    """Return the *parts* joined by SGLang, and what a pass that is captured would keep."""
+    """Return the *parts* joined by SGLang, and what a captured pass would keep."""
     from sglang.srt.layers.aux_hidden_states import pack_aux_hidden_states
     from sglang.srt.model_executor.forward_batch_info import ForwardMode
 
@@ -474,7 +474,7 @@ def _same(mine: Any, theirs: Any) -> bool:
 
 
 class _Device:
-    """What SGLang's capture calls of torch.cuda."""
+    """The functions of torch.cuda that SGLang's capture calls."""
 
     def __init__(self, events: list[str]) -> None:
         self._events = events
@@ -489,11 +489,11 @@ class _Device:
 
 
 def _captured(further: bool, captured_before: bool = False, ranks: int = 1) -> tuple[list[str], Any]:
-    """Capture one shape; return what happened in which order, and the output that SGLang keeps."""
+    """Capture one shape; return the events in order, and the output that SGLang keeps."""
     from sglang.srt.model_executor.runner_backend.full_cuda_graph_backend import FullCudaGraphBackend
     from sglang.srt.model_executor.runner_utils.pool import GraphPoolPrecarve
 
-    torch.cuda.CUDAGraph = object  # not there without CUDA
+    torch.cuda.CUDAGraph = object  # missing without CUDA
     events: list[str] = []
     backend = object.__new__(FullCudaGraphBackend)
     backend._graphs, backend._outputs, backend._pool, backend._capture_stream = {}, {}, None, None

@@ -1,4 +1,4 @@
-"""A campaign against the package: requests of every kind, operations meanwhile, and doors, seeded and counted.
+"""A campaign against the package: seeded and counted requests of every kind, operations during them, and routes.
 
 ``make campaign`` runs it; ``python -m tests.campaign --help`` lists its options.
 """

@@ -38,7 +38,6 @@ def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a campaign; return the exit code."""
     options = arguments(argv)
     gpu.used = options.gpu
     try:
@@ -76,7 +75,7 @@ def _run(record: Record, site: Site, options: argparse.Namespace, told: str) -> 
             name = min(left, key=lambda name: _spent(record, name) / STAGES[name][1])
             bar.set_description(f"{name}, unit {record.done(name)}, {_lost(record)} lost")
             record.run(name, lambda unit, act=STAGES[name][0]: act(unit, site))
-            report.write(report.make(record, told), options.folder)  # one that is killed has a report, too
+            report.write(report.make(record, told), options.folder)  # so that a killed campaign has a report, too
 
 
 def _spent(record: Record, stage: str) -> float:
@@ -88,7 +87,7 @@ def _lost(record: Record) -> int:
 
 
 if __name__ == "__main__":
-    # A shell starts what runs in its background deaf to Ctrl-C; and SIGTERM is to stop the servers, too.
+    # A shell starts background jobs with SIGINT ignored; and SIGTERM must stop the servers, too.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.default_int_handler)
     raise SystemExit(main())

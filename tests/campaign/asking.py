@@ -1,4 +1,4 @@
-"""Asks two servers the same, and says where the one that adapts answers otherwise."""
+"""Sends two servers the same requests and reports where the adaptive one's answers differ."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from tests.campaign.kinds import KINDS
 from tests.campaign.record import Unit
 
 LOGPROB_TOLERANCE = 1e-3
-"""The pair runs in float32; a batch of another size adds in another order."""
+"""The pair runs in float32, and another batch size adds in another order."""
 AT_ONCE = 8
 LOGPROBS = ("input_token_logprobs", "output_token_logprobs", "input_top_logprobs", "output_top_logprobs")
 SLOW_SECONDS = 0.02
-"""Pause of a slow reader after each part."""
+"""Seconds that a slow reader pauses after each part."""
 
 
 @dataclass(frozen=True)
 class Question:
-    """A request of some kind, and how it is read."""
+    """A request of some kind, and how its answer is read."""
 
     kind: str
     body: dict[str, Any]
@@ -36,7 +36,7 @@ class Question:
 
 
 def questions(draw: random.Random, each: int, seeded: bool = False) -> list[Question]:
-    """Return *each* requests of every kind in a drawn order; a half streams, and some of those read slowly.
+    """Return *each* requests of every kind in random order; half of them stream, and some of those read slowly.
 
     *seeded* adds the kinds that have a seed.
     """
@@ -52,7 +52,7 @@ def questions(draw: random.Random, each: int, seeded: bool = False) -> list[Ques
 
 
 def ask(client: Client, question: Question) -> Any:
-    """Return the answer, a list of them, or the words of the refusal."""
+    """Return the answer, a list of answers, or the text of the refusal."""
     try:
         if not question.streamed:
             return client.post("/generate", question.body)
@@ -71,13 +71,13 @@ def ask(client: Client, question: Question) -> Any:
 
 
 def _refusal(words: str) -> str:
-    """Return what a refusal says, without what may differ: how it came, and the request's id."""
+    """Return what a refusal says, without the parts that may differ: the transport's text and the request's id."""
     found = re.search(r'"message": ?"((?:[^"\\]|\\.)*)"', words)
     return "refused: " + _timeless(found.group(1) if found else words)[:160]
 
 
 def compare(unit: Unit, plain: Client, adapting: Client, asked: Sequence[Question]) -> None:
-    """Ask both; whatever is not the same is a loss, but for what a mixed prefill counts and for ties."""
+    """Ask both servers; differences are losses, except ties and those of token counts in mixed prefills."""
     mixes = adapting.server_info()["enable_mixed_chunk"]
     with ThreadPoolExecutor(AT_ONCE) as pool:
         found = list(pool.map(lambda question: ask(adapting, question), asked))
@@ -96,7 +96,7 @@ def compare(unit: Unit, plain: Client, adapting: Client, asked: Sequence[Questio
 
 
 def difference(ours: Any, theirs: Any) -> str:
-    """Return in words how two answers differ, an empty text when they do not."""
+    """Describe how two answers differ; empty if they do not."""
     if isinstance(ours, str) or isinstance(theirs, str):
         return "" if ours == theirs else f"got {_short(ours)}, without speculation {_short(theirs)}"
     if isinstance(ours, list):
@@ -117,7 +117,7 @@ def difference(ours: Any, theirs: Any) -> str:
 
 
 def _cut(theirs: Any, ours: Any, most: int) -> Any:
-    """Return *theirs* as short as *ours*, when that is at most *most* tokens shorter and what is left agrees."""
+    """Return *theirs* cut to the length of *ours* if that is at most *most* tokens shorter and the rest agrees."""
     if not most or isinstance(theirs, str) or isinstance(ours, str):
         return theirs
     ids, given = theirs["output_ids"], ours["output_ids"]
@@ -126,12 +126,12 @@ def _cut(theirs: Any, ours: Any, most: int) -> Any:
 
 
 def _timeless(value: Any) -> str:
-    """Return *value* as text, without the time that a grammar's compiler puts into its words."""
+    """Return *value* as text, without the time that a grammar's compiler writes into its messages."""
     return re.sub(r"\[\d\d:\d\d:\d\d\]", "", json.dumps(value))
 
 
 def _near(ours: Any, theirs: Any) -> bool:
-    """Return whether numbers are as near as can be told and everything else is equal."""
+    """Return whether numbers match within tolerance and everything else is equal."""
     if isinstance(ours, float) and isinstance(theirs, float):
         return math.isclose(ours, theirs, abs_tol=ties.BFLOAT16 if gpu.used else LOGPROB_TOLERANCE)
     if isinstance(ours, list) and isinstance(theirs, list):

@@ -1,4 +1,4 @@
-"""Clients that go away, abort at every stage, and hold sessions; and samples, which are compared by distribution."""
+"""Clients that disconnect, abort at every stage and hold sessions; and samples, which are compared by distribution."""
 
 from __future__ import annotations
 
@@ -17,13 +17,16 @@ from tests.campaign.kinds import TEXTS, long_text, text
 from tests.campaign.record import Unit
 
 ENDLESS = 1500
-"""Tokens that nobody waits for."""
+"""More tokens than any client waits for."""
 AT_ONCE = 6
 TOO_EARLY = "an abort that came before its request"
-"""SGLang 0.5.23 sends one abort for a request; when the request still waits for its tokenizer, or for the end of a
-pause, the scheduler does not know it yet, and it runs to its end."""
+"""SGLang 0.5.23 sends one abort per request.
+
+If the request still waits for its tokenizer or for the end of a pause, the scheduler does not know it yet, and the
+request runs to its end.
+"""
 TOO_LATE = "an abort that came after the end"
-"""Of some of its requests, where the client had to wait for the machine."""
+"""Some requests ended first because the machine was slow."""
 
 
 def go_away(client: Client, draw: random.Random) -> str:
@@ -35,7 +38,7 @@ def go_away(client: Client, draw: random.Random) -> str:
 
 
 def abort(client: Client, draw: random.Random) -> str:
-    """Abort wherever the request is: on its way, waiting, between two prefill chunks, or decoding."""
+    """Abort at any stage: in transit, waiting, between two prefill chunks, or decoding."""
     rid = f"abort-{draw.getrandbits(60)}"
     prompt = long_text(draw) if draw.random() < 0.5 else text(draw)
     with ThreadPoolExecutor(1) as pool:
@@ -51,7 +54,7 @@ def abort(client: Client, draw: random.Random) -> str:
 
 
 def abort_all(client: Client, draw: random.Random) -> str:
-    """Abort everything while streams run, not all of which need to have begun."""
+    """Abort everything while streams run; some may not have started."""
     streams = [client.stream(text(draw), ENDLESS, ignore_eos=True) for _ in range(3)]
     ends: list[Any] = []
 
@@ -78,7 +81,7 @@ CLIENTS: dict[str, Callable[[Client, random.Random], str]] = {
 
 
 def come_and_go(unit: Unit, client: Client, draw: random.Random, count: int) -> None:
-    """Send *count* clients that leave early, several at once; at the end abort everything."""
+    """Send *count* clients that leave early, several at once; then abort everything."""
     seeds = [(draw.choice(list(CLIENTS)), random.Random(draw.getrandbits(60))) for _ in range(count)]
     with ThreadPoolExecutor(AT_ONCE) as pool:
         for (name, _), said in zip(seeds, pool.map(lambda one: CLIENTS[one[0]](client, one[1]), seeds), strict=True):
@@ -95,10 +98,10 @@ def _note(unit: Unit, name: str, said: str) -> None:
 
 
 def sessions(unit: Unit, plain: Client, adapting: Client, draw: random.Random) -> None:
-    """Three turns of a session on both servers, the second from the middle of the first."""
+    """Run three turns of a session on both servers, the second from the middle of the first."""
     turns = [(text(draw), draw.randint(4, 40), offset) for offset in (None, draw.randint(3, 9), None)]
     answers = [_session(client, turns) for client in (adapting, plain)]
-    if gpu.used:  # after a tie the later turns have other texts before them
+    if gpu.used:  # after a tie the later turns have different prefixes
         answers = [[length for _, length in answer] for answer in answers]
     unit.check(answers[0] == answers[1], "a session of three turns", f"{answers[0]}, without speculation {answers[1]}")
 
@@ -125,7 +128,7 @@ SAMPLES = 600
 
 
 def sampled(unit: Unit, plain: Client, adapting: Client, draw: random.Random, samples: int = SAMPLES) -> None:
-    """Compare how often each token and each pair of tokens follows a prompt, the first from the prefill left out."""
+    """Compare how often each token and each pair of tokens follows a prompt, excluding the prefill's token."""
     how, prompt = draw.choice(sampling.KINDS), draw.choice(TEXTS)
     drawn = [samples_of(client, prompt, how, samples) for client in (adapting, plain)]
     for what, at, p in sampling.compared(*drawn):
@@ -133,6 +136,6 @@ def sampled(unit: Unit, plain: Client, adapting: Client, draw: random.Random, sa
 
 
 def samples_of(client: Client, prompt: str, how: Mapping[str, Any], samples: int) -> list[list[int]]:
-    """Return the tokens of as many samples."""
+    """Return the output tokens of *samples* samples."""
     body = sampling.request(prompt, how)
     return sampling.texts(client.post("/generate", body) for _ in range(samples // sampling.TOGETHER))

@@ -1,4 +1,4 @@
-"""Configuration files that are none: FIFOs, devices, folders, links, half files, and content that is far too much."""
+"""Invalid configuration files: FIFOs, devices, folders, links, truncated files, and far too much content."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from tests.campaign.record import Unit
 STAGE = "configuration paths"
 GOOD = '{"1": {"candidate_steps": [1, 3, 7]}}'
 DEADLINE = 5.0
-"""Seconds of CPU time that reading any file may take; a quarter of a second is usual, imports included."""
+"""CPU seconds that reading any file may take; a quarter of a second is typical, imports included."""
 LONGEST_LINE = 2000
 BY_COMMAND = 6
-"""Files of a unit that are also given to ``sglang-adaptive validate``."""
+"""Files per unit that also go through ``sglang-adaptive validate``."""
 
 Make = Callable[[Path, random.Random], Path]
 
@@ -109,7 +109,7 @@ GOOD_ONES = ("a link to a good file",)
 
 
 def run(unit: Unit) -> None:
-    """Load every file once, and some by the command; each gives a configuration or one line, soon."""
+    """Load every file once, and some through the command; each must quickly give a configuration or one line."""
     draw = unit.random()
     by_command = draw.sample(sorted(FILES), BY_COMMAND)
     for name, make in FILES.items():

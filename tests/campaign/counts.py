@@ -1,4 +1,4 @@
-"""What has to add up once a stage's requests are over: slots, memory, the policy, and what the server's log says."""
+"""Checks after a stage's requests: slots, memory, the policy, and the server's log."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ FIRST_OF_A_KIND = ("apply_token_bitmask_inplace_kernel", "_row_logsumexp_kernel"
 """Triton kernels that any server loads with its first grammar or log probability."""
 STAMP = re.compile(r"^\[[^\]]*\] ")
 OURS = re.compile(r"adaptive|cost profile|sglang-adaptive")
-"""How every log line of the package begins."""
+"""Prefixes of the package's log lines."""
 INTERRUPTED = ("KeyboardInterrupt", "asyncio.exceptions.CancelledError")
-"""How tracebacks end of a server that was stopped."""
+"""Last lines of tracebacks of a server that was stopped."""
 GONE_BEFORE_IT_BEGAN = "AttributeError: 'GenerateReqInput' object has no attribute 'is_single'"
-"""How SGLang 0.5.23 aborts a stream whose client went away before the stream was looked at."""
+"""SGLang 0.5.23's error when the client left before the stream was looked at."""
 MOST_GROWTH = 64.0
-"""MB that a scheduler's memory may grow after its first unit, however many rounds follow."""
+"""MB by which a scheduler's memory may grow after its first unit, over any number of rounds."""
 
 
 def documented() -> list[tuple[re.Pattern[str], bool]]:
-    """Return the messages of docs/troubleshooting.md, each with whether it is a fault of the package."""
+    """Return the messages of docs/troubleshooting.md, each with whether the page calls it a bug."""
     found = []
     for line in PAGE.read_text().splitlines():
         cells = re.split(r"(?<!\\)\| ", line)
@@ -42,10 +42,10 @@ def documented() -> list[tuple[re.Pattern[str], bool]]:
 
 
 def check_log(unit: Unit, log: str, allowed: str = "", stock: str = "") -> None:
-    """Lose what the log has of the package that the docs do not list, that is a fault, or a traceback.
+    """Count log lines of the package that the docs do not list or call a bug, and tracebacks, as losses.
 
-    *allowed* is a pattern of lines that the unit provokes, which a traceback may follow. One that a server without the
-    package logs in *stock* as well is SGLang's.
+    *allowed* is a pattern of lines that the unit provokes, which a traceback may follow. A traceback that *stock*, the
+    log of a server without the package, also has is SGLang's.
     """
     messages, lines, provoked = documented(), [STAMP.sub("", line) for line in log.splitlines()], False
     for at, text in enumerate(lines):
@@ -66,12 +66,12 @@ def check_log(unit: Unit, log: str, allowed: str = "", stock: str = "") -> None:
 
 
 def _error(lines: list[str]) -> str:
-    """Return the line that ends a traceback: the first one after it that is not indented."""
+    """Return the line that ends a traceback: the first unindented one after its start."""
     return next((line for line in lines[1:] if line and not line[0].isspace()), "")
 
 
 def check_idle(unit: Unit, server: CpuServer, client: Client, degraded: bool = False) -> None:
-    """Lose what an idle server does not have in order. Raises Lost when it is not there any more."""
+    """Count whatever is wrong with an idle server as a loss. Raises Lost if it is gone."""
     if not server.is_running():
         raise Lost(f"the server died: {server.log_tail()}")
     try:
@@ -86,16 +86,16 @@ def check_idle(unit: Unit, server: CpuServer, client: Client, degraded: bool = F
 
 
 def scheduler(server: CpuServer) -> psutil.Process:
-    """Return the process that schedules. Raises Lost without one."""
+    """Return the scheduler's process. Raises Lost if there is none."""
     for process in processes(server):
-        with suppress(psutil.NoSuchProcess):  # one that was only passing
+        with suppress(psutil.NoSuchProcess):  # a short-lived process
             if process.name().startswith("sglang::sched") or "sglang::scheduler" in " ".join(process.cmdline()):
                 return process
     raise Lost("no scheduler process")
 
 
 def processes(server: CpuServer) -> list[psutil.Process]:
-    """Return every process of *server*, its first one first."""
+    """Return every process of *server*, its main process first."""
     if server.pid is None:
         return []
     first = psutil.Process(server.pid)
@@ -103,7 +103,7 @@ def processes(server: CpuServer) -> list[psutil.Process]:
 
 
 def check_memory(unit: Unit, server: CpuServer, begun: dict[str, Any]) -> None:
-    """Hold the scheduler's memory against that after its first unit, which *begun* keeps."""
+    """Compare the scheduler's memory with that after its first unit, which *begun* stores."""
     used = scheduler(server).memory_info().rss / 1e6
     first = begun.setdefault("memory", used)
     unit.figures |= {"scheduler's memory, MB": round(used, 1), "of it since its first unit": round(used - first, 1)}

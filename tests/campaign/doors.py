@@ -1,7 +1,7 @@
-"""Every door of the package, knocked at with no key, a wrong one, odd paths and verbs, and bodies of any kind.
+"""Requests to every route of the package: without a key, with a wrong key, with odd paths and verbs, and with any body.
 
-The server has an administrator's key and adapts. Whoever lacks the key must see no data and change nothing; whoever has
-it may be refused in one line. Nothing may be answered with a 5xx, and the server serves afterwards as before.
+The server has an administrator's key and adapts. Clients without the key must see no data and change nothing; with the
+key, a bad request must be refused in one line. No answer may be a 5xx, and the server must work as before afterwards.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ SET = "/set_internal_state"
 READS = (routes.PAGE, routes.DATA, routes.HISTORY_PATH)
 VERBS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "BREW")
 KEYS = (None, "", "wrong", ADMIN_KEY + "x", ADMIN_KEY[:-1], ADMIN_KEY.upper(), "k" * 8000)
-"""None beyond ASCII: SGLang 0.5.23 answers 500 to those, on every route of its own as well."""
+"""No key beyond ASCII: SGLang 0.5.23 answers those with 500, even on its own routes."""
 SECRETS = (b'"rounds_by_tier"', b'"by_batch"', b'"current_steps"')
 TIMEOUT = 60.0
 BIG = 10_000_000
@@ -31,7 +31,7 @@ Header = dict[str, str]
 
 
 def run(unit: Unit, server: CpuServer) -> None:
-    """Knock at every door; *server* has ADMIN_KEY and adapts."""
+    """Send requests to every route; *server* has ADMIN_KEY and adapts."""
     draw = unit.random()
     before = _state(server)
     for key, path, verb in itertools.product(KEYS, (*READS, SET), VERBS):
@@ -63,7 +63,7 @@ def _knock(
     try:
         status, _, answer = _send(server, verb, path, headers, body)
     except (OSError, http.client.HTTPException) as error:
-        # A server may close the connection on what is no HTTP, or on a body that it does not want to read.
+        # A server may close the connection on invalid HTTP or on an unwanted body.
         unit.tried[what] += 1
         unit.figures["connections closed"] = unit.figures.get("connections closed", 0) + 1
         if not server.is_running():
@@ -78,7 +78,7 @@ def _knock(
 
 
 def _refused_or_taken(unit: Unit, server: CpuServer, name: str, body: bytes) -> None:
-    """Send *body* with the key: it is refused in one line, by us or by SGLang, and never a fault of the server."""
+    """Send *body* with the key: this package or SGLang may refuse it in one line, but it is never a server error."""
     what = f"with the key: {name}"
     try:
         status, kind, answer = _send(server, "POST", SET, _bearer(ADMIN_KEY), body)
@@ -86,14 +86,14 @@ def _refused_or_taken(unit: Unit, server: CpuServer, name: str, body: bytes) -> 
         unit.lose(what, f"{type(error).__name__}: {error}")
         return
     unit.check(status < 500, what, f"{status} {answer[:300]!r}")
-    if status == 400 and b'"message":"adaptive_' in answer[:200]:  # ours; SGLang's give back what it was sent
+    if status == 400 and b'"message":"adaptive_' in answer[:200]:  # ours; SGLang's refusals repeat the request's body
         unit.check(
             "json" in kind and len(answer) < 4000, "a refusal is short", f"{name}: {len(answer)} bytes of {kind}"
         )
 
 
 def _shapes(draw: random.Random) -> Iterator[str]:
-    """Yield paths that look like ours."""
+    """Yield paths that resemble ours."""
     for path in (*READS, SET):
         yield from (
             path + "/",
@@ -142,7 +142,7 @@ def _bodies(draw: random.Random) -> Iterator[tuple[str, bytes]]:
 
 
 def _half_requests(unit: Unit, server: CpuServer) -> None:
-    """Open connections that say less than they promise, and leave."""
+    """Open connections that send less than they announce, and leave."""
     head = f"POST {SET} HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {ADMIN_KEY}\r\n"
     for rest in (
         "",
@@ -156,9 +156,9 @@ def _half_requests(unit: Unit, server: CpuServer) -> None:
 
 
 def _send(server: CpuServer, verb: str, path: str, headers: Header, body: bytes | None) -> tuple[int, str, bytes]:
-    """Return status, content type and body of the answer, the path sent as it is."""
+    """Return status, content type and body of the answer; *path* is sent verbatim."""
     connection = http.client.HTTPConnection(server.host, server.port, timeout=TIMEOUT)
-    connection._encode_request = lambda line: line.encode("latin-1")  # type: ignore[attr-defined]  # as it is
+    connection._encode_request = lambda line: line.encode("latin-1")  # type: ignore[attr-defined]  # verbatim
     try:
         connection.putrequest(verb, path.encode().decode("latin-1"), skip_accept_encoding=True)
         for name, value in {"content-type": "application/json", **headers}.items():

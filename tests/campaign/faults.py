@@ -1,4 +1,4 @@
-"""A policy that raises or answers nonsense at some round, clocks that jump, and processes that are killed."""
+"""A policy that raises or returns nonsense at some round, clocks that jump, and processes that are killed."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ POLICY, CLOCKS, KILLED = "policies that fail", "clocks that jump", "kill -9 of e
 PROVOKED = r"degraded to|no history from here on|could not be set|could not be handed on|Scheduler hit"
 THROUGHPUT = {"policy": "throughput", "throughput": {"candidate_steps": [0, 1, 3, 7], "sync_rounds": 4}}
 END_SECONDS = 240.0
-"""Until a server of which one process was killed is gone as a whole; SGLang looks now and then."""
+"""Seconds until a server with one killed process must be gone completely; SGLang only checks periodically."""
 
 
 @dataclass
 class Spoilt:
-    """A server with the plugin, and the file that it reads."""
+    """A server with the plugin, and the order file that it reads."""
 
     server: CpuServer
     order: Path
@@ -42,7 +42,7 @@ class Spoilt:
 
 
 def policies(unit: Unit, plain: CpuServer, spoilt: Spoilt, draw: random.Random, faults: int) -> None:
-    """Spoil the policy in force at a drawn round, again and again; every answer has to stay, and another heals it."""
+    """Break the active policy at a random round, repeatedly; no answer may change, and a new policy must recover."""
     client = operator(spoilt.server)
     for _ in range(faults):
         client.configure(draw.choice((JUMPY, THROUGHPUT)))
@@ -63,7 +63,7 @@ def policies(unit: Unit, plain: CpuServer, spoilt: Spoilt, draw: random.Random, 
 
 
 def clocks(unit: Unit, plain: CpuServer, spoilt: Spoilt, draw: random.Random, each: int) -> None:
-    """Let every clock of the package jump by up to 30 years both ways, under both policies."""
+    """Let every clock of the package jump by up to 30 years in both directions, under both policies."""
     client = operator(spoilt.server)
     for config in (THROUGHPUT, JUMPY):
         client.configure(config)
@@ -78,7 +78,7 @@ def clocks(unit: Unit, plain: CpuServer, spoilt: Spoilt, draw: random.Random, ea
 
 
 def killed(unit: Unit, plain: CpuServer, server: CpuServer, draw: random.Random) -> None:
-    """Kill each process in turn while requests run: all of it ends, and the next start is as the first."""
+    """Kill each process in turn while requests run: the whole server must end, and the next start must work."""
     for place in range(3):
         with server:
             found = processes(server)
@@ -121,7 +121,7 @@ def _of(found: list[psutil.Process], place: int) -> psutil.Process:
 
 
 def _endless(client: Client, draw: random.Random) -> threading.Thread:
-    """Ask for more than is ever answered, in the background."""
+    """Request more than is ever answered, in the background."""
     question = asking.questions(draw, 1)[0]
 
     def read() -> None:
@@ -135,6 +135,6 @@ def _endless(client: Client, draw: random.Random) -> threading.Thread:
 
 
 def variables(folder: Path) -> dict[str, str]:
-    """Return what the environment of a spoilt server needs; its order file is ``order.json`` in *folder*."""
+    """Return the environment variables of a server with faults; its order file is ``order.json`` in *folder*."""
     plugin = write_plugin(folder / "plugin", "tests.campaign.spoiling:register")
     return {**plugin, spoiling.ORDER: str(folder / "order.json")}

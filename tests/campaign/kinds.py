@@ -1,4 +1,4 @@
-"""Requests of every kind, as data: what is sent, and how the answer is compared with that of no speculation."""
+"""Requests of every kind, as data: what is sent, and how its answer compares with that without speculation."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ def text(draw: random.Random) -> str:
 
 
 def long_text(draw: random.Random) -> str:
-    """Return text of several prefill chunks."""
+    """Return text that takes several prefill chunks."""
     return " ".join(draw.choices(TEXTS, k=draw.randint(8, 24)))
 
 
 def repeated_text(draw: random.Random) -> str:
-    """Return text that is there twice and begins again, which drafts that are looked up go on with."""
+    """Return text that appears twice and starts again, so that lookups draft its continuation."""
     once = " ".join(draw.sample(TEXTS, 3))
     return " ".join((once, once, once[: draw.randint(20, 60)]))
 
 
 def tokens(least: int, most: int) -> Callable[[random.Random], list[int]]:
-    """Return a drawer of as many token ids, all of them letters and the like."""
+    """Return a function that draws *least* to *most* token ids, all of them letters and the like."""
     return lambda draw: [draw.randrange(64, 120) for _ in range(draw.randint(least, most))]
 
 
@@ -51,14 +51,17 @@ class Kind:
     new_tokens: Callable[[random.Random], int] = lambda draw: draw.randint(1, 64)
     ignore_eos: bool = True
     shorter: int = 0
-    """Tokens that speculation may leave out at the context's end: SGLang reserves a round's, at one depth as well."""
+    """Tokens that speculation may omit at the context's end: SGLang reserves a round's, at a fixed depth as well."""
 
     counts_tokens: bool = False
-    """Whether its text depends on how many tokens are counted; a mixed prefill (``--enable-mixed-chunk``) of SGLang's
-    counts too few for running requests, and differences there are no loss."""
+    """Whether the text depends on token counts.
+
+    SGLang's mixed prefills (``--enable-mixed-chunk``) count too few tokens of running requests, and such differences
+    are not losses.
+    """
 
     seeded: bool = False
-    """Whether it is sampled, with a seed, and so of servers with ``--enable-deterministic-inference`` alone."""
+    """Whether it samples with a seed, which needs a server with ``--enable-deterministic-inference``."""
 
     def draw(self, draw: random.Random) -> dict[str, Any]:
         """Return the body of a request to /generate; greedy unless it has a seed."""
@@ -77,7 +80,7 @@ def _drawn(values: Mapping[str, Any], draw: random.Random) -> dict[str, Any]:
 
 
 def _stops(draw: random.Random) -> list[str]:
-    """Return strings of several tokens, which begin in one round and end in another."""
+    """Return strings of several tokens, which start in one round and end in another."""
     words = " ".join(draw.choices(TEXTS, k=3))
     starts = [draw.randrange(len(words) - 6) for _ in range(3)]
     return [words[at : at + draw.randint(1, 5)] for at in starts]
@@ -86,7 +89,8 @@ def _stops(draw: random.Random) -> list[str]:
 def _seeded(**sampling: Any) -> dict[str, Any]:
     """Return sampling parameters with a seed; *sampling* has top-k or top-p.
 
-    Without either a seed's text depends in stock SGLang 0.5.23 on whether another request of a batch has one of them.
+    Without either, a seed's text depends in stock SGLang 0.5.23 on whether another request of the batch has one of
+    them.
     """
     return {
         "temperature": lambda draw: draw.uniform(0.5, 2.5),
@@ -105,7 +109,7 @@ def _top_p(draw: random.Random) -> float:
 
 KINDS: dict[str, Kind] = {
     "plain": Kind(),
-    "long prompt, in several chunks": Kind(prompt=long_text, shorter=8),  # some reach the context's end
+    "long prompt, in several chunks": Kind(prompt=long_text, shorter=8),  # some reach the end of the context
     "text that is copied": Kind(prompt=repeated_text),
     "ends by itself": Kind(ignore_eos=False),
     "stop strings": Kind({"stop": _stops}),
@@ -150,7 +154,7 @@ KINDS: dict[str, Kind] = {
     ),
     "prompt past the context": Kind(prompt=tokens(LENGTH - 1, LENGTH + 300)),
     "no prompt": Kind(prompt=lambda draw: []),
-    # Token ids that the model lacks are left out: they end a scheduler of stock SGLang 0.5.23, too.
+    # Token ids that the model lacks are not tested: they also end a scheduler of stock SGLang 0.5.23.
     "a bias of a token that is none": Kind({"logit_bias": {"100000": 1.0}}),
     "a broken regex": Kind({"regex": "(["}),
     "a broken grammar": Kind({"ebnf": "root ::= ("}),

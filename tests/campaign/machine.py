@@ -1,4 +1,4 @@
-"""Any sequence of what can happen to a scheduler, drawn by hypothesis, which shrinks one that fails to the shortest.
+"""Random sequences of scheduler events, drawn by hypothesis, which shrinks a failing sequence to the shortest.
 
 ``python -m tests.campaign.machine FOLDER SEED EXAMPLES`` prints what was tried as JSON, and the sequence that failed.
 """
@@ -28,17 +28,17 @@ from tests.engine.stepping import TIERS, Stepper, no_memory
 
 RULES_AN_EXAMPLE = 60
 FEW = 5
-"""Sequences for which only the references that are needed are made, at their end."""
+"""Up to this many sequences, references are made only as needed, at the end."""
 MOST_LIVE = 7
 """Requests at once; the scheduler runs eight and queues more."""
 TIER_SETS: list[list[int]] = [[0], [1], [7], [0, 1], [1, 3], [0, 7], [0, 1, 3, 7]]
 PLACES = draw.integers(0, 9)
-"""Of a prompt in the list of them, or of a request among those that fit."""
+"""Index of a prompt in the list, or of a request among the candidates."""
 TOKENS = draw.sampled_from((1, 2, 5, 17, 40, MOST_TOKENS))
 STOPS = draw.sampled_from(([], list(b"et"), list(b"aeiou ,")))
 """Tokens that end a request."""
 THEN = draw.sampled_from((1, 0, 2, 5, 9))
-"""Turns after something was done."""
+"""Turns after an event."""
 JUMPY = {"ema_alpha": 1.0, "update_interval": 1, "warmup_batches": 0}
 CONFIGS: list[dict[str, Any]] = [
     *({"policy": "ema", "1": JUMPY | {"candidate_steps": tiers}} for tiers in TIER_SETS),
@@ -49,10 +49,10 @@ CONFIGS: list[dict[str, Any]] = [
 
 
 class Scheduler(RuleBasedStateMachine):
-    """SGLang's scheduler and worker with the shipped pair, and the package's controller in it.
+    """SGLang's scheduler and worker with the shipped pair and the package's controller.
 
-    A policy measures real times, so a sequence run again may go otherwise. Hypothesis requires that it draws the same:
-    nothing that is drawn depends on the state, and a rule that does not fit does nothing.
+    A policy measures real times, so a repeated sequence may differ. Hypothesis requires the same draws each time: no
+    draw depends on the state, and a rule that does not apply does nothing.
     """
 
     lab: ClassVar[Stepper]
@@ -60,7 +60,7 @@ class Scheduler(RuleBasedStateMachine):
     prompts: ClassVar[list[Prompt]]
     tried: ClassVar[Counter[str]] = Counter()
     broken: ClassVar[list[str]] = []
-    """What did not hold in every sequence that failed, the first one first: a loop that broke may not break again."""
+    """Failures of every sequence that failed, the first one first: a broken loop may not break again."""
 
     @initialize(every=draw.integers(1, 33), overlap=draw.booleans(), first=draw.lists(PLACES, min_size=1, max_size=4))
     def begin(self, every: int, overlap: bool, first: list[int]) -> None:
@@ -76,7 +76,7 @@ class Scheduler(RuleBasedStateMachine):
 
     @rule(place=PLACES, tokens=TOKENS)
     def ask_on(self, place: int, tokens: int) -> None:
-        """A further turn: what an earlier request was asked and answered, and a little more."""
+        """Send a further turn: an earlier request's prompt and answer, and a little more."""
         rid = _of(self.turns.ended(), place)
         if rid is None or len(self.turns.live()) >= MOST_LIVE:
             return
@@ -109,9 +109,9 @@ class Scheduler(RuleBasedStateMachine):
 
     @rule()
     def retract(self) -> None:
-        """The scheduler takes a running request's memory away; it comes back through a new prefill.
+        """Let the scheduler retract a running request, which comes back through a new prefill.
 
-        Nothing is taken from the only running request, which SGLang keeps.
+        SGLang never retracts the only running request.
         """
         if not self.turns.live():
             return
@@ -125,7 +125,7 @@ class Scheduler(RuleBasedStateMachine):
 
     @rule()
     def flush(self) -> None:
-        """Flush the cache, which SGLang does when nothing runs."""
+        """Flush the cache, which SGLang does only when nothing runs."""
         with mock.patch("logging.warning"):
             self.turns.tried["cache flush"] += self.lab.scheduler.flush_cache()
 
@@ -148,7 +148,7 @@ class Scheduler(RuleBasedStateMachine):
 
     @rule(answer=draw.sampled_from(NONSENSE), method=draw.sampled_from(METHODS), calls=draw.integers(0, 9))
     def spoil(self, answer: Any, method: str, calls: int) -> None:
-        """Let the policy raise or answer nonsense some calls later, until another comes."""
+        """Let the policy raise or return nonsense after some calls, until it is replaced."""
         spoil(self.lab.controller.params, method, answer if method == METHODS[0] else NONSENSE[-1], calls)
         self.turns.tried["spoilt policy"] += 1
 
@@ -172,7 +172,7 @@ class Scheduler(RuleBasedStateMachine):
             self.lab.deferred.set_every(8)
 
     def _note(self, error: BaseException | None) -> None:
-        """Keep what did not hold, unless it is hypothesis that ends a sequence."""
+        """Record a failure, unless hypothesis itself ends the sequence."""
         if isinstance(error, Exception) and not isinstance(error, hypothesis.errors.HypothesisException):
             self.broken.append(repr(error))
             print(f"broken: {error!r}", file=sys.stderr, flush=True)
@@ -183,12 +183,12 @@ def _of(rids: list[str], place: int) -> str | None:
 
 
 def main(folder: str, seed: str, examples: str) -> int:
-    """Run *examples* sequences of *seed*; print the counts, and with a failure its shortest form."""
+    """Run *examples* sequences of *seed*; print the counts and, after a failure, the shortest failing sequence."""
     os.environ |= {"SGLANG_ENABLE_STRICT_MEM_CHECK_DURING_BUSY": "1", "SGLANG_CHECK_KV_PAGE_INVARIANTS": "1"}
     lab = Stepper(Path(folder))
     Scheduler.lab, Scheduler.references, Scheduler.prompts = lab, References(lab), prompts(lab)
     for prompt in Scheduler.prompts if int(examples) > FEW else ():
-        Scheduler.references.of(prompt)  # known before, so that a wrong token is seen in its round
+        Scheduler.references.of(prompt)  # known in advance, so that a wrong token is detected in its round
     settings = hypothesis.settings(
         max_examples=int(examples), stateful_step_count=RULES_AN_EXAMPLE, deadline=None, database=None,
         suppress_health_check=list(hypothesis.HealthCheck), print_blob=False,

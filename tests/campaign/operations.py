@@ -1,4 +1,4 @@
-"""What an operator does while requests run: configurations by all three ways, forced steps, pauses and more."""
+"""Operations while requests run: configuration changes by all three ways, forced steps, pauses and more."""
 
 from __future__ import annotations
 
@@ -28,13 +28,11 @@ PAUSE = (0.0, 0.15)
 JUMPY_EMA: dict[str, Any] = {"ema_alpha": 1.0, "update_interval": 1, "warmup_batches": 0}
 REFUSED: list[Any] = [None, 3, [], {"1": {"candidate_steps": [2]}}, {"1": {"candidate_steps": []}}, {"policy": "x"}]
 BUSY = "400"
-"""How a server refuses what it does not do while requests run."""
+"""Status of a refusal of something that a server does not do while requests run."""
 
 
 @dataclass
 class Desk:
-    """What an operation needs."""
-
     server: CpuServer
     client: Client
     draw: random.Random
@@ -46,7 +44,7 @@ class Desk:
         return Path(command[command.index("--speculative-adaptive-config") + 1])
 
     def config(self) -> dict[str, Any]:
-        """Return a configuration that can be served, of either policy."""
+        """Return a valid configuration of either policy."""
         tiers = sorted(self.draw.sample([0, 1, 3, 7], self.draw.randint(1, 4)))
         if self.draw.random() < 0.4 and tiers != [0]:
             return {"watch": True, "policy": "throughput", "throughput": {"candidate_steps": tiers, "sync_rounds": 4}}
@@ -74,7 +72,7 @@ def configure_wrongly(desk: Desk) -> None:
 
 
 def write_file(desk: Desk) -> None:
-    """Change the watched file, in place or by a rename, at times with half a configuration."""
+    """Change the watched file, in place or by a rename, sometimes to half a configuration."""
     content = json.dumps(desk.config())
     if desk.draw.random() < 0.2:
         content = content[: desk.draw.randrange(len(content))]
@@ -87,7 +85,7 @@ def write_file(desk: Desk) -> None:
 
 
 def hang_up(desk: Desk) -> None:
-    """SIGHUP, after another configuration was written or none."""
+    """Send SIGHUP, sometimes after writing a new configuration."""
     if desk.draw.random() < 0.7:
         write_file(desk)
     assert desk.server.pid is not None
@@ -96,12 +94,12 @@ def hang_up(desk: Desk) -> None:
 
 def extend_every(desk: Desk) -> None:
     every = {"adaptive_zero_step_extend_every": desk.draw.randint(1, 8)}
-    with suppress(RequestError):  # where rows are not held back the server says so
+    with suppress(RequestError):  # a server that holds no rows refuses this
         desk.client.post("/set_internal_state", {"server_args": every})
 
 
 def pause(desk: Desk) -> None:
-    """Stop generating, with the requests' KV kept or taken away; at times flush the cache meanwhile."""
+    """Pause generation, keeping or retracting the requests' KV; sometimes flush the cache during the pause."""
     desk.client.post("/pause_generation", {"mode": desk.draw.choice(["in_place", "retract"])})
     time.sleep(desk.draw.uniform(0, 0.3))
     if desk.draw.random() < 0.3:
@@ -114,9 +112,9 @@ def flush(desk: Desk) -> None:
 
 
 def update_weights(desk: Desk) -> None:
-    """Open a session of weight updates and end it, in a pause or not.
+    """Open a session of weight updates and end it, sometimes in a pause.
 
-    Not from disk: SGLang 0.5.23 loads the target's files into the draft, too, and ends where the two differ in shape.
+    Not from disk: SGLang 0.5.23 also loads the target's files into the draft, and ends if their shapes differ.
     """
     paused = desk.draw.random() < 0.5
     if paused:
@@ -128,7 +126,7 @@ def update_weights(desk: Desk) -> None:
 
 
 def starve(desk: Desk) -> None:
-    """Stop the scheduler's process for a while, as a machine does that has no time for it."""
+    """Stop the scheduler's process for a while, as if the machine were overloaded."""
     process = scheduler(desk.server)
     process.suspend()
     try:
@@ -166,12 +164,12 @@ OPERATIONS: dict[str, tuple[Callable[[Desk], None], int]] = {
     "SIGSTOP of the scheduler": (starve, 1),
     "look at the state, the page and the metrics": (look, 2),
 }
-"""Each with how often it comes, beside the others. Memory is not released: SGLang does so on GPUs alone."""
+"""Each with its relative frequency. Memory is not released, because SGLang does that only on GPUs."""
 
 
 @contextmanager
 def meanwhile(unit: Unit, server: CpuServer, client: Client, draw: random.Random) -> Iterator[None]:
-    """Do one drawn operation after the other until the block ends; then let the first configuration go on."""
+    """Run random operations until the block ends; then restore the first configuration."""
     desk, done = Desk(server, client, draw, unit), threading.Event()
     names, weights = list(OPERATIONS), [weight for _, weight in OPERATIONS.values()]
 

@@ -24,7 +24,7 @@ STAGE = "profile folders"
 KEY = {"target_model": "t", "draft_model": "d", "gpu_name": "g", "attention_backend": "a"}
 WRITERS, SECONDS = 3, 4.0
 UNTIL = 30.0
-"""Seconds within which a store has to answer, whatever the folder holds; half a second is usual."""
+"""Seconds within which a store must answer for any folder; half a second is typical."""
 
 STORE = """
 import sys, time
@@ -83,7 +83,7 @@ SPOILS: dict[str, Make] = {
 
 
 def run(unit: Unit, plain: CpuServer, folder: Path, short: bool = False) -> None:
-    """Spoil files, let writers share a folder, and then let three servers share one in three states."""
+    """Corrupt files, let writers share a folder, and then run three servers on a folder in three states."""
     draw = unit.random()
     for name, spoil in SPOILS.items():
         with tempfile.TemporaryDirectory() as place:
@@ -100,7 +100,7 @@ def _store(folder: Path, seconds: float) -> subprocess.Popen[str]:
 
 
 def _end(unit: Unit, what: str, process: subprocess.Popen[str], seconds: float) -> list[str]:
-    """Wait for a store to end; what it printed, or a loss when it does not end well."""
+    """Wait for a store to end; return what it printed, or count a loss if it fails."""
     try:
         said, errors = process.communicate(timeout=seconds)
     except subprocess.TimeoutExpired:
@@ -119,7 +119,7 @@ def _spoilt_file(unit: Unit, name: str, spoil: Make, folder: Path, draw: random.
 
 
 def _shared(unit: Unit, folder: Path, draw: random.Random) -> None:
-    """Several processes write one profile all the time, and some are killed; no reader ever finds half a file."""
+    """Several processes write one profile continuously, and some are killed; no reader may ever find a partial file."""
     writers = [_store(folder, SECONDS + UNTIL) for _ in range(WRITERS)]
     paths = {writer.stdout.readline().strip() for writer in writers if writer.stdout}
     until, read = time.monotonic() + SECONDS, 0
@@ -149,7 +149,7 @@ def _shared(unit: Unit, folder: Path, draw: random.Random) -> None:
 
 
 def _three_servers(unit: Unit, plain: CpuServer, folder: Path, draw: random.Random) -> None:
-    """One serves with a sound folder, one cannot write there, and for one the disk is full; two share the folder."""
+    """One server has a good folder, one cannot write to it, and one has a full disk; two share the folder."""
     shared = folder / f"profiles-{unit.index}"
     shared.mkdir(parents=True, exist_ok=True)
     servers = {name: profiled(folder, f"profiled-{name}", shared) for name in ("sound", "read-only", "full")}

@@ -1,4 +1,4 @@
-"""What was tried and what was lost, unit by unit, on disk: a campaign that was cut off goes on where it stopped."""
+"""Records on disk what each unit tried and lost, so that an interrupted campaign resumes where it stopped."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ MOST_LOSSES = 200
 
 
 class Lost(Exception):
-    """The rest of a unit makes no sense any more, as when the server died; it is a loss, with these words."""
+    """The unit cannot continue, for example because the server died; this is a loss with this message."""
 
 
 @dataclass
 class Unit:
-    """One piece of a stage: its own seed, its own counts."""
+    """One piece of a stage, with its own seed and counts."""
 
     stage: str
     index: int
     seed: int
     tried: Counter[str] = field(default_factory=Counter)
     known: Counter[str] = field(default_factory=Counter)
-    """Differences that stock SGLang has as well, by what they are."""
+    """Differences that stock SGLang has as well, by description."""
 
     lost: Counter[str] = field(default_factory=Counter)
     losses: list[dict[str, str]] = field(default_factory=list)
@@ -40,17 +40,16 @@ class Unit:
         return f"{self.stage}-{self.index:04d}"
 
     def random(self) -> random.Random:
-        """Return the unit's own source of chance, the same in every run of this seed."""
+        """Return the unit's own random generator, the same in every run of this seed."""
         return random.Random(f"{self.seed}/{self.name}")
 
     def lose(self, what: str, detail: object) -> None:
-        """Count a loss of the kind *what*."""
         self.lost[what] += 1
         if len(self.losses) < MOST_LOSSES:
             self.losses.append({"what": what, "detail": str(detail)[:2000]})
 
     def check(self, held: bool, what: str, detail: object = "") -> bool:
-        """Count one try of *what*, and a loss where it did not hold; return whether it did."""
+        """Count one try of *what*, and a loss if not *held*; return *held*."""
         self.tried[what] += 1
         if not held:
             self.lose(what, detail)
@@ -61,7 +60,7 @@ class Record:
     """The units of a campaign in a folder, one JSON file each."""
 
     def __init__(self, folder: Path, seed: int, resume: bool) -> None:
-        """Raises ValueError when *folder* has units and *resume* is false, or units of another seed."""
+        """Raises ValueError if *folder* has units and *resume* is false, or if its units have another seed."""
         self.folder, self.seed = folder, seed
         folder.mkdir(parents=True, exist_ok=True)
         self.units: dict[str, Unit] = {}
@@ -76,11 +75,10 @@ class Record:
             self.units[unit.name] = unit
 
     def done(self, stage: str) -> int:
-        """Return how many units of *stage* are done."""
         return sum(unit.stage == stage for unit in self.units.values())
 
     def run(self, stage: str, act: Callable[[Unit], None]) -> Unit:
-        """Run the next unit of *stage* and write it down; what it raises is a loss of its own."""
+        """Run the next unit of *stage* and write it down; an exception counts as a loss."""
         unit = Unit(stage, self.done(stage), self.seed)
         begin = time.monotonic()
         try:

@@ -1,4 +1,4 @@
-"""The answers without speculation, which every text of the stepped scheduler has to be."""
+"""The outputs without speculation, which all outputs of the stepped scheduler must match."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ Prompt = tuple[int, ...]
 
 
 class Broken(AssertionError):
-    """Something did not hold; the message says what."""
+    """A check failed; the message says which."""
 
 
 class References:
-    """The answers without speculation: each prompt alone, at zero steps, with an extend of the draft every round."""
+    """Outputs without speculation: each prompt alone, at zero steps, with a draft extend every round."""
 
     def __init__(self, lab: Stepper) -> None:
         self._lab = lab
         self._known: dict[Prompt, list[int]] = {}
 
     def of(self, prompt: Prompt, count: int = MOST_TOKENS) -> list[int]:
-        """Return at least *count* tokens that follow *prompt*; to be called between two runs unless they are known."""
+        """Return at least *count* tokens that follow *prompt*; call it only between two runs unless they are known."""
         if len(self._known.get(prompt, ())) < count:
 
             def alone(lab: Stepper) -> Iterator[None]:
@@ -38,19 +38,19 @@ class References:
         return self._known[prompt]
 
     def known(self, prompt: Prompt) -> list[int] | None:
-        """Return the same if it was asked before, as far as it was."""
+        """Return the known tokens that follow *prompt*, or None."""
         return self._known.get(prompt)
 
 
 def require_same(rid: str, output: Sequence[int], wanted: Sequence[int]) -> None:
-    """Raise Broken unless *wanted* begins with *output*."""
+    """Raise Broken unless *wanted* starts with *output*."""
     if list(output) != list(wanted[: len(output)]):
         at = next(i for i, pair in enumerate(zip(output, wanted, strict=False)) if pair[0] != pair[1])
         raise Broken(f"{rid}: token {at} is {output[at]}, without speculation {wanted[at]}")
 
 
 def prompts(lab: Stepper) -> list[Prompt]:
-    """Return prompts of 1 to 150 tokens, three of which begin alike; a prefill takes 64 at once."""
+    """Return prompts of 1 to 150 tokens, three with a common prefix; a prefill takes 64 at once."""
     easy, hard = models.prompts("easy"), models.prompts("hard")
     found = [tuple(lab.encode(" ".join([text] * 20))) for text in (*easy[:4], *hard[:4])]
     lengths = (24, 1, 2, 70, 64, 65, 17, 150)

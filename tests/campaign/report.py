@@ -1,4 +1,4 @@
-"""The report of a campaign: what was tried, how often, and what was lost, as JSON and as a page."""
+"""The report of a campaign, as JSON and Markdown: what was tried, how often, and what was lost."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from tests.campaign import gpu
 from tests.campaign.record import Record, Unit
 
 MOST_TOLD = 20
-"""Losses of a stage whose details the report tells; the units' own files have more."""
+"""Losses of a stage whose details are in the report; the units' own files have more."""
 
 
 def make(record: Record, command: str) -> dict[str, Any]:
-    """Return what all units of *record* add up to."""
+    """Return the totals over all units of *record*."""
     stages: dict[str, list[Unit]] = {}
     for unit in record.units.values():
         stages.setdefault(unit.stage, []).append(unit)
@@ -49,12 +49,11 @@ def _stage(units: list[Unit]) -> dict[str, Any]:
 
 
 def _without_places(loss: dict[str, str]) -> dict[str, str]:
-    """Return *loss* without the folders of absolute paths, which name a place on a machine."""
+    """Return *loss* without the folders of absolute paths, which are specific to a machine."""
     return {name: re.sub(r"(?:/[\w.+-]+){2,}/", ".../", text) for name, text in loss.items()}
 
 
 def page(report: dict[str, Any]) -> str:
-    """Return the report as Markdown."""
     lines = [
         f"# Campaign, seed {report['seed']}",
         "",
@@ -77,7 +76,7 @@ def page(report: dict[str, Any]) -> str:
 
 
 def write(report: dict[str, Any], folder: Path) -> Path:
-    """Write ``report.json`` and ``report.md`` into *folder*; return the latter's path."""
+    """Write ``report.json`` and ``report.md`` to *folder*; return the latter's path."""
     (folder / "report.json").write_text(json.dumps(report, indent=1) + "\n")
     path = folder / "report.md"
     path.write_text(page(report))

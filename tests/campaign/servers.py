@@ -1,4 +1,4 @@
-"""The servers of a campaign: one without speculation, and those that adapt, are checked, and have a key."""
+"""The servers of a campaign: one without speculation, and adaptive ones with internal checks and a key."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from tests.forked_servers import ForkedServer
 
 ADMIN_KEY = engine.ADMIN_KEY
 LENGTH = 2048
-"""Longest context of the tiny pair that the servers take."""
+"""Longest context of the tiny pair that the servers accept."""
 POOL = 3000
-"""KV slots of the adapting server: few enough that requests are retracted."""
+"""KV slots of the adaptive server: few enough that requests are retracted."""
 JUMPY = {"policy": "ema", "watch": True, "1": engine.JUMPY_SLOT | {"candidate_steps": [0, 1, 3, 7]}}
 THROUGHPUT = {"throughput": {"candidate_steps": [0, 1, 3, 7], "sync_rounds": 4}}
 LOOKUPS = {"throughput": {"candidate_steps": [0, 1, 3, 7], "sync_rounds": 4, "lookup": True}}
@@ -30,22 +30,22 @@ VARIANTS: dict[str, tuple[dict[str, object], tuple[str, ...]]] = {
     "radix cache off": (JUMPY, (*_SMALL, "--disable-radix-cache")),
     "throughput policy, large chunks": (THROUGHPUT, ("--chunked-prefill-size", "1024", "--page-size", "16")),
 }
-"""A configuration and flags each; every server runs every kind of request. A hierarchical cache needs a GPU."""
+"""Each with a configuration and flags; every server runs every kind of request. A hierarchical cache needs a GPU."""
 
 
 def plain(folder: Path, seeded: bool = False) -> CpuServer:
-    """No speculation, and no overlap, with which penalties lag: what the other's answers have to be.
+    """Return the reference server: no speculation, and no overlap, under which penalties lag.
 
-    *seeded* for requests with seeds.
+    *seeded* is for requests with seeds.
     """
     name, more = ("campaign-plain-seeded", SEEDED) if seeded else ("campaign-plain", ())
     return _server(folder, name, *_SAME, *more, "--disable-overlap-schedule")
 
 
 def adapting(folder: Path, variant: str = MIXED, *more: str, **variables: str) -> CpuServer:
-    """A server that adapts at every depth, with a key, and SGLang's own checks of its accounts after every round.
+    """Return a server that adapts at every depth, with a key and with SGLang's own accounting checks after every round.
 
-    *more* are further flags, as SEEDED.
+    *more* are further flags, such as SEEDED.
     """
     content, flags = VARIANTS[variant]
     folder.mkdir(parents=True, exist_ok=True)
@@ -61,12 +61,12 @@ def adapting(folder: Path, variant: str = MIXED, *more: str, **variables: str) -
 
 
 def profiled(folder: Path, name: str, profiles: Path) -> CpuServer:
-    """The throughput policy with its profiles in *profiles*."""
+    """Return a server of the throughput policy with its profiles in *profiles*."""
     folder.mkdir(parents=True, exist_ok=True)
     options = {**THROUGHPUT["throughput"], "profile_dir": str(profiles)}  # type: ignore[dict-item]
     adaptive = engine.adapting(folder, name, {"throughput": options, "warm_up": gpu.used})
     flags = (*engine.speculation(*adaptive), *_SAME)
-    # SGLang waits a minute for core dumps of CUDA when a scheduler is killed.
+    # When a scheduler is killed, SGLang waits a minute for CUDA core dumps.
     return _server(folder, name, *flags, SGLANG_CUDA_COREDUMP_BEFORE_CRASH_WAIT_SECS="1")
 
 
@@ -75,5 +75,4 @@ def _server(folder: Path, name: str, *arguments: str, **variables: str) -> CpuSe
 
 
 def operator(server: CpuServer) -> Client:
-    """Return a client of *server* with the administrator's key."""
     return Client.from_url(server.url, api_key=ADMIN_KEY)

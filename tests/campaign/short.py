@@ -1,4 +1,4 @@
-"""A small unit of one stage, as the tests run it."""
+"""Runs a small unit of one stage, for the tests."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ SEED = "20"
 
 
 def require_nothing_lost(stage: str, folder: Path) -> None:
-    """Run a small unit of *stage* and fail when something was lost, or hardly anything tried."""
+    """Run a small unit of *stage*; fail if anything was lost, or hardly anything tried."""
     code = main(["--seed", SEED, "--units", "1", "--short", "--stage", stage, "--folder", str(folder)])
     found = json.loads((folder / "report.json").read_text())["stages"][stage]
     assert (code, found["losses"]) == (0, []), json.dumps(found["losses"], indent=1)

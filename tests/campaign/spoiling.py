@@ -1,4 +1,4 @@
-"""A plugin for SGLang that spoils a server when a file says so: a policy that fails at some round, clocks that jump."""
+"""A plugin for SGLang that injects faults when a file says so: a policy that fails at some round, clocks that jump."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MARK = "raised by the campaign"
 
 
 def spoil(policy: Any, method: str, answer: Any, rounds: int) -> None:
-    """Let *method* of *policy* raise or return *answer*, once it was called *rounds* times."""
+    """Let *method* of *policy* raise or return *answer* after *rounds* calls."""
     sound, left = getattr(policy, method, None), iter(range(rounds))
     if sound is None:
         return
@@ -35,7 +35,7 @@ def spoil(policy: Any, method: str, answer: Any, rounds: int) -> None:
 
 
 class Jumps:
-    """Makes clocks that are wrong by more and less, forwards and backwards, while they jump."""
+    """Makes clocks that are wrong by varying amounts in both directions while jumping is on."""
 
     def __init__(self) -> None:
         self.on = False
@@ -51,7 +51,7 @@ class Jumps:
 
 
 def register() -> None:
-    """Read the order before every round, and put jumping clocks where the package takes the time."""
+    """Read the order before every round, and replace the package's clocks by jumping ones."""
     from sglang_adaptive.runtime.controller import AdaptiveController
     from sglang_adaptive.runtime.profile_store import ProfileSaver
     from sglang_adaptive.runtime.round_times import RoundClock

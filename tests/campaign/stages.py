@@ -26,36 +26,35 @@ STEPPED_SECONDS = 3600.0
 
 @dataclass
 class Site:
-    """Where a campaign runs: a folder, the servers without speculation, and how much a unit does."""
+    """Where a campaign runs: a folder, the servers without speculation, and the size of a unit."""
 
     folder: Path
     each: int = 2
-    """Requests of each kind in a unit."""
+    """Requests of each kind per unit."""
 
     sequences: int = 25
-    """Sequences of a unit of the stepped scheduler."""
+    """Sequences per unit of the stepped scheduler."""
 
     short: bool = False
     _plain: dict[bool, CpuServer] = field(default_factory=dict)
-    """By whether seeds count."""
+    """By *seeded*."""
     _long: CpuServer | None = None
-    """The server of the stage "operations", which lives as long as it can."""
+    """The server of the stage "operations", which is kept as long as possible."""
     _begun: dict[str, Any] = field(default_factory=dict)
 
     @property
     def plain(self) -> CpuServer:
-        """The running server without speculation."""
         return self.without_speculation(seeded=False)
 
     def without_speculation(self, seeded: bool) -> CpuServer:
-        """Return the running server without speculation, on which seeds count or do not."""
+        """Return the running server without speculation, which honors seeds if *seeded*."""
         if seeded not in self._plain or not self._plain[seeded].is_running():
             self._plain[seeded] = servers.plain(self.folder, seeded)
             self._plain[seeded].start()
         return self._plain[seeded]
 
     def long_lived(self) -> CpuServer:
-        """Return the server that every unit of "operations" uses; another one when it is gone."""
+        """Return the server that every unit of "operations" uses; replace it if it is gone."""
         if self._long is None or not self._long.is_running():
             self._long, self._begun = servers.adapting(self.folder / "operations"), {}
             self._long.start()
@@ -68,7 +67,7 @@ class Site:
 
 
 def requests(unit: Unit, site: Site) -> None:
-    """Every kind of request on one of the variants of a server, clients that leave, sessions, samples."""
+    """Run every kind of request on one server variant, with clients that leave, sessions and samples."""
     draw, name = unit.random(), _next_variant(unit)
     with servers.adapting(site.folder / f"requests-{unit.index}", name) as server:
         client = servers.operator(server)
@@ -79,7 +78,7 @@ def requests(unit: Unit, site: Site) -> None:
 
 
 def _next_variant(unit: Unit) -> str:
-    """Return the variant of a server that the unit takes, one after the other, and write it down."""
+    """Return the unit's server variant, in rotation, and record it."""
     names = list(servers.VARIANTS)
     unit.figures["server"] = name = names[unit.index % len(names)]
     return name
@@ -93,7 +92,7 @@ def _every_kind(unit: Unit, site: Site, server: CpuServer, draw: random.Random) 
 
 
 def seeds(unit: Unit, site: Site) -> None:
-    """Sampled requests with seeds among greedy ones of every kind, on one of the variants of a server."""
+    """Run sampled requests with seeds among greedy ones of every kind, on one server variant."""
     draw, name = unit.random(), _next_variant(unit)
     plain = site.without_speculation(seeded=True)
     with servers.adapting(site.folder / f"seeds-{unit.index}", name, *servers.SEEDED) as server:
@@ -104,7 +103,7 @@ def seeds(unit: Unit, site: Site) -> None:
 
 
 def operate(unit: Unit, site: Site) -> None:
-    """The same while an operator does all that one can do; the server goes on from unit to unit."""
+    """Run the same requests during all of an operator's actions; the server is kept from unit to unit."""
     draw, server = unit.random(), site.long_lived()
     client, log = servers.operator(server), server.log_path.stat().st_size
     with operations.meanwhile(unit, server, client, random.Random(draw.getrandbits(60))):
@@ -150,7 +149,7 @@ def killed(unit: Unit, site: Site) -> None:
 
 
 def stepped(unit: Unit, site: Site) -> None:
-    """Sequences drawn by hypothesis, in a process of its own."""
+    """Run sequences drawn by hypothesis, in a separate process."""
     folder = site.folder / "stepped"
     folder.mkdir(parents=True, exist_ok=True)
     path = os.pathsep.join([str(ROOT), environment()["PYTHONPATH"]])
@@ -181,4 +180,4 @@ STAGES: dict[str, tuple[Callable[[Unit, Site], None], int]] = {
     faults.CLOCKS: (clocks, 1),
     faults.KILLED: (killed, 1),
 }
-"""Each with its share of the time of a campaign."""
+"""Each with its share of the campaign's time."""

@@ -1,4 +1,4 @@
-"""The short form of the campaign on servers: a small unit of requests while an operator does all that one can do."""
+"""The short form of the campaign on servers: a small unit of requests during all of an operator's actions."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The stepped scheduler, one turn of its own loop at a time, with everything that must hold checked after each.
+"""The stepped scheduler, one turn of its own loop at a time, with all invariants checked after each turn.
 
 ``tests.engine.stepping`` runs a script inside SGLang's loop. Here the loop runs in a thread and waits before every turn
-until it is told to go on, so that whoever holds it may decide from what happened so far.
+until it is released, so that the caller can decide from what has happened so far.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tests.campaign.references import MOST_TOKENS, Broken, Prompt, References, r
 from tests.engine.stepping import SLOTS, Stepper
 
 PATIENCE = 120.0
-"""Seconds that a turn may take before the loop is said to hang; the longest takes a tenth of one."""
+"""Seconds after which a turn counts as hung; the longest turn takes a tenth of a second."""
 
 
 class Turns:
@@ -41,7 +41,7 @@ class Turns:
     def ask(self, prompt: Prompt, tokens: int, stops: Sequence[int] = ()) -> str:
         """Send a greedy request, which enters at the next turn and ends with the first token of *stops*; return its id.
 
-        SGLang knows the round of a last token by length before it runs, and that of a stop only when it is over.
+        SGLang knows a last token by length before its round runs, but a stop only after the round.
         """
         rid = f"r{len(self.prompts)}"
         self.prompts[rid] = prompt
@@ -55,7 +55,7 @@ class Turns:
         self.lab.controller.force_steps(steps)
 
     def abort(self, rid: str) -> None:
-        """Abort a request; one that waits is gone at once, and SGLang never says of it that it finished."""
+        """Abort a request; a waiting one is gone at once, and SGLang never reports it as finished."""
         queued = [req.rid for req in self.lab.scheduler.waiting_queue]
         self.lab.abort(rid)
         if rid in queued and rid not in [req.rid for req in self.lab.scheduler.waiting_queue]:
@@ -63,21 +63,21 @@ class Turns:
         self.tried["abort"] += 1
 
     def live(self) -> list[str]:
-        """Return the ids of requests that are not finished."""
+        """Return the ids of unfinished requests."""
         return [rid for rid, req in self.lab.reqs.items() if rid not in self._gone and not req.finished()]
 
     def ended(self) -> list[str]:
         return [rid for rid in self.lab.reqs if self.lab.done(rid)]
 
     def turn(self, count: int = 1) -> None:
-        """Run *count* turns of the loop. Raises Broken when anything does not hold after one of them."""
+        """Run *count* turns of the loop. Raises Broken when a check fails after one of them."""
         for _ in range(count):
             self._go.put(True)
             self._await()
             self.check()
 
     def check(self) -> None:
-        """Raise Broken unless all holds that has to hold between two turns."""
+        """Raise Broken unless all invariants between two turns hold."""
         self.tried["turn"] += 1
         scheduler, worker = self.lab.scheduler, self.lab.worker
         scheduler.invariant_checker.self_check_during_busy()  # free + cached + owned = pool; no page has two owners
@@ -94,7 +94,7 @@ class Turns:
                 require_same(rid, list(req.output_ids_through_stop)[: len(wanted)], wanted)
 
     def close(self) -> None:
-        """Let every request end, then the loop. Raises Broken when a text differs or a slot is missing."""
+        """Let every request end, then the loop. Raises Broken if an output differs or a slot is missing."""
         for _ in range(40 * MOST_TOKENS):
             if all(rid in self._gone or self.lab.done(rid) for rid in self.lab.reqs):
                 break
@@ -114,7 +114,7 @@ class Turns:
                 require_same(rid, output, self._references.of(self.prompts[rid], len(output)))
 
     def give_up(self) -> None:
-        """End the loop and throw away what runs: after this the scheduler is as new."""
+        """End the loop and drop all requests; the scheduler is as new afterwards."""
         if self._thread.is_alive():
             self._end()
         clear(self.lab)
@@ -145,7 +145,7 @@ class Turns:
 
 
 def clear(lab: Stepper) -> None:
-    """Throw away every request, whatever state the scheduler is in."""
+    """Drop every request, whatever state the scheduler is in."""
     from sglang.srt.managers.schedule_batch import ScheduleBatch
 
     scheduler = lab.scheduler
@@ -162,7 +162,7 @@ def clear(lab: Stepper) -> None:
 
 
 def _applied(worker: Any, state: Any) -> bool:
-    """Return whether every part of *state* is in force, in the target and in the draft."""
+    """Return whether every part of *state* is active, in the target and in the draft."""
     draft, target = worker._draft_worker, worker._target_worker.model_runner
     width = state.speculative_num_draft_tokens
     return (

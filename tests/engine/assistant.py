@@ -1,7 +1,7 @@
-"""An assistant of Gemma 4's kind for the shipped target, with random weights: a Frozen-KV draft.
+"""A random assistant like Gemma 4's for the shipped target: a Frozen-KV draft.
 
-It reads the keys and values of the target's last layer, and the target's embedding. A few rows of its head are larger
-than the others, those of letters that occur often, so that some of its drafts are right.
+It reads the keys and values of the target's last layer, and the target's embedding. The head's rows of a few common
+letters are larger than the others, so that some drafts are right.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ KIND = "full_attention"
 
 
 def write(folder: Path) -> tuple[str, str]:
-    """Write the pair below *folder* and return the paths of target and assistant."""
+    """Write the pair below *folder*; return the paths of target and assistant."""
     target, assistant = folder / "typed-target", folder / "assistant"
     shutil.copytree(models.target_path(), target)
     shape = json.loads((target / "config.json").read_text())
-    # By these an assistant finds the target's layer that it reads.
+    # An assistant finds the target's layer to read by these types.
     shape["layer_types"] = [KIND] * shape["num_hidden_layers"]
     (target / "config.json").write_text(json.dumps(shape))
     assistant.mkdir()

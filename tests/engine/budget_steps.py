@@ -1,9 +1,9 @@
-"""A forced verify budget on SGLang's scheduler in this process: what requests write must be what they write without.
+"""A forced verify budget on SGLang's scheduler in this process: outputs must not depend on the budget.
 
-Run as a process; prints what each run wrote, or with further arguments of the server what one of them wrote there.
-*drafts* of a run are what the draft proposed, by request and position: where two runs have a round at the same place, a
-draft that lost keys, values or hidden states would propose otherwise. *often* are texts of a few sampled tokens,
-without drafts and with a budget.
+Run as a process; prints the outputs of each run or, with further server arguments, of one run with them. *drafts* of a
+run are the draft's proposals by request and position: if two runs have a round at the same place, a draft that lost
+keys, values or hidden states would propose something else. *often* are outputs of a few sampled tokens, without drafts
+and with a budget.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any
 from unittest import mock
 
 if __name__ == "__main__":
-    os.environ["SGLANG_ADAPTIVE_VERIFY_BUDGET"] = "1"  # the hooks are added where it is set
+    os.environ["SGLANG_ADAPTIVE_VERIFY_BUDGET"] = "1"  # must be set for the hooks to be installed
 
 import torch
 
@@ -27,31 +27,31 @@ from sglang_adaptive.sglang_plugin.verify_budget.packing import Packing
 from tests.engine.stepping import Stepper, no_memory
 
 ALL = 99
-"""A budget that no depth exceeds: rectangles."""
+"""A budget above any depth: rectangles."""
 GRAMMAR = 'root ::= ("yes" | "no") (" " [a-z]{1,6}){4,12} "."'
 KINDS: list[tuple[str, dict[str, Any]]] = [
     ("plain", {}),
     ("grammar", {"ebnf": GRAMMAR}),
     ("biased", {"logit_bias": {"40": 4.0, "50": -100.0}}),
-    # By the sampling kernel, with the likeliest token alone in its distribution.
+    # Uses the sampling kernel with only the most likely token in its distribution.
     ("sampled", {"temperature": 1.0, "top_p": 1e-6}),
     ("logprobs", {}),
     ("left", {}),
     ("long", {}),
 ]
-"""One request each, three turns after the one before it."""
+"""One request each, arriving three turns after the previous one."""
 TOKENS = 60
 SAMPLES, SAMPLED = 200, 5
-"""Texts whose tokens are counted, and tokens of each."""
+"""Outputs whose tokens are counted, and tokens of each."""
 LEFT_AFTER = 20
-"""Tokens after which the client of "left" is gone."""
+"""Tokens after which the client of "left" disconnects."""
 
 
 class BudgetStepper(Stepper):
-    """A scheduler whose rounds verify no more than a budget."""
+    """A scheduler whose rounds verify at most a budget."""
 
     def run_with(self, budget: int, depths: Sequence[int], overlap: bool = True) -> dict[str, Any]:
-        """Run the requests of KINDS with one of *depths* after the other, a turn each."""
+        """Run the requests of KINDS with each of *depths* in turn, one turn each."""
         packed = self.round.budgets
         assert packed is not None, "rounds are not packed"
         packed._budget, before = lambda: budget, packed.rounds
@@ -90,7 +90,7 @@ class BudgetStepper(Stepper):
         turns = itertools.cycle(depths or [None])
         for index, (name, sampling) in enumerate(KINDS):
             text = " ".join(models.prompts("easy")[8:12]) if name == "long" else models.prompts("easy")[index]
-            # A first token of its own, by which the log of drafts knows it.
+            # A unique first token identifies the request in the log of drafts.
             self.ask(name, [100 + index, *self.encode(text)], TOKENS, logprobs=name == "logprobs", **sampling)
             for _ in range(3):
                 self.controller.force_steps(next(turns))
@@ -105,7 +105,7 @@ class BudgetStepper(Stepper):
                 yield
 
     def often(self, budget: int, depth: int) -> list[list[int]]:
-        """Return what SAMPLES requests with one prompt wrote, sampled at a high temperature."""
+        """Return the outputs of SAMPLES requests with one prompt, sampled at a high temperature."""
         packed = self.round.budgets
         assert packed is not None
         packed._budget = lambda: budget
@@ -123,7 +123,7 @@ class BudgetStepper(Stepper):
 
 def main() -> None:
     folder, *more = sys.argv[1:]
-    # Many at once, for the texts whose tokens are counted.
+    # Many requests at once, for the outputs whose tokens are counted.
     lab = BudgetStepper(Path(folder), "EAGLE3", None, "--max-running-requests", "50", *more)
     torch.manual_seed(0)
     switched: dict[str, Any] = lab.run_with(2, (7, 7, 3, 0, 1))

@@ -1,7 +1,7 @@
 """Requests at the end of their context and of the KV cache, on SGLang's scheduler in this process, round by round.
 
-Run as a process, with a folder and one of SETUPS. Prints for each run what every request was sent, and where the rounds
-have written.
+Run as a process, with a folder and one of SETUPS. For each run it prints the outputs of every request and where the
+rounds wrote.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ POOL = 4096
 SMALL_POOL = 200
 
 Ask = tuple[int, int, int]
-"""A request: the turn at which it arrives, the length of its prompt, and its new tokens."""
+"""The turn at which a request arrives, the length of its prompt, and its new tokens."""
 
 ANY = 10_000
-"""New tokens, of which SGLang gives a request as many as its context has room for."""
+"""New tokens; SGLang limits a request to what its context has room for."""
 RUNS: dict[str, list[Ask]] = {
-    # SGLang takes 249 tokens at the most. Where new tokens are asked for it takes 4 off the context, for 3 steps.
+    # SGLang accepts at most 249 tokens. If the request sets new tokens, it subtracts 4 from the context, for 3 steps.
     **{f"{length} tokens, {new} new": [(0, length, new)] for length in (230, 249) for new in (ANY, 252 - length)},
     "others": [(0, 40, 24), (0, 247, ANY), (3, 70, 16), (9, 246, ANY), (10, 40, 20)],
     "pool": [(0, 150, 44)],
 }
-"""The last one leaves SMALL_POOL just the slots that a round of LAUNCH steps must have."""
+"""In the last one, SMALL_POOL has exactly the slots that a round of LAUNCH steps needs."""
 
 CONTEXT_RUNS = [name for name in RUNS if name != "pool"]
 SHORT_CONTEXT = ("--context-length", str(CONTEXT), "--max-total-tokens", str(POOL))
@@ -47,11 +47,11 @@ SETUPS: dict[str, tuple[str | None, tuple[str, ...], list[str]]] = {
     "mixed": ("EAGLE3", (*SHORT_CONTEXT, "--enable-mixed-chunk"), ["others"]),
     "pool": ("EAGLE3", ("--max-total-tokens", str(SMALL_POOL)), ["pool"]),
 }
-"""Algorithm, further arguments, and runs; the texts of "none" are those that all others must write."""
+"""Algorithm, further arguments, and runs; all others must match the outputs of "none"."""
 
 
 class CapacityStepper(Stepped):
-    """One scheduler with a short context, which logs where each decode round writes."""
+    """A scheduler with a short context that logs where each decode round writes."""
 
     SKIPS_ROUNDS = True
 
@@ -70,7 +70,7 @@ class CapacityStepper(Stepped):
             self._log_rounds()
 
     def write(self, asks: Sequence[Ask], depths: Sequence[int], overlap: bool) -> dict[str, Any]:
-        """Run the requests of *asks* with one of *depths* held after the other, a turn each."""
+        """Run the requests of *asks*, forcing each of *depths* in turn, one turn each."""
         from sglang.srt.managers.schedule_batch import ScheduleBatch
 
         scheduler, mix = self.scheduler, ScheduleBatch.mix_with_running
@@ -97,7 +97,7 @@ class CapacityStepper(Stepped):
         }
 
     def ended(self) -> bool:
-        """Whether every request has ended; one that has no slots left ends without a reason."""
+        """Whether every request has ended; one that runs out of slots ends without a reason."""
         return all((req.finished() or req.to_finish) and not req.kv.holds_kv for req in self.reqs.values())
 
     def _log_rounds(self) -> None:

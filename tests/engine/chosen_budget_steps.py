@@ -1,7 +1,7 @@
-"""Budgets that a policy chooses, on SGLang's scheduler in this process; run as a process, prints what each run came to.
+"""Budgets chosen by a policy, on SGLang's scheduler in this process; run as a process, it prints each run's results.
 
-*scripted* switches among zero steps, rectangles and budgets from round to round; *throughput* is the real policy, given
-round times by which verified drafts are dear and others cheap.
+*scripted* switches among zero steps, rectangles and budgets from round to round; *throughput* is the real policy, with
+round times under which verified tokens are expensive or cheap.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from tests.engine.budget_steps import TOKENS, BudgetStepper
 from tests.engine.stepping import TIERS
 
 PLACES = ((7, 3), (7, None), (3, 1), (0, None), (7, 1), (3, None), (1, None))
-"""Steps and budget of one round after the other."""
+"""Steps and budget of consecutive rounds."""
 
 
 class Scripted:
-    """A policy that runs PLACES in turn."""
+    """A policy that cycles through PLACES."""
 
     name, candidate_steps = "scripted", TIERS
 
@@ -42,10 +42,10 @@ class Scripted:
         self.budget: int | None = None
 
     def allow_budgets(self, allowed: bool) -> None:
-        """It chooses them in any case."""
+        """Ignored: it always chooses budgets."""
 
     def set_cuda_graph_bs(self, cuda_graph_bs: list[int] | None) -> None:
-        """It needs none."""
+        """Not needed."""
 
     def cuda_graph_bs_for_step(self, step: int) -> None:
         """Graphs are off."""
@@ -55,7 +55,7 @@ class Scripted:
         return steps
 
     def observe(self, observation: RoundObservation) -> None:
-        """Learn nothing."""
+        """Ignored."""
 
     def snapshot(self) -> dict[str, Any]:
         return {}
@@ -77,7 +77,7 @@ class ChoosingStepper(BudgetStepper):
             return observe(observation)
 
         before = self.controller.budget_report()["rounds"]
-        # The profile's times stand: those of a busy CPU would say something else in every run.
+        # Keep the profile's times: a busy CPU's would differ in every run.
         with (
             mock.patch.object(policy, "observe", heard),
             mock.patch.object(self.controller._clock, "read", lambda *_: None),
@@ -93,7 +93,7 @@ class ChoosingStepper(BudgetStepper):
         }
 
     def _budgets(self) -> dict[str, Any]:
-        """Return what /server_info says of packed rounds."""
+        """Return what /server_info reports about packed rounds."""
         state: dict[str, Any] = {}
         add_adaptive(state)
         found: dict[str, Any] = state["adaptive"]["verify_budget"]
@@ -111,7 +111,7 @@ def dear_to_verify() -> ThroughputPolicy:
 
 
 def failing(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Return *original*, which fails at its tenth call."""
+    """Return *original*, failing at its tenth call."""
     calls = itertools.count(1)
 
     def fail(*args: Any) -> Any:

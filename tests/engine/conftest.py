@@ -1,4 +1,4 @@
-"""The servers of the engine tests, and the texts that they are fed."""
+"""The servers and prompts of the engine tests."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ ROOT = Path(__file__).parents[2]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Run engine tests that share no server first, then one server's after the other's, so that each starts once or so.
+    """Run engine tests that share no server first, then group the others by server, so that each starts about once.
 
-    Tests that start servers of their own are among the first, and have the memory: the shared ones start when a test
-    asks for one.
+    Tests that start their own servers are among the first and have the memory to themselves: shared servers start only
+    when a test asks for one.
     """
     here = [index for index, item in enumerate(items) if _is_here(item)]
     waiting = sorted((items[index] for index in here), key=_last_server)
@@ -36,12 +36,12 @@ def _is_here(item: pytest.Item) -> bool:
 
 
 def _last_server(item: pytest.Item) -> int:
-    """Return when the last of a test's servers starts; 0 without one."""
+    """Return the position of the last of a test's servers in the start order; 0 without one."""
     return max((1 + list(SERVERS).index(name) for name in _servers_of(item)), default=0)
 
 
 def _servers_of(item: pytest.Item) -> list[str]:
-    """Return the servers that a test uses, by fixture or as the parameter of one."""
+    """Return the servers that a test uses, by fixture or as a fixture's parameter."""
     parameters = item.callspec.params.values() if hasattr(item, "callspec") else ()
     named = {*getattr(item, "fixturenames", ()), *(value for value in parameters if isinstance(value, str))}
     return [name for name in SERVERS if name in named]
@@ -56,7 +56,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.fixture(scope="session")
 def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
-    """The servers; each start has a folder of its own."""
+    """The servers; each start has its own folder."""
     make = {name: lambda name=name: SERVERS[name](tmp_path_factory.mktemp(name)) for name in SERVERS}
     with shared.opened(Fleet(make)) as fleet:
         yield fleet
@@ -81,7 +81,7 @@ keys, workers = _fixture("keys"), _fixture("workers")
 
 
 class Reference:
-    """Outputs of the server that does not speculate; each case is asked once."""
+    """Outputs of the server without speculation; each case is sent once."""
 
     def __init__(self) -> None:
         self._outputs: dict[str, Output] = {}
@@ -100,7 +100,7 @@ def _reference() -> Reference:
 
 @pytest.fixture
 def expected(plain: CpuServer, _reference: Reference) -> Callable[[list[Case]], list[Output]]:
-    """From cases to their outputs without speculation."""
+    """Return the outputs of cases without speculation."""
     return lambda cases: _reference.of(plain, cases)
 
 
@@ -112,7 +112,7 @@ def easy() -> list[str]:
 
 @pytest.fixture(scope="session")
 def hard() -> list[str]:
-    """Prompts that it does not."""
+    """Prompts that the draft continues badly."""
     return list(models.prompts("hard"))
 
 
@@ -124,13 +124,13 @@ def lab() -> LaunchLab:
 
 @pytest.fixture(scope="session")
 def stepped(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Any]:
-    """From the name of a module of tests.engine, and its arguments behind a folder of its own, to what it prints."""
+    """Run a module of tests.engine with a temporary folder and these arguments; return what it prints."""
     return lambda module, *more: checks.findings(f"tests.engine.{module}", str(tmp_path_factory.mktemp(module)), *more)
 
 
 @pytest.fixture
 def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder that looks like a checkout's root, into which examples may write, profiles too."""
+    """A folder that looks like a checkout's root, for examples that write files and profiles."""
     (tmp_path / "configs").symlink_to(ROOT / "configs")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("SGLANG_ADAPTIVE_PROFILE_DIR", str(tmp_path / "profiles"))

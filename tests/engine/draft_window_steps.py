@@ -1,7 +1,8 @@
-"""Sinks and a window for the draft on SGLang's scheduler in this process: requests that grow beyond the trained length.
+"""Sinks and a window for the draft on SGLang's scheduler in this process: requests outgrow the trained length.
 
-Run as a process: ``python -m tests.engine.draft_window_steps FOLDER PAGE``. It prints what each script did with all of
-every request seen, with sinks and a window by rows of the slot table, and with the same by masks over whole requests.
+Run as a process: ``python -m tests.engine.draft_window_steps FOLDER PAGE``. It prints each script's results with
+everything visible to the draft, with sinks and a window by rows of the slot table, and with the same by masks over
+whole requests.
 """
 
 from __future__ import annotations
@@ -28,13 +29,13 @@ from tests.engine.stepping import TIERS, Script, Stepper
 from tests.engine.zero_step_scripts import prompt
 
 TRAINED, WINDOW = 96, 24
-"""Of the draft, as far as these tests tell it; the shipped pair goes on well beyond."""
+"""The draft's values in these tests; the shipped pair works well beyond them."""
 ROPE_THETA = 10000.0
 LOOPS = {"overlap": True, "normal loop": False}
 
 
 class WindowStepper(Stepper):
-    """One scheduler whose draft sees a part of long requests."""
+    """A scheduler whose draft sees only a part of long requests."""
 
     CONFIG: ClassVar[dict[str, Any]] = {
         "1": {"candidate_steps": TIERS},
@@ -44,7 +45,7 @@ class WindowStepper(Stepper):
 
 
 def grow(*depths: int) -> Script:
-    """Requests of 60 and of 120 tokens grow, a turn at each of *depths* after the other; a third joins."""
+    """Requests of 60 and of 120 tokens grow at each of *depths* in turn, one turn each; a third joins."""
 
     def script(lab: Stepper) -> Iterator[None]:
         turns = itertools.cycle(depths)
@@ -69,7 +70,7 @@ SCRIPTS = {
 
 
 def _short(lab: Stepper) -> Iterator[None]:
-    """A request that never gets long."""
+    """One request that never gets long."""
     lab.force(3)
     lab.ask("a", prompt(lab, 0), TRAINED - 60)
     while not lab.done():
@@ -78,15 +79,15 @@ def _short(lab: Stepper) -> Iterator[None]:
 
 @contextmanager
 def masked(shape: Shape) -> Iterator[None]:
-    """Attend with the draft as rows of the slot table have it, but over whole requests.
+    """Let the draft attend to the same tokens as with rows of the slot table, but over whole requests.
 
-    A mask hides what is left out, and the sinks' keys are turned by angles that are computed here.
+    A mask hides the omitted tokens, and the sinks' keys are rotated by angles that are computed here.
     """
     planned: dict[int, tuple[Any, torch.Tensor]] = {}
     attend = attention_backend.padded_attention
 
     def hiding(found: Any, lengths: torch.Tensor) -> Any:
-        """Return a plan of whole requests of *lengths* without what is left out."""
+        """Return a plan of whole requests of *lengths* with the omitted tokens masked."""
         left, keys = shape.left_out(lengths), found.slots.numel() // found.batch
         columns = torch.arange(keys)
         hidden = (columns >= shape.sinks) & (columns < shape.sinks + left[:, None]) & (left[:, None] > 0)
@@ -126,7 +127,7 @@ def masked(shape: Shape) -> Iterator[None]:
 
 
 def compare(lab: WindowStepper) -> dict[str, Any]:
-    """Run every script in the three ways; return what came of them, and the window of /server_info."""
+    """Run every script in the three ways; return the results, and the window of /server_info."""
     window = lab.round.draft_window
     assert window is not None
     found: dict[str, Any] = {"snapshot": window.snapshot(), "scripts": {}}
@@ -148,7 +149,7 @@ def compare(lab: WindowStepper) -> dict[str, Any]:
 
 
 def reasons(lab: Stepper) -> dict[str, str]:
-    """What a worker's draft is told where it can have no window, or where this one makes no sense."""
+    """Return the messages for drafts that cannot have a window, or not this one."""
     draft = lab.worker._draft_worker
     config = configuration()
     changes: dict[str, Any] = {
@@ -172,7 +173,7 @@ def reasons(lab: Stepper) -> dict[str, str]:
 
 @contextmanager
 def _configured(config: Any, of_draft: dict[str, Any] | None = None) -> Iterator[None]:
-    """Let *config* be the server's, and *of_draft* what the draft's folder says."""
+    """Let *config* be the server's, and *of_draft* the configuration in the draft's folder."""
     with (
         mock.patch.object(setup_check, "configuration", lambda: config),
         mock.patch.object(setup_check, "model_config", lambda path: of_draft or {}),
@@ -181,13 +182,13 @@ def _configured(config: Any, of_draft: dict[str, Any] | None = None) -> Iterator
 
 
 def _run(lab: Stepper, name: str, loop: str) -> dict[str, Any]:
-    # At zero steps the draft shows what it sees in its choice after every extend.
+    # At zero steps, the draft's choice after every extend shows what it sees.
     ran = lab.run(SCRIPTS[name], every=1 if name == "0 steps" else 8, overlap=LOOPS[loop])
     return {key: ran[key] for key in ("outputs", "drafts", "chosen", "rounds", "free_slots")}
 
 
 def _faulty(lab: Stepper, window: DraftWindow) -> dict[str, Any]:
-    """What comes of a fault in the room: the draft sees all, and requests go on."""
+    """Return the results of a fault in the window: the draft sees everything, and requests continue."""
     failing: Callable[..., Any] = mock.Mock(side_effect=RuntimeError("planted"))
     with mock.patch.object(DraftWindow, "_shorten", failing):
         ran = _run(lab, "3 steps", "overlap")

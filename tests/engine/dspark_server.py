@@ -1,7 +1,6 @@
-"""What SGLang's DSPARK profiler talks to, without a GPU: a server whose rounds take a known time.
+"""A server without a GPU for SGLang's DSPARK profiler, with rounds of known duration.
 
-DSPARK's worker needs a CUDA device. So this stands in for the server; the records that it hands out are kept and
-dumped by SGLang's own class.
+DSPARK's worker needs a CUDA device, so this replaces the server. SGLang's own class keeps and dumps its records.
 """
 
 from __future__ import annotations
@@ -22,12 +21,12 @@ ROUNDS_A_REQUEST = 64
 
 
 def seconds(requests: int, tokens: int) -> float:
-    """Return how long a round of *requests* with *tokens* to verify takes here."""
+    """Return the duration of a round of *requests* with *tokens* to verify."""
     return 0.005 + 0.00002 * requests + 0.00003 * tokens
 
 
 class DsparkServer:
-    """The state behind the requests; `shares` are the budgets that were asked for, in order, as shares of all."""
+    """The state behind the requests; `shares` are the requested budgets in order, as shares of all tokens."""
 
     def __init__(self, mode: str, table: Path | None, tokenizer: Path) -> None:
         from sglang.srt.speculative.dspark_components.dspark_observability import DsparkInfoDumper
@@ -46,7 +45,7 @@ class DsparkServer:
         )
 
     def info(self) -> dict[str, Any]:
-        """Return the parts of /server_info that matter here."""
+        """Return the fields of /server_info that the profiler reads."""
         state = {
             "dspark_info_record": {**(self._record.dump() or {}), "simulate_acc_len": 1.0},
             "effective_max_running_requests_per_dp": 16,
@@ -60,7 +59,7 @@ class DsparkServer:
         }
 
     def generate(self, requests: int) -> None:
-        """Run the rounds of a load of *requests*; one prefill is before them."""
+        """Run the rounds of a load of *requests*, after one prefill."""
         from sglang.srt.speculative.dspark_components.dspark_observability import DecodeStepObservation
 
         share = self.shares[-1] if self.shares else 1.0
@@ -96,7 +95,7 @@ class DsparkServer:
 
 @contextmanager
 def serving(server: DsparkServer) -> Iterator[str]:
-    """Serve *server* over HTTP; yields its address."""
+    """Serve *server* over HTTP; yield its address."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:

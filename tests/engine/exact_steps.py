@@ -1,7 +1,7 @@
-"""Sampling parameters of every kind on SGLang's scheduler in this process: requests come and go, a depth a turn.
+"""Sampling parameters of every kind on SGLang's scheduler in this process: requests come and go, one depth per turn.
 
-Run as a process with a folder and what drafts, EAGLE3, NGRAM or nothing; prints what each run wrote, which has to be
-the same whatever the loop and the depths, and whether anything drafts.
+Run as a process with a folder and the algorithm, EAGLE3, NGRAM or nothing. It prints each run's outputs, which must not
+depend on the loop, the depths or whether anything drafts.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "seed": {"temperature": 1.5, "top_p": 0.98, "sampling_seed": 7},
     "another seed": {"temperature": 2.5, "top_k": 9, "top_p": 0.9, "sampling_seed": 11, "presence_penalty": 0.4},
 }
-"""Sampling parameters by name; one arrives every second turn."""
+"""Sampling parameters by name; one request arrives every second turn."""
 PROCESSORS = {
     "banned": processors.Banned,
     "countdown": processors.Countdown,
@@ -54,7 +54,7 @@ ABORTED = "rewards"
 
 
 def _penalize_in_one_order() -> None:
-    """Let SGLang add penalties before it scales by them, as patches/0.5.23/0020 does; else the process decides."""
+    """Let SGLang add penalties before it scales by others, as patches/0.5.23/0020 does; else the order varies."""
     from sglang.srt.sampling.penaltylib import BatchedPenalizerOrchestrator as Orchestrator
 
     whole = Orchestrator.apply
@@ -67,7 +67,7 @@ def _penalize_in_one_order() -> None:
 
 
 class ExactStepper(Stepped):
-    """One scheduler that drafts with *algorithm*, if any."""
+    """A scheduler that drafts with *algorithm*, if any."""
 
     def __init__(self, folder: Path, algorithm: str) -> None:
         self.depths = DEPTHS[algorithm]
@@ -81,7 +81,7 @@ class ExactStepper(Stepped):
     def write(
         self, depths: Sequence[int] = (), overlap: bool = False, retract: bool = False, plainly: bool = False
     ) -> dict[str, Any]:
-        """Run requests of all KINDS with one of *depths* after the other, a turn each; *plainly* without parameters."""
+        """Run requests of all KINDS with each of *depths* in turn, one turn each; *plainly* without parameters."""
         turns, turn, arrivals = itertools.cycle(depths), itertools.count(), iter(KINDS)
 
         def step() -> bool:

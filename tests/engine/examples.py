@@ -1,4 +1,4 @@
-"""The examples of the commands' help, as words."""
+"""The examples of the commands' help, split into words."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ BRIEFLY = [
     *(sys.executable, "-c"),
     "from sglang_adaptive import adaptive_server as a, cli; a.HOLD_SECONDS = 4.0; raise SystemExit(cli.main())",
 ]
-"""The same, whose hold of a depth ends soon when it is killed."""
+"""The same, with a hold of a depth that ends soon after a kill."""
 QUICK = {
     "calibrate": ["--rounds", "2", "--tokens", "64", "--batch-sizes", "1"],
     "audit": ["--passes", "1", "--minutes", "20", "--tokens", "8"],
 }
-"""What is added to an example, in front of its own options, so that it takes seconds."""
+"""Options put before an example's own so that it takes seconds."""
 
 
 def examples(*commands: str, server: bool) -> list[list[str]]:
-    """Return the words of the examples of *commands* that do, or do not, name a server.
+    """Return the words of the examples of *commands* that name a server, or of those that do not.
 
-    That of DSPARK is run by test_dspark_table.py.
+    test_dspark_table.py runs DSPARK's example.
     """
     every = [
         [name, *QUICK.get(name, []), *shlex.split(arguments)]

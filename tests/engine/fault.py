@@ -1,4 +1,4 @@
-"""Plugins for SGLang that disturb the package in a running server: a policy that fails, a rank whose clock lies."""
+"""Plugins for SGLang that disturb the package in a running server: a policy that fails, a rank with a wrong clock."""
 
 from __future__ import annotations
 
@@ -53,20 +53,20 @@ def register():
 
 
 def failing_policy(folder: Path, after_rounds: int, steps: int) -> dict[str, str]:
-    """Write a plugin whose policy raises at a round drafted at *steps*, once *after_rounds* are over."""
+    """Write a plugin whose policy raises at a round drafted at *steps* after *after_rounds* rounds."""
     source = _MODULE.format(after_rounds=after_rounds, steps=steps, message=MESSAGE)
     return write_plugin(folder, "adaptive_fault:register", source)
 
 
 def lying_clock(folder: Path, log: str, lie: int = 3) -> dict[str, str]:
-    """Write a plugin under which rank 1's clock lies, and each rank logs its depths to *log* + its number."""
+    """Write a plugin that falsifies rank 1's clock and logs each rank's depths to *log* + its number."""
     return write_plugin(folder, "adaptive_fault:register", _LIAR.format(log=log, lie=lie))
 
 
 def write_plugin(folder: Path, entry: str, source: str = "") -> dict[str, str]:
-    """Write a distribution whose entry point for SGLang is *entry*, MODULE:FUNCTION, of *source* where it is new.
+    """Write a distribution with *entry*, MODULE:FUNCTION, as SGLang entry point; *source* is the module if it is new.
 
-    Returns the variables of a server that is to load it.
+    Returns the environment variables for a server that loads it.
     """
     info = folder / "planted-1.dist-info"
     info.mkdir(parents=True)

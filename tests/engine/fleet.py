@@ -1,9 +1,8 @@
-"""Servers that tests share: those of the running test and of the tests after it run, as far as there is room.
+"""Servers that tests share: those of the running test and of the next tests, as far as there is room.
 
-A fleet is told whose turn it is and which tests are left. It starts the servers of that test, then those that are
-needed next, and stops all others; one that was stopped is started again when its next test comes. So nothing is held
-that could be kept: whatever a test does, its servers are free when the next turn begins, and the only one that ever
-waits for room is the test whose turn it is.
+A fleet knows whose turn it is and which tests are left. It starts the servers of that test, then those that are needed
+next, and stops all others; a stopped server is started again for its next test. No test holds a server past its turn,
+so only the running test ever waits for room.
 """
 
 from __future__ import annotations
@@ -22,14 +21,15 @@ MOST_ALIVE = 3
 """Unless one test needs more."""
 BOOTS_AT_ONCE = 2
 SERVER_BYTES = 3 * 10**9
-"""What the largest server takes; as much has to be available before another one starts."""
+"""Memory of the largest server; this much must be available before another one starts."""
 WAIT_SECONDS = 300.0
-"""How long a test waits for its servers: half the limit of a test. A start took 140 s where five processes wanted each
-core. Who waits next for one that was waited for in vain waits half as long, so that a server that never comes up costs
-a run no more than two such waits.
+"""How long a test waits for its servers: half a test's time limit.
+
+A start took 140 s where five processes competed for each core. After a failed wait, the next wait for that server is
+half as long, so a server that never starts costs a run at most two such waits.
 """
 ATTEMPTS = 2
-"""Starts in a row that fail before no test waits for the server any more."""
+"""Failed starts in a row after which no test waits for the server any more."""
 POLL_SECONDS = 0.1
 
 
@@ -43,9 +43,9 @@ class Server(Protocol):
 
 
 Make = Mapping[str, Callable[[], Any]]
-"""From the name of a server to what makes it, anew for each start."""
+"""From a server's name to a function that creates it for each start."""
 Needs = Mapping[str, Sequence[str]]
-"""From tests, in the order in which they run, to the names of their servers."""
+"""From tests, in run order, to the names of their servers."""
 
 
 class NoServerError(RuntimeError):
@@ -53,25 +53,25 @@ class NoServerError(RuntimeError):
 
 
 class _Life:
-    """A server from its start to its end; a thread of its own starts it, keeps it and stops it."""
+    """A server from start to stop; its own thread starts, keeps and stops it."""
 
     def __init__(self) -> None:
         self.server: Server | None = None
         self.ready = False
         self.over = Event()
-        """Set when it is to stop. It takes room until it has."""
+        """Set to request a stop. The server takes room until it has stopped."""
 
     def __str__(self) -> str:
         return "stopping" if self.over.is_set() else "ready" if self.ready else "starting"
 
 
 def available_bytes() -> int:
-    """Return how much memory processes may still take."""
+    """Return how much memory processes can still take."""
     return int(psutil.virtual_memory().available)
 
 
 class Fleet:
-    """Servers of which those run that are needed next."""
+    """A set of servers, of which those run that are needed next."""
 
     def __init__(
         self,
@@ -81,7 +81,7 @@ class Fleet:
         wait_seconds: float = WAIT_SECONDS,
     ) -> None:
         self._make, self._available = make, available
-        self._patience = defaultdict(lambda: wait_seconds)  # seconds, by the name of a server
+        self._patience = defaultdict(lambda: wait_seconds)  # seconds, by server name
         self._changed = Condition()  # holds the lock of everything below
         self._lives: dict[str, _Life] = {}
         self._failures: defaultdict[str, list[Exception]] = defaultdict(list)
@@ -89,7 +89,7 @@ class Fleet:
         self._taken: set[str] = set()
 
     def turn(self, test: str, needs: Sequence[str], coming: Needs) -> None:
-        """Begin the turn of *test*, which needs the servers *needs*; the tests of *coming* follow."""
+        """Start the turn of *test*, which needs the servers *needs*; the tests of *coming* follow."""
         with self._changed:
             self._test, self._needs, self._coming = test, set(needs), dict(coming)
             self._begin = time.monotonic()
@@ -97,9 +97,9 @@ class Fleet:
             self._arrange()
 
     def take(self, name: str) -> Any:
-        """Return the server, which answers, for as long as the turn lasts.
+        """Return the server, ready to answer, for the rest of the turn.
 
-        Raises NoServerError when it does not come up, or there is no room for it in time.
+        Raises NoServerError if it does not start, or if there is no room for it in time.
         """
         with self._changed:
             self._needs.add(name)
@@ -118,16 +118,16 @@ class Fleet:
                     self._patience[name] /= 2
                     raise refusal
                 self._arrange()
-                self._changed.wait(min(left, 1.0))  # nobody says when memory is free again
+                self._changed.wait(min(left, 1.0))  # free memory sends no notification
 
     def discard(self) -> None:
-        """Stop the servers that were taken in this turn: its test may have left them in any state."""
+        """Stop the servers taken in this turn: the test may have left them in any state."""
         with self._changed:
             for name in self._taken & self._lives.keys():
                 self._lives[name].over.set()
 
     def close(self) -> None:
-        """Stop what runs or starts, and wait until it has stopped."""
+        """Stop all servers, including those that start, and wait until they have stopped."""
         self.turn("", (), {})
         with self._changed:
             self._changed.wait_for(lambda: not self._lives)
@@ -150,7 +150,7 @@ class Fleet:
                 Thread(target=self._live, args=(name, life), daemon=True).start()
 
     def _wanted(self, most: int) -> list[str]:
-        """Return the servers of this turn, and those that are needed next up to *most*."""
+        """Return the servers of this turn, then those that are needed next, up to *most*."""
         wanted = dict.fromkeys(sorted(self._needs))
         for needs in self._coming.values():
             for name in needs:
@@ -160,7 +160,7 @@ class Fleet:
         return list(wanted)
 
     def _memory(self) -> bool:
-        """Return whether there is memory for one more server, beside those that start."""
+        """Return whether there is memory for one more server besides those that are starting."""
         starting = sum(not life.ready for life in self._lives.values())
         return self._available() >= (starting + 1) * SERVER_BYTES
 
@@ -204,7 +204,7 @@ class Fleet:
 
 
 class SharedServers:
-    """A plugin of pytest that tells a fleet whose turn it is; *needs* returns the names of the servers of a test."""
+    """A pytest plugin that tells a fleet whose turn it is; *needs* returns the names of a test's servers."""
 
     def __init__(self, needs: Callable[[pytest.Item], Sequence[str]]) -> None:
         self._needs_of = needs
@@ -215,7 +215,7 @@ class SharedServers:
 
     @contextmanager
     def opened(self, fleet: Fleet) -> Iterator[Fleet]:
-        """Let *fleet* know of every turn from the running one on; close it afterwards."""
+        """Tell *fleet* about every turn, starting with the current one; close it afterwards."""
         self._fleet = fleet
         fleet.turn(*self._turn, self._left)
         try:

@@ -1,7 +1,7 @@
 """Lookups on SGLang's scheduler in this process, round by round: see `without_servers/test_stepped_lookups.py`.
 
-Run as a process: ``python -m tests.engine.lookup_steps FOLDER SETUP``, with one of SETUPS. It prints what each script
-wrote, by which rounds, and what every round told of lookups.
+Run as a process: ``python -m tests.engine.lookup_steps FOLDER SETUP``, with one of SETUPS. It prints the outputs and
+rounds of each script, and every round's report on lookups.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from tests.engine.stepping import TIERS, Stepped, no_memory
 
 LOOPS = {"overlap": True, "normal loop": False}
 COPIED = 48
-"""New tokens of a prompt that holds them already, or nearly."""
+"""New tokens of a prompt that already contains them, or nearly."""
 SMALL_POOL = 560
-"""Slots that four requests do not fit into together."""
+"""Too few slots for four requests together."""
 SETUPS: dict[str, tuple[str, ...]] = {
     "pages of 1": ("--speculative-algorithm", "EAGLE3"),
     "pages of 4": ("--speculative-algorithm", "EAGLE3", "--page-size", "4"),
@@ -37,13 +37,13 @@ SETUPS: dict[str, tuple[str, ...]] = {
 
 
 class LookupStepper(Stepped):
-    """One scheduler whose policy may look drafts up."""
+    """A scheduler whose policy may use lookups."""
 
     def __init__(self, folder: Path, *more: str) -> None:
         draft = models.target_path() if "STANDALONE" in more else models.draft_path()
         config = {"throughput": {"candidate_steps": TIERS, "lookup": True}, "warm_up": False}
         drafting = ("--speculative-eagle-topk", "1", "--speculative-draft-model-path", draft)
-        choice.PATIENCE = choice.MOST_EARNED = 10_000  # texts are followed in every round here
+        choice.PATIENCE = choice.MOST_EARNED = 10_000  # track text in every round here
         super().__init__(folder, config, *drafting, *more)
         now = current()
         assert now is not None and now.lookups is not None, "nothing is looked up"
@@ -92,13 +92,13 @@ Script = Callable[[LookupStepper], Iterator[None]]
 
 
 def copied(lab: LookupStepper, index: int) -> list[int]:
-    """Return a prompt that holds a text twice, and begins it again."""
+    """Return a prompt that contains a text twice and starts it again."""
     text = lab.encode(models.prompts("easy")[index])[:40]
     return [100 + index, *text, *text, *text[: len(text) // 3]]
 
 
 def cycle(*depths: int | None) -> Script:
-    """Three requests, one of which another text interrupts, a turn at each of *depths* after the other."""
+    """Two requests that copy, and one that joins with other text, at each of *depths* in turn, one turn each."""
 
     def script(lab: LookupStepper) -> Iterator[None]:
         turns = itertools.cycle(depths)
@@ -116,7 +116,7 @@ def cycle(*depths: int | None) -> Script:
 
 
 def crowd(*depths: int | None) -> Script:
-    """Two requests, six for a while, one of which is aborted, and the two again."""
+    """Two requests, six for a while, one of which is aborted, then the two again."""
 
     def script(lab: LookupStepper) -> Iterator[None]:
         turns = itertools.cycle(depths)
@@ -145,7 +145,7 @@ def with_grammar(lab: LookupStepper) -> Iterator[None]:
 
 
 def full_pool(*depths: int | None, retract: bool = False) -> Script:
-    """Four requests that do not fit together; with *retract* the memory of one is taken away."""
+    """Four requests that do not fit together; *retract* retracts one."""
 
     def script(lab: LookupStepper) -> Iterator[None]:
         turns = itertools.cycle(depths)
@@ -155,7 +155,7 @@ def full_pool(*depths: int | None, retract: bool = False) -> Script:
             if lab.done():
                 return
             lab.force(next(turns))
-            # `Capacity` may ask first, whether deep rounds fit.
+            # `Capacity` may first ask whether deep rounds fit.
             with no_memory(looks=2) if retract and turn >= 8 and not lab.retractions() else nullcontext():
                 yield
 
@@ -181,7 +181,7 @@ SHADOWS: dict[str, Script] = {"1 step": cycle(1), "0 steps after 31 lookups": cy
 
 
 def reasons(lab: LookupStepper) -> dict[str, Any]:
-    """What a worker is told that cannot look drafts up."""
+    """Return the messages for workers that cannot use lookups."""
     changes: dict[str, Any] = {
         "sparse attention": mock.patch.object(lab.worker._draft_worker, "seed_dsa_topk_from_draft_extend", True),
         "latent attention": mock.patch.object(lab.worker._target_worker.model_runner, "use_mla_backend", True),
@@ -195,7 +195,7 @@ def reasons(lab: LookupStepper) -> dict[str, Any]:
 
 
 def fault(lab: LookupStepper) -> dict[str, Any]:
-    """What comes of a fault in the middle of a run; nothing is looked up afterwards."""
+    """Return the results of a fault in the middle of a run; nothing is looked up afterwards."""
     follow, calls = Texts.follow, itertools.count(1)
 
     def failing(texts: Texts, *args: Any) -> Any:

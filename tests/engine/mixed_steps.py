@@ -1,6 +1,6 @@
 """Mixed batches with grammars on SGLang's scheduler in this process: requests join while others decode.
 
-Run as a process; prints what each run wrote, which has to be the same in both loops and at all depths.
+Run as a process; prints the outputs of each run, which must be the same in both loops and at all depths.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from tests.engine.stepping import TIERS, Stepped
 
 GRAMMAR = 'root ::= ("yes" | "no") (" " [a-z]{1,6}){2,9} "."'
 ARRIVALS = {0: GRAMMAR, 1: None, 3: GRAMMAR, 4: GRAMMAR, 7: None, 9: GRAMMAR}
-"""By turn: the grammar of the request that arrives."""
+"""By turn: the grammar of the arriving request."""
 TOKENS = 30
 
 
 class MixedStepper(Stepped):
-    """One scheduler whose prefills take running requests along."""
+    """A scheduler whose prefills include running requests."""
 
     SKIPS_ROUNDS = True
 
@@ -33,7 +33,7 @@ class MixedStepper(Stepped):
         super().__init__(folder, {"1": {"candidate_steps": TIERS}}, *drafting, *more)
 
     def write(self, depths: Sequence[int], overlap: bool) -> dict[str, Any]:
-        """Run the requests of ARRIVALS with one of *depths* after the other, a turn each."""
+        """Run the requests of ARRIVALS with each of *depths* in turn, one turn each."""
         from sglang.srt.managers.schedule_batch import ScheduleBatch
 
         turns, turn, mixed = itertools.cycle(depths), itertools.count(), 0

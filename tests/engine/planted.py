@@ -1,6 +1,6 @@
-"""A plugin for SGLang that plants a fault into a server, and another one or none whenever a file says so.
+"""A plugin for SGLang that injects a fault into a server; a file selects the fault, or none, at run time.
 
-Each fault acts in rounds that draft, or before them: zero steps stay right.
+Each fault acts in or before rounds that draft: zero steps stay correct.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ TARGET = "a catch-up after zero steps spoils the target's keys and values"
 LOGPROB = "log-probabilities are those of the row before"
 DRAFT = "a catch-up after zero steps spoils the draft's keys and values"
 WRONG_TEXT = (ACCEPTED, PENALTY, TARGET, LOGPROB)
-"""DRAFT alone changes no text: the target verifies what such a draft proposes."""
+"""DRAFT changes no output: the target verifies its proposals."""
 WRONG_TOKENS = (ACCEPTED, PENALTY, TARGET)
-"""Those that the audit in a server sees, which compares tokens alone."""
+"""The faults that the audit in a server sees, which compares only tokens."""
 
 ROUNDS = 10
-"""One round of so many has one draft too many."""
+"""One round in this many has one draft too many."""
 MEASURED = 64
-"""Tokens of which the audit in a server measures the noise: a core takes as many rounds, and twice."""
+"""Tokens on which the audit in a server measures noise; each costs two rounds of CPU time."""
 
 
 def register() -> None:
-    """Put every fault in its place, to act when the file names it."""
+    """Install every fault, to act when the file names it."""
     from sglang.srt.speculative import eagle_utils, eagle_worker_common
 
     from sglang_adaptive.sglang_plugin import audit_http

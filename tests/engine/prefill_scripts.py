@@ -1,4 +1,4 @@
-"""Prompts of several chunks, of which the draft makes keys and values alone, but for the last."""
+"""Prompts of several chunks; for all but the last chunk, the draft only makes keys and values."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ EASY = models.prompts("easy")
 
 
 def long_prompts(lab: Stepper) -> Iterator[None]:
-    """A prompt of four chunks, one of three while the first is answered, and one that shares the first's beginning."""
+    """A prompt of four chunks, one of three while the first is answered, and one that shares the first's prefix."""
     text = lab.encode("".join(EASY))
     first = [100, *text[: 4 * CHUNK - 20]]
     lab.force(3)
@@ -32,7 +32,7 @@ def long_prompts(lab: Stepper) -> Iterator[None]:
 
 
 def compare(lab: Stepper) -> dict[str, Any]:
-    """Return what was drafted in both loops: with whole passes, with short ones, and with faults in these."""
+    """Return the drafts in both loops: with whole passes, with short ones, and with faults in the short ones."""
     chunks, write = lab.round.chunks, kv_only.KvOnlyBackend.forward
     ways: dict[str, Any] = {
         "whole": write,

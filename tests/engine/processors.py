@@ -1,4 +1,4 @@
-"""Custom logit processors that tests send with a request. They live here, so that servers import and pickle none."""
+"""Custom logit processors that tests send with requests, in their own module so that servers import no test."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from sglang.srt.sampling.custom_logit_processor import CustomLogitProcessor
 
 
 class Banned(CustomLogitProcessor):  # type: ignore[misc]
-    """Never lets the tokens of its parameters come."""
+    """Bans the tokens in its parameters."""
 
     def __call__(self, logits: Any, custom_param_list: Any = None) -> Any:
         for row, parameters in enumerate(custom_param_list):
@@ -17,7 +17,7 @@ class Banned(CustomLogitProcessor):  # type: ignore[misc]
 
 
 class Countdown(CustomLogitProcessor):  # type: ignore[misc]
-    """Looks at its request: every third token is the one of its parameters."""
+    """Reads its request: every third token is the one in its parameters."""
 
     def __call__(self, logits: Any, custom_param_list: Any = None) -> Any:
         for row, parameters in enumerate(custom_param_list):
@@ -28,7 +28,7 @@ class Countdown(CustomLogitProcessor):  # type: ignore[misc]
 
 
 def to_str(processor: type) -> str:
-    """Return *processor* as a request sends it: by value, so that no server has to import this module."""
+    """Return *processor* as a request sends it: by value, so that no server must import this module."""
     import dill
 
     dill.settings["recurse"] = True

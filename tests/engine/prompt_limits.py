@@ -1,8 +1,8 @@
-"""Which prompts SGLang's tokenizer manager takes, with how many new tokens, near the end of the context.
+"""Which prompts SGLang's tokenizer manager accepts near the end of the context, by number of new tokens.
 
-Run as a process, with a folder and "static" or "adaptive", of the same launch line. Prints for each pair of a prompt's
-length and new tokens None where it is taken, and else why not; and the tokens that an HTTP worker, which loads no
-plugins, takes off each request's context.
+Run as a process, with a folder and "static" or "adaptive", on the same launch line. For each pair of a prompt's length
+and new tokens it prints None if accepted, else the reason. It also prints the tokens that an HTTP worker, which loads
+no plugins, subtracts from each request's context.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from sglang_adaptive.serve_cpu import default_arguments
 CONTEXT = 512
 LENGTHS = range(490, 513)
 NEW = (None, *range(20))
-"""New tokens that are asked for; None leaves the number to the server."""
+"""Requested new tokens; None leaves the number to the server."""
 
 
 def launched(argv: list[str]) -> tuple[Any, int]:
-    """Return SGLang's tokenizer manager of a launch line, in the process that launches, and what a worker takes off."""
+    """Return a launch line's tokenizer manager in the launching process, and what a worker subtracts."""
     from sglang.srt.plugins import load_plugins
 
     load_plugins()

@@ -1,4 +1,4 @@
-"""How each server of the engine tests is started."""
+"""The launch of each server of the engine tests."""
 
 from __future__ import annotations
 
@@ -20,38 +20,38 @@ from tests.forked_servers import ForkedServer
 from train import cut
 
 CHUNK = 256
-"""Longest prefill, in tokens, so that a prompt of a page takes several."""
+"""Longest prefill, in tokens: a prompt of a page takes several."""
 
 LOG_INTERVAL = 8
 """Decode rounds between two reports of the scheduler."""
 
 TIERS = (0, 1, 3, 7)
 WIDTHS = (0, 2, 5, 11)
-"""Drafted tokens of NGRAM's trees."""
+"""Draft tokens of NGRAM's trees."""
 BLOCK_DEPTHS = (0, 1, 3, 7, 15)
-"""Drafts of DFLASH's blocks where the configuration lists none; the last are as many as its draft was trained for."""
+"""Draft counts of DFLASH's blocks if the configuration lists none; the last is the draft's trained block."""
 LAUNCH_STEPS = 3
 LAYERS = 3
-"""Of multi-layer EAGLE; one draft each."""
+"""Layers of multi-layer EAGLE, one draft each."""
 KEY, ADMIN_KEY = "user", "administrator"
 FAULT_AFTER = 30
-"""Rounds that the faulty server's policy sees before it raises, in the next one at the deeper depth."""
+"""Rounds that the faulty server's policy sees before it raises, in the next round at the deeper depth."""
 
 JUMPY_SLOT: dict[str, Any] = {"candidate_steps": [3, 7], "ema_alpha": 1.0, "update_interval": 1, "warmup_batches": 0}
-"""A policy that follows every round at once, so that few rounds show many switches."""
+"""A policy that reacts to every round, so that a few rounds show many switches."""
 
 _COMMON = ("--chunked-prefill-size", str(CHUNK), "--served-model-name", "tiny")
-# SGLang's own checks of its KV accounts, after every loop of the scheduler. They sort the free slots three times: those
-# of the CPU engine's pool, 65536, take as long as a round does. Four requests of 4900 tokens have to decode together.
+# SGLang's own checks of its KV accounts, after every loop of the scheduler. They sort the free slots three times: with
+# the CPU engine's pool of 65536 slots they take as long as a round. Four requests of 4900 tokens must decode together.
 _FEW_SLOTS = ("--max-total-tokens", "24576")
 CHECKED = {"SGLANG_ENABLE_STRICT_MEM_CHECK_DURING_BUSY": "1", "SGLANG_CHECK_KV_PAGE_INVARIANTS": "1"}
-# Without the plugin's answer the scheduler would end at its first verify.
+# Without the plugin, the scheduler would end at its first verify.
 _PLAN_STREAM = {"SGLANG_ENABLE_OVERLAP_PLAN_STREAM": "1"}
 _NO_GRAPHS = ("--cuda-graph-backend-decode", "disabled", "--cuda-graph-backend-prefill", "disabled")
 
 
 def rank_rounds(server: CpuServer, rank: int) -> list[str]:
-    """Return "batch size, depth" of every round that a rank of a server of two has started."""
+    """Return "batch size, depth" of every round that one rank of a server of two has started."""
     return server.log_path.with_name(f"{server.log_path.stem}{_OF_RANK}{rank}").read_text().splitlines()
 
 
@@ -59,18 +59,18 @@ _OF_RANK = "-depths-of-rank-"
 
 
 def plain(folder: Path) -> CpuServer:
-    """No speculation and no overlap, and none of the package's flags: stock SGLang, in which parameters are exact."""
+    """No speculation, no overlap, none of the package's flags: stock SGLang, in which sampling parameters are exact."""
     return server(folder, "plain", "--disable-overlap-schedule", "--enable-custom-logit-processor")
 
 
 def static(folder: Path) -> CpuServer:
-    """EAGLE-3 at one depth, and none of the package's flags."""
+    """EAGLE-3 at a fixed depth, without the package's flags."""
     steps = ("--speculative-num-steps", "2", "--speculative-num-draft-tokens", "3")
     return server(folder, "static", *speculation(*steps), "--enable-metrics")
 
 
 def ema(folder: Path) -> CpuServer:
-    """The EMA policy, asked for as a user would (`sglang serve`, the configuration file alone), on the plan stream."""
+    """The EMA policy on the plan stream, requested like a user does (`sglang serve`, only the configuration file)."""
     slots = {"1": {"candidate_steps": list(TIERS)}, "4": {"candidate_steps": [1, 3]}}
     made = server(
         folder,
@@ -90,7 +90,7 @@ def ema(folder: Path) -> CpuServer:
 
 
 def stock(folder: Path) -> CpuServer:
-    """SGLang's own adaptive speculation, with nothing of the package but the CPU engine."""
+    """SGLang's own adaptive speculation, with only the CPU engine of the package."""
     return server(folder, "stock", *_jumpy(folder, "stock"), "--speculative-adaptive", SGLANG_PLUGINS=PLUGIN)
 
 
@@ -101,7 +101,7 @@ def faulty(folder: Path) -> CpuServer:
 
 
 def tree(folder: Path) -> CpuServer:
-    """A setup that cannot adapt, a tree of drafts, which is asked to; with an administrator's key."""
+    """A setup that is asked to adapt but cannot, a tree of drafts; with an administrator's key."""
     return server(
         folder,
         "tree",
@@ -111,22 +111,22 @@ def tree(folder: Path) -> CpuServer:
 
 
 def two_ranks(folder: Path) -> CpuServer:
-    """The throughput policy, as adaptive speculation without a file gives it, on two tensor-parallel ranks.
+    """The throughput policy, the default without a configuration file, on two tensor-parallel ranks.
 
-    The second rank's clock lies; each rank logs the depth of every round beside the server's log.
+    The second rank's clock is wrong; each rank logs the depth of every round next to the server's log.
     """
     return _two(folder, "two_ranks", *speculation("--speculative-adaptive", "--enable-metrics"))
 
 
 def lookups(folder: Path) -> CpuServer:
-    """The same, looking drafts up as well."""
+    """The same, with lookups."""
     return _two(folder, "lookups", *speculation(*adapting(folder, "lookups", _throughput(TIERS, lookup=True))))
 
 
 def attention_dp(folder: Path) -> CpuServer:
     """The throughput policy on two ranks of attention DP, over a tiny mixture of experts with random weights.
 
-    Clocks and logs as for the tensor-parallel ranks.
+    Clocks and logs are those of the tensor-parallel ranks.
     """
     target, draft = (str(shapes.write(folder / f"moe{end}", shape)) for end, shape in TINY_MOE_PAIR)
     drafting = ("--speculative-algorithm", "EAGLE3", "--speculative-draft-model-path", draft)
@@ -137,21 +137,21 @@ def attention_dp(folder: Path) -> CpuServer:
 
 
 def throughput(folder: Path, profiles: Path) -> CpuServer:
-    """The throughput policy on one rank, warmed up, with its cost profiles in *profiles*; it can be started again."""
+    """The throughput policy on one rank, warmed up, with its cost profiles in *profiles*; it can be restarted."""
     config = _throughput((0, 2, 5), profile_dir=str(profiles)) | {"warm_up": True}
     few = ("--max-running-requests", "4")
     return server(folder, "throughput", *speculation(*adapting(folder, "throughput", config)), *few)
 
 
 def replicas(folder: Path) -> CpuServer:
-    """Two data-parallel replicas, each with a throughput policy of its own."""
+    """Two data-parallel replicas, each with its own throughput policy."""
     arguments = speculation(*adapting(folder, "replicas", _throughput(TIERS)))
-    # SGLang would look for a memory node a replica.
+    # Otherwise SGLang looks for one memory node per replica.
     return server(folder, "replicas", *arguments, "--dp-size", "2", SGLANG_CPU_OMP_THREADS_BIND="0|1")
 
 
 def standalone(folder: Path) -> CpuServer:
-    """A model of its own drafts, the target's first two layers, under the throughput policy."""
+    """A STANDALONE draft, the target's first two layers, under the throughput policy."""
     draft = cut.write(folder / "cut", 2, Path(models.target_path()))
     drafting = ("--speculative-algorithm", "STANDALONE", "--speculative-draft-model-path", str(draft))
     adaptive = adapting(folder, "standalone", _throughput(TIERS))
@@ -162,26 +162,26 @@ def frozen_kv(folder: Path) -> CpuServer:
     """A draft that reads the target's keys and values, under the throughput policy."""
     target, draft = assistant.write(folder / "frozen")
     drafting = ("--speculative-algorithm", "EAGLE", "--speculative-draft-model-path", draft)
-    # SGLang turns overlap off on a CPU for EAGLE alone; the last --model-path counts.
+    # On a CPU SGLang turns overlap off only for EAGLE; the last --model-path counts.
     more = ("--disable-overlap-schedule", "--model-path", target, *_FEW_SLOTS)
     return server(folder, "frozen_kv", *drafting, *adapting(folder, "frozen_kv", _throughput(TIERS)), *more, **CHECKED)
 
 
 def ngram(folder: Path) -> CpuServer:
-    """What was written before drafts, without a model, under the throughput policy."""
+    """NGRAM, which drafts earlier text without a model, under the throughput policy."""
     drafting = ("--speculative-algorithm", "NGRAM", *adapting(folder, "ngram", _throughput(WIDTHS)))
     return server(folder, "ngram", *drafting, *_FEW_SLOTS, **CHECKED)
 
 
 def layers(folder: Path) -> CpuServer:
-    """Multi-layer EAGLE, three times the same layer, under the throughput policy as no file gives it."""
+    """Multi-layer EAGLE, three times the same layer, under the throughput policy without a configuration file."""
     adaptive = adapting(folder, "layers", {"policy": "throughput", "warm_up": False})
     many = ("--enable-multi-layer-eagle", "--speculative-num-steps", str(LAYERS), *_FEW_SLOTS)
     return server(folder, "layers", *speculation(*adaptive), *many, **CHECKED)
 
 
 def blocks(folder: Path) -> CpuServer:
-    """Whole blocks of drafts from one pass, which sees the latest tokens, at the widths of no list."""
+    """Whole blocks of drafts from one pass with a window of recent tokens, at the default widths."""
     drafting = ("--speculative-algorithm", "DFLASH", "--speculative-draft-model-path", models.block_draft_path())
     adaptive = adapting(folder, "blocks", {"policy": "throughput", "warm_up": False})
     window = ("--speculative-draft-window-size", "64", *_FEW_SLOTS)
@@ -189,16 +189,17 @@ def blocks(folder: Path) -> CpuServer:
 
 
 def keys(folder: Path) -> CpuServer:
-    """The EMA policy behind two keys: one to ask the server, the other to change it."""
+    """The EMA policy with two keys: one for requests, the other for changes."""
     adaptive = adapting(folder, "keys", {"1": {"candidate_steps": [1, 3]}})
     return server(folder, "keys", *speculation(*adaptive), "--api-key", KEY, "--admin-api-key", ADMIN_KEY)
 
 
 def workers(folder: Path) -> CpuServer:
-    """The EMA policy behind two HTTP workers, warmed up; an administrator's key protects what changes it."""
+    """The EMA policy with two HTTP workers, warmed up; an administrator's key protects changes."""
     adaptive = adapting(folder, "workers", {"1": {"candidate_steps": list(TIERS)}, "warm_up": True})
     many = ("--tokenizer-worker-num", "2", "--max-running-requests", "4", "--admin-api-key", ADMIN_KEY)
-    # A worker that does not answer its supervisor is killed: imports on a busy machine, and workers that a test stops.
+    # The supervisor kills a worker that does not answer, for example during imports on a busy machine or stopped by a
+    # test.
     patient = {"SGLANG_UVICORN_WORKER_HEALTHCHECK_TIMEOUT": "120"}
     return server(folder, "workers", *speculation(*adaptive), *many, **patient)
 
@@ -213,8 +214,9 @@ SERVERS: dict[str, Callable[[Path], CpuServer]] = {
         workers,
     )
 }
-"""In the order of their tests; the fixture of each name gives the running server. No test of a later server uses ema,
-which starts slowest, so it is started once.
+"""In the order of their tests; the fixture of each name gives the running server.
+
+No test of a later server uses ema, the slowest to start, so ema starts once.
 """
 
 
@@ -228,7 +230,7 @@ def with_faults(folder: Path, config: dict[str, Any], *more: str) -> tuple[CpuSe
 def server(
     folder: Path, name: str, *arguments: str, kind: type[CpuServer] = ForkedServer, **variables: str
 ) -> CpuServer:
-    """Return a server of the tiny target with these arguments and variables, which logs to *folder*/*name*.log."""
+    """Return a server of the tiny target with these arguments and variables; it logs to *folder*/*name*.log."""
     return kind(
         ["--model-path", str(models.target_path()), *_COMMON, *arguments],
         log=folder / f"{name}.log",
@@ -238,17 +240,17 @@ def server(
 
 
 def _two(folder: Path, name: str, *arguments: str) -> CpuServer:
-    """Two ranks, the second of which has a clock that lies; they log the depths of their rounds."""
+    """Two ranks, the second with a wrong clock; they log the depths of their rounds."""
     log = str(folder / f"{name}{_OF_RANK}")
     liar = lying_clock(folder / f"liar-{name}", log)
-    # SGLang would look for NCCL and for a memory node a rank; a CPU has Gloo and two cores.
+    # Otherwise SGLang looks for NCCL and one memory node per rank; the CPU has Gloo and two cores.
     without_nccl = {"SGLANG_NCCL_SO_PATH": str(folder / "no-nccl"), "SGLANG_CPU_OMP_THREADS_BIND": "0|1"}
     more = ("--tp-size", "2", "--disable-custom-all-reduce")
     return server(folder, name, *arguments, *more, **liar, **without_nccl)
 
 
 def speculation(*more: str, topk: int = 1) -> tuple[str, ...]:
-    """Return the arguments of EAGLE-3 with the tiny draft, and *more*."""
+    """Return EAGLE-3's arguments with the tiny draft, and *more*."""
     draft = ("--speculative-draft-model-path", str(models.draft_path()))
     return ("--speculative-algorithm", "EAGLE3", *draft, "--speculative-eagle-topk", str(topk), *more)
 
@@ -263,7 +265,7 @@ def _throughput(depths: Sequence[int], **options: Any) -> dict[str, Any]:
 
 
 def adapting(folder: Path, name: str, config: Mapping[str, object]) -> tuple[str, str]:
-    """Write *folder*/*name*.json and return the arguments that name it."""
+    """Write *folder*/*name*.json and return the arguments that select it."""
     path = folder / f"{name}.json"
     path.write_text(json.dumps(config))
     return "--speculative-adaptive-config", str(path)

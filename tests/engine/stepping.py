@@ -1,7 +1,7 @@
 """SGLang's real scheduler, worker and model pair in this process, stepped round by round.
 
-Over HTTP a change of depth reaches a request at whatever round happens to run. Here a script says before every turn of
-SGLang's own event loop what happens: two runs of one script see the same rounds.
+Over HTTP, a depth change reaches a request at a nondeterministic round. Here a script runs before every turn of
+SGLang's own event loop, so two runs of a script see the same rounds.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ from sglang_adaptive.sglang_plugin.current import current
 TIERS = [0, 1, 3, 7]
 SLOTS = 8192
 ARRIVALS = {0: ("a", 44), 4: ("b", 5), 9: ("c", 30), 10: ("d", 70)}
-"""By turn: who arrives in `Arriving`, and for how many tokens."""
+"""By turn: the request that arrives in `Arriving`, and its number of tokens."""
 ABORTED = ("d", 14)
 Script = Callable[["Stepper"], Iterator[None]]
 
 
 class Stepped:
-    """One scheduler, for any number of runs, with a slot for each of SLOTS tokens."""
+    """One scheduler for any number of runs, with SLOTS slots of one token each."""
 
     SKIPS_ROUNDS = False
-    """Whether it leaves out rounds whose requests have all that they asked for, as SGLang does."""
+    """Whether it skips rounds whose requests already have all their tokens, as SGLang does."""
 
     def __init__(self, folder: Path, config: Mapping[str, Any] | None, *more: str) -> None:
-        """*config* is the adaptive configuration, if any; of a flag in *more* that is here as well *more* counts."""
+        """*config* is the adaptive configuration, if any; flags in *more* override those set here."""
         _make_cpu_fit()
         argv = ["--model-path", models.target_path(), "--max-total-tokens", str(SLOTS), "--chunked-prefill-size", "64"]
         argv += ["--max-running-requests", "8", *more]
@@ -50,19 +50,19 @@ class Stepped:
             path.write_text(json.dumps(config))
             argv += ["--speculative-adaptive-config", str(path)]
         self.scheduler = _scheduler([*argv, *default_arguments(argv)])
-        self.scheduler._war_barrier_enabled = False  # set where the loop starts; a CPU has one stream
+        self.scheduler._war_barrier_enabled = False  # the loop sets it at the start; a CPU has one stream
         if not self.SKIPS_ROUNDS:
             self.scheduler.enable_skip_finishing_decode = False
         self.worker = self.scheduler.draft_worker
         self.controller = None if self.worker is None else self.worker.adaptive_controller
         self.reqs: dict[str, Any] = {}
         self.drafts: list[tuple[int, int, list[int]]] = []
-        """(prompt's first token, position, tokens proposed) of every request in rounds that draft, where logged."""
+        """(first token of the prompt, position, proposed tokens) of every request in rounds that draft, if logged."""
 
     def play(self, turn: Callable[[], bool], overlap: bool) -> None:
-        """Run SGLang's loop from an empty cache; *turn* is called before each of its turns, and says which is the last.
+        """Run SGLang's loop from an empty cache; *turn* is called before each turn and returns whether it is the last.
 
-        *overlap* is SGLang's overlapping loop, in which results are processed a round late.
+        *overlap* selects SGLang's overlapping loop, which processes results one round late.
         """
         scheduler = self.scheduler
         scheduler.enable_overlap = overlap
@@ -115,7 +115,7 @@ class Stepped:
                 custom_logit_processor=processor,
             )
         )  # fmt: skip
-        # A grammar is compiled by now: another thread's speed is not scripted.
+        # Grammars must be compiled by now: another thread's speed is not scripted.
         waiting = (*self.scheduler.waiting_queue, *self.scheduler.grammar_manager.grammar_queue)
         req = self.reqs[rid] = next(req for req in waiting if req.rid == rid)
         if isinstance(req.grammar, Future):
@@ -130,7 +130,7 @@ class Stepped:
         self.controller.force_steps(steps)
 
     def verified(self, rid: str) -> int:
-        """Return the request's tokens so far."""
+        """Return the number of the request's tokens so far."""
         return len(self.reqs[rid].output_ids)
 
     def done(self, *rids: str) -> bool:
@@ -152,10 +152,10 @@ class Stepped:
 
 
 class Arriving(Stepped):
-    """A scheduler to which the requests of ARRIVALS come, one of which is aborted."""
+    """A scheduler that gets the requests of ARRIVALS, one of which is aborted."""
 
     def write(self, depths: Sequence[int], overlap: bool) -> dict[str, Any]:
-        """Run the requests of ARRIVALS with one of *depths* after the other, a turn each."""
+        """Run the requests of ARRIVALS with each of *depths* in turn, one turn each."""
         self.drafts.clear()
         before = self.controller.snapshot()
         ran_before = before["rounds_by_tier"]
@@ -194,7 +194,7 @@ class Arriving(Stepped):
 
 
 class Stepper(Stepped):
-    """The shipped pair, or another draft, whose rows are held back after rounds of zero steps."""
+    """The shipped pair, or another draft, with rows held after zero-step rounds."""
 
     CONFIG: Mapping[str, Any] = {"1": {"candidate_steps": TIERS}}
 
@@ -207,22 +207,22 @@ class Stepper(Stepped):
         assert now is not None and now.deferred is not None, "rows are not held back"
         self.round, self.deferred = now, now.deferred
         self.chosen: list[tuple[int, int, int]] = []
-        """The same of the draft's choice after every extend of a zero-step round: one token."""
+        """The same for the draft's choice after every extend of a zero-step round: one token."""
         self.shadow_drafts: list[tuple[Any, int, int]] = []
         """(request, position, token) of every shadow draft that a zero-step round checked."""
         self.shadow_accepts: list[int] = []
-        """What the policy was told of them: 1 for right, 0 for wrong."""
+        """The same as reported to the policy: 1 for correct, 0 for wrong."""
         self.cycles = 0
-        """Zero-step rounds of which the policy was told that they ended a cycle."""
+        """Zero-step rounds reported to the policy as the end of a cycle."""
         self.lengths = {"known": 0, "waited for": 0, "wrong": 0}
-        """Decode rounds by where the host had the lengths of their requests from; and those with wrong ones."""
+        """Decode rounds by how the host got the lengths of their requests; and rounds with wrong lengths."""
         self._log_lengths()
         self._log_drafts()
         self._log_choices()
         self._log_shadow_drafts()
 
     def run(self, script: Script, *, every: int, overlap: bool = True) -> dict[str, Any]:
-        """Run *script* from an empty cache; it is resumed before every turn and ends the run by ending."""
+        """Run *script* from an empty cache; it resumes before every turn, and its end ends the run."""
         self.deferred.set_every(every)
         self.controller.force_steps(None)
         forget_keys_and_values(self.worker._draft_worker.draft_runner)
@@ -236,7 +236,7 @@ class Stepper(Stepped):
         self.play(lambda: next(steps, "end") == "end", overlap)
         after = self.deferred.snapshot()
         return {
-            # A last round may accept more than was asked for; nobody is sent that.
+            # A last round may accept more tokens than requested; they are not sent.
             "outputs": {rid: list(req.output_ids_through_stop) for rid, req in self.reqs.items()},
             "cached": {rid: req.cached_tokens for rid, req in self.reqs.items()},
             "rounds": {rid: req.spec_verify_ct for rid, req in self.reqs.items()},
@@ -254,11 +254,11 @@ class Stepper(Stepped):
         }
 
     def tokens_of(self, rounds: int, steps: int) -> int:
-        """Return about how many tokens *rounds* write: most drafts of EAGLE-3 are right, few of another draft's are."""
+        """Return about how many tokens *rounds* write: most drafts of EAGLE-3 are correct, few of other drafts."""
         return rounds * (1 + steps if self._well_drafted else 2)
 
     def _log_lengths(self) -> None:
-        """Compare the lengths on the host with those on the device, which a zero-step round's host did not wait for."""
+        """Compare lengths on the host and on the device; the host does not wait for those of a zero-step round."""
         future_map, lengths = self.scheduler.future_map, self.round.lengths
         known = lengths._known
         resolve = future_map.resolve_seq_lens_cpu
@@ -284,7 +284,7 @@ class Stepper(Stepped):
             positions = batch.seq_lens.tolist()
             extend(batch, result, **kwargs)
             chosen = result.next_draft_input.topk_index
-            if self.worker.speculative_num_steps == 0 and chosen is not None:  # None where a test leaves it out
+            if self.worker.speculative_num_steps == 0 and chosen is not None:  # None where a test omits it
                 for req, position, token in zip(batch.reqs, positions, chosen[:, 0].tolist(), strict=True):
                     self.chosen.append((req.origin_input_ids[0], position + 1, token))
 
@@ -310,14 +310,14 @@ class Stepper(Stepped):
 
 
 def forget_keys_and_values(runner: Any) -> None:
-    """Overwrite those of a draft, or a run would find what the one before it wrote where it writes none itself."""
+    """Overwrite a draft's keys and values, so that a run cannot read what an earlier run wrote."""
     for buffer in (*runner.token_to_kv_pool.k_buffer, *runner.token_to_kv_pool.v_buffer):
         buffer.normal_(std=30, generator=torch.Generator().manual_seed(0))
 
 
 @contextmanager
 def no_memory(looks: int = 1) -> Iterator[None]:
-    """Let SGLang find none for the next round in so many *looks*: it retracts a request, unless it is the only one."""
+    """Let SGLang find no memory in the next *looks* checks: it retracts a request, unless it is the only one."""
     from sglang.srt.managers.schedule_batch import ScheduleBatch
 
     enough, answers = ScheduleBatch.check_decode_mem, iter([False] * looks)
@@ -326,7 +326,7 @@ def no_memory(looks: int = 1) -> Iterator[None]:
 
 
 def _next_token(req: Any, position: int) -> tuple[int, int, int | None]:
-    """Return the prompt's first token, *position*, and the token that follows it in the text."""
+    """Return the prompt's first token, *position*, and the next token of the text."""
     text = [*req.origin_input_ids, *req.output_ids]
     return text[0], position, text[position + 1] if position + 1 < len(text) else None
 
@@ -344,13 +344,13 @@ def _scheduler(argv: list[str]) -> Any:
     hooks.install_now(hooks.of_scheduler())
     publish(server_args, role="scheduler", ranks=SpawnRanks(world_rank=0, gpu_id=0))
     scheduler = Scheduler(server_args, PortArgs.init_new(server_args))
-    scheduler.idle_sleeper = None  # it would wait up to a second a turn for a message
-    gc.freeze()  # SGLang collects at every flush: half a second for what its imports left, as much as a run takes
+    scheduler.idle_sleeper = None  # it would wait up to a second per turn for a message
+    gc.freeze()  # SGLang collects at every flush: half a second for the imports' objects, as long as a run
     return scheduler
 
 
 def _make_cpu_fit() -> None:
-    """SGLang turns overlap off for speculation on a CPU: one kernel of its relay has no CPU form. Here is one."""
+    """Add a CPU form of a kernel of SGLang's relay; without one, SGLang turns overlap off for speculation on a CPU."""
     from sglang.srt.arg_groups import speculative_hook
     from sglang.srt.managers import overlap_utils
 

@@ -13,15 +13,15 @@ from tests.engine.servers import CHUNK
 from tests.engine.workload import Case, Output, require_whole_pool, rotating_depth, rounds, run
 
 ENDLESS = 4900
-"""Tokens that nobody waits for: what the context of 8192 has room for behind the long prompt."""
+"""More tokens than any client waits for: the room of the context of 8192 after the long prompt."""
 
 
 @pytest.fixture(autouse=True)
 def healthy_afterwards(
     ema: CpuServer, expected: Callable[[list[Case]], list[Output]], easy: list[str], hard: list[str]
 ) -> Iterator[None]:
-    """After every test: all slots accounted for, far fewer rounds than a full answer takes, the same output as ever."""
-    ema.force_steps(0)  # a round is a token
+    """After every test, check slots, that far fewer rounds ran than a full answer takes, and an unchanged output."""
+    ema.force_steps(0)  # one token per round
     before = rounds(ema)
     yield
     require_whole_pool(ema)
@@ -47,7 +47,7 @@ def test_several_clients_that_go_away_while_the_depth_switches(ema: CpuServer, e
 
 
 def aborted(ema: CpuServer, case: Case, rid: str, abort: Callable[[Future[object]], None]) -> None:
-    """Send *case*, end it by *abort*, and check that the answer says so."""
+    """Send *case*, abort it with *abort*, and check that the answer says so."""
     with ThreadPoolExecutor(1) as pool:
         answer = pool.submit(case.whole, ema, rid)
         abort(answer)
@@ -66,7 +66,7 @@ def test_abort_by_request_id(ema: CpuServer, easy: list[str]) -> None:
 
 
 def test_abort_from_the_first_moment(ema: CpuServer, easy: list[str]) -> None:
-    """Wherever the abort finds it: on its way, waiting, between two prefill chunks, or decoding."""
+    """The abort hits the request in transit, waiting, between two prefill chunks, or decoding."""
     text = (" ".join(easy) * CHUNK)[: 12 * CHUNK]
 
     def at_once(answer: Future[object]) -> None:

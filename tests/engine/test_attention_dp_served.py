@@ -1,4 +1,4 @@
-"""Two ranks of attention DP with requests of their own: one depth a round, and round times by the largest batch."""
+"""Two ranks of attention DP with separate requests: one depth per round, and round times by the largest batch."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.engine.workload import wait_until
 LOADS = ((4, 1), (1, 6), (0, 2))
 TOKENS = 12
 ENDLESS = 8000
-"""Tokens that nobody waits for; the context has 8192."""
+"""More tokens than any client waits for; the context has 8192."""
 
 
 def states(server: CpuServer) -> list[dict[str, Any]]:
@@ -30,19 +30,19 @@ def body(rank: int, requests: int, tokens: int, **more: Any) -> dict[str, Any]:
 
 
 def ask(server: CpuServer, rank: int, requests: int, tokens: int = TOKENS, **more: Any) -> list[list[int]]:
-    """Return the greedy outputs of as many requests to one rank, sent at once, with *more* sampling parameters."""
+    """Return the greedy outputs of *requests* requests to one rank, sent at once, with *more* sampling parameters."""
     return [answer["output_ids"] for answer in server.post("/generate", body(rank, requests, tokens, **more))]
 
 
 def asked(server: CpuServer, load: Sequence[int], **more: Any) -> list[list[list[int]]]:
-    """Return the outputs of both ranks under a load at the same time."""
+    """Return the outputs of both ranks under simultaneous load."""
     with ThreadPoolExecutor(2) as pool:
         return list(pool.map(lambda pair: ask(server, *pair, **more) if pair[1] else [], enumerate(load)))
 
 
 @contextmanager
 def decoding(server: CpuServer, rank: int) -> Iterator[None]:
-    """Let one request decode on a rank from before the block until after it, however long the block takes."""
+    """Keep one request decoding on a rank for the whole block."""
     before = len(rank_rounds(server, rank))
     with ThreadPoolExecutor(1) as pool:
         answer = pool.submit(server.post, "/generate", body(rank, 1, ENDLESS) | {"rid": ["endless"]})
@@ -81,7 +81,7 @@ def test_penalties_count_every_token_at_any_depth(attention_dp: CpuServer) -> No
 
 
 def test_round_times_are_those_of_the_largest_batch(attention_dp: CpuServer) -> None:
-    """Goes on until all four requests of the other rank have run together for some rounds."""
+    """Continues until all four requests of the other rank have run together for some rounds."""
     asked(attention_dp, (4, 1))
     while 4 not in {cell["batch_size"] for cell in states(attention_dp)[1]["round_times"]}:
         asked(attention_dp, (4, 1))
@@ -105,7 +105,7 @@ def test_a_prefill_of_the_other_rank_keeps_rounds_from_being_timed(attention_dp:
         return state["rounds_by_tier"]["1"], timed
 
     def go_on(rounds: int) -> int:
-        """Wait until rank 0 has run so many rounds more; return how many of all could not be timed."""
+        """Wait for *rounds* more rounds on rank 0; return how many rounds in total could not be timed."""
         at, _ = ran_and_timed()
         wait_until(lambda: ran_and_timed()[0] > at + rounds, "rank 0 decodes")
         ran, timed = ran_and_timed()

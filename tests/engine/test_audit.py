@@ -1,4 +1,4 @@
-"""The audit on real servers: a sound one is found sound, each planted fault is found, and the server is put back."""
+"""The audit on real servers: it passes a correct server, finds each injected fault, and restores the server."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ from tests.engine.workload import Case, adaptive, require_whole_pool, run
 
 pytestmark = pytest.mark.engine
 WITHIN = 46
-"""Texts after which a fault has to be seen, at most: one pass over one prompt."""
+"""Maximum outputs before a fault must be found: one pass over one prompt."""
 
 
 @pytest.fixture
 def mine(easy: list[str], tmp_path: Path) -> str:
-    """A file with a prompt that the draft continues well, and that penalties turn elsewhere."""
+    """A file with a prompt that the draft continues well and that penalties change."""
     path = tmp_path / "mine.txt"
     path.write_text(json.dumps({"text": easy[1]}))
     return str(path)
 
 
 def audited(tmp_path: Path, url: str, *more: str, tokens: int = 20, code: int = 0) -> dict[str, Any]:
-    """Return the findings of an audit with one pass over answers of *tokens* tokens, which ends with *code*."""
+    """Return the findings of an audit, one pass over answers of *tokens* tokens, which exits with *code*."""
     path = tmp_path / "audit.json"
     few = ("--passes", "1", "--minutes", "20", "--tokens", str(tokens))
     assert main(["audit", "--url", url, *few, "--json", str(path), *more]) == code
@@ -47,7 +47,7 @@ def audited(tmp_path: Path, url: str, *more: str, tokens: int = 20, code: int = 
 
 @pytest.fixture(scope="module")
 def spoilt(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[CpuServer, Path]]:
-    """A server with the plugin of faults, and the file that names one."""
+    """A server with the fault plugin, and the file that selects a fault."""
     config = {"throughput": {"candidate_steps": list(TIERS)}, "warm_up": False}
     server, order = servers.with_faults(tmp_path_factory.mktemp("planted"), config)
     with server:
@@ -65,7 +65,7 @@ def test_a_planted_fault_is_found(
 ) -> None:
     server, order = spoilt
     order.write_text(fault)
-    # A catch-up needs zero steps and others after them in one text, whatever the machine's speed.
+    # A catch-up needs zero steps followed by others within one output, at any machine speed.
     monkeypatch.setattr(audit, "SWITCH_SECONDS", 0.0)
     tokens = 48 if fault == planted.TARGET else 20
     found = audited(tmp_path, server.url, "--prompts", mine, tokens=tokens, code=1)
@@ -88,7 +88,7 @@ def test_a_spoilt_draft_changes_no_text(spoilt: tuple[CpuServer, Path], mine: st
 
 
 def test_rounding_is_seen_where_the_reference_reads(tmp_path: Path) -> None:
-    """In bfloat16 a verify rounds otherwise than a plain decode, which alone agrees with itself to the last bit."""
+    """In bfloat16 a verify rounds differently from a plain decode; only plain decodes agree bit for bit."""
     config = {"throughput": {"candidate_steps": [0, 3]}, "warm_up": False}
     arguments = servers.speculation(*servers.adapting(tmp_path, "rounding", config), "--dtype", "bfloat16")
     mine = tmp_path / "mine.txt"
@@ -157,7 +157,7 @@ def test_what_an_operator_held_is_held_again(ema: CpuServer, tmp_path: Path) -> 
 def test_example(
     words: list[str], ema: CpuServer, plain: CpuServer, checkout: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(audit, "SAMPLES", 30)  # for time, as the next line
+    monkeypatch.setattr(audit, "SAMPLES", 30)  # saves time, as does the next line
     monkeypatch.setattr(command, "shipped", lambda longest: dict(islice(shipped(longest).items(), 1)))
     urls = {DEFAULT_URL: ema.url, "http://127.0.0.1:30001": plain.url}
     assert main([urls.get(word, word) for word in words]) == 0

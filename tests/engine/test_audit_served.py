@@ -1,4 +1,4 @@
-"""The audit inside a server: a sound one is found sound, each planted fault is proved, and requests go first."""
+"""The audit inside a server: it passes a correct server and proves each injected fault; requests have priority."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from tests.engine.workload import (
 
 pytestmark = pytest.mark.engine
 WITHIN = 24
-"""Requests after which a fault has to be proved, at most."""
+"""Maximum requests before a fault must be proved."""
 TOGETHER = 4
 CONFIG = {"throughput": {"candidate_steps": list(TIERS)}, "warm_up": False, "audit": {"share": 1.0, "when": "idle"}}
 KINDS: tuple[dict[str, Any], ...] = (
@@ -45,7 +45,7 @@ KINDS: tuple[dict[str, Any], ...] = (
 
 @pytest.fixture(scope="module")
 def audited(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[CpuServer, Path]]:
-    """A server that audits every request, with the plugin of faults, and the file that names one."""
+    """A server that audits every request, with the fault plugin, and the file that selects a fault."""
     server, order = servers.with_faults(tmp_path_factory.mktemp("audited"), CONFIG, "--enable-metrics")
     with server:
         wait_until(lambda: verdicts(server) == 1, "SGLang's own first request is decoded again")
@@ -58,12 +58,12 @@ def audit(server: CpuServer) -> dict[str, Any]:
 
 
 def verdicts(server: CpuServer) -> int:
-    """Return how many requests have come to a verdict."""
+    """Return how many requests have a verdict."""
     return sum(audit(server)[verdict] for verdict in VERDICTS)
 
 
 def cases(prompts: Sequence[str]) -> list[Case]:
-    """Return WITHIN requests, prompt after prompt in kind after kind."""
+    """Return WITHIN requests, cycling through the prompts for each kind."""
     asked = itertools.cycle(itertools.product(prompts, KINDS))
     return [Case(prompt, 32, kind) for prompt, kind in itertools.islice(asked, WITHIN)]
 
@@ -77,7 +77,7 @@ def held(server: CpuServer) -> Iterator[None]:
 
 
 def total(server: CpuServer, metric: str, labels: str = "") -> float:
-    """Return the sum of the series of a counter."""
+    """Return the sum over a counter's series."""
     exposed = server.get("/metrics").splitlines()
     return sum(float(line.split()[-1]) for line in exposed if line.startswith(f"{metric}{{") and labels in line)
 
@@ -89,7 +89,7 @@ def test_a_sound_server_is_found_sound(audited: tuple[CpuServer, Path], easy: li
     with rotating_depth(server):
         server.generate(easy[1], 1, temperature=1.0)
         server.generate(easy[1], 1, json_schema=json.dumps(SCHEMA))
-        run_together(server, asked)  # no pause between them, in which one may be decoded again and cut off
+        run_together(server, asked)  # no pause between them, in which one could be decoded again and cut off
         done = rounds(server)
     everything = sum(before[verdict] for verdict in VERDICTS) + len(asked)
     wait_until(lambda: verdicts(server) >= everything, "all but the first two are decoded again")
@@ -100,7 +100,7 @@ def test_a_sound_server_is_found_sound(audited: tuple[CpuServer, Path], easy: li
     assert total(server, "sglang:num_requests_total") == requests + len(asked) + 2
 
     def is_told() -> bool:
-        server.generate(easy[1], 8, temperature=1.0)  # an idle server sets its metrics every half minute
+        server.generate(easy[1], 8, temperature=1.0)  # an idle server updates its metrics only every half minute
         return total(server, "sglang:adaptive_audits_total", 'verdict="equal"') == found["equal"]
 
     wait_until(is_told, "the metrics tell")

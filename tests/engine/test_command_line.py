@@ -1,4 +1,4 @@
-"""The commands that talk to a server or to SGLang, on real ones; every example of their help is run."""
+"""The commands that talk to a server or to SGLang, on real ones; every example of their help runs."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_live_view_on_a_terminal_until_ctrl_c(words: list[str], ema: CpuServer, 
     os.close(inside)
     try:
         shown = until(terminal, lambda text: "Latest of" in text or "has not switched" in text)
-        with decoding(ema, easy[:1]):  # one request may come and go between two looks
+        with decoding(ema, easy[:1]):  # one request may come and go between two polls
             shown += until(terminal, lambda text: "serving" in text and "accept length" in text)
     finally:
         watching.send_signal(signal.SIGINT)
@@ -70,7 +70,7 @@ def test_live_view_on_a_terminal_until_ctrl_c(words: list[str], ema: CpuServer, 
 
 
 def until(terminal: int, enough: Callable[[str], bool]) -> str:
-    """Read a pseudo-terminal until what came is *enough*, or its other side is closed."""
+    """Read a pseudo-terminal until the output is *enough*, or its other side is closed."""
     text, end = "", time.monotonic() + DEADLINE
     while not enough(text):
         assert time.monotonic() < end, text[-2000:]
@@ -89,7 +89,7 @@ def test_calibrate_puts_the_depth_back_whatever_ends_it(ema: CpuServer, by: sign
 
 
 def require_depth_back(server: CpuServer, words: list[str], held: Sequence[int], by: signal.Signals) -> None:
-    """Fail unless the command holds one of *held*, and the policy chooses again once a signal has ended it."""
+    """Fail unless the command holds one of *held*, and the policy chooses again after a signal ends the command."""
     program = BRIEFLY if by == signal.SIGKILL else PROGRAM
     ignored = signal.signal(signal.SIGHUP, signal.SIG_DFL)  # nohup ignores it, and a child would, too
     running = subprocess.Popen(
@@ -101,7 +101,7 @@ def require_depth_back(server: CpuServer, words: list[str], held: Sequence[int],
     wait_until(lambda: rounds(server) > begun, "its load runs")
     running.send_signal(by)
     told = running.communicate(timeout=DEADLINE)[1]
-    if by != signal.SIGKILL:  # of itself; otherwise the server ends the hold that nobody renews
+    if by != signal.SIGKILL:  # of itself; after SIGKILL the server ends the unrenewed hold
         assert (running.returncode, told) == (128 + by, "interrupted\n")
         assert adaptive(server)["forced_steps"] is None
     wait_until(lambda: adaptive(server)["forced_steps"] is None, "the server has its depth back")

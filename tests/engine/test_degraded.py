@@ -1,4 +1,4 @@
-"""A policy that raises in a running server costs its decisions, and nothing else."""
+"""A policy that raises in a running server loses its decisions and nothing else."""
 
 from __future__ import annotations
 

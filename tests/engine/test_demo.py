@@ -1,4 +1,4 @@
-"""The demo as a user runs it, with fewer tokens: its results, its JSON, and that nothing of it stays behind."""
+"""The demo as a user runs it, with fewer tokens: its results, its JSON, and its cleanup."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Demo:
     started: list[psutil.Process] = field(default_factory=list)
 
     def read_until(self, text: str) -> str:
-        """Return the progress up to the line that holds *text*, noting the processes there are then."""
+        """Read the progress up to the line with *text*, recording the current processes."""
         assert self.process.stderr is not None
         lines = []
         for line in self.process.stderr:
@@ -44,7 +44,7 @@ class Demo:
         self.started = psutil.Process(self.process.pid).children(recursive=True)
 
     def left_behind(self) -> list[psutil.Process]:
-        """Return the processes seen that still run; one that ended but was not reaped yet does not."""
+        """Return the recorded processes that still run, without those that ended but were not reaped yet."""
         _, alive = psutil.wait_procs(self.started, timeout=DEADLINE)
         return [process for process in alive if not has_ended(process)]
 
@@ -73,7 +73,7 @@ def demo(folder: Path, *arguments: str) -> Iterator[Demo]:
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str, Demo]:
-    """A whole demo: its folder, what it printed, and the demo itself."""
+    """A complete demo: its folder, its output, and the demo itself."""
     folder = tmp_path_factory.mktemp("demo")
     with demo(folder, "--tokens", "24", "--json", str(folder / "out.json")) as running:
         running.read_until("warmed up")
@@ -106,7 +106,7 @@ def test_every_contender_wrote_every_token(report: dict) -> None:
 def test_static_depths_were_held(report: dict) -> None:
     for depth in ("1", "3", "7"):
         rounds = report["policies"][f"static-{depth}"]["rounds_by_depth"]
-        # With overlap the round launched before the hold may be counted after it.
+        # With overlap, the round launched before the hold may be counted after it.
         assert rounds[depth] >= 0.95 * sum(rounds.values())
 
 

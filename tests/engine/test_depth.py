@@ -10,11 +10,11 @@ from tests.engine.servers import TIERS
 from tests.engine.workload import Case, adaptive, rounds, run_together
 
 WITHIN = 60
-"""Rounds that a change of the text may take to show."""
+"""Rounds within which a change of the text must show."""
 
 
 def rounds_until(server: CpuServer, prompts: list[str], reached: Callable[[int], bool], limit: int) -> int:
-    """Ask for short continuations, one after the other, until the live depth satisfies *reached*."""
+    """Request short continuations one after the other until the live depth satisfies *reached*."""
     begin = rounds(server)
     for prompt in itertools.cycle(prompts):
         spent, depth = rounds(server) - begin, adaptive(server)["current_steps"]
@@ -45,7 +45,7 @@ def test_switches_say_what_caused_them(ema: CpuServer, easy: list[str]) -> None:
     rounds_until(ema, easy, is_deepest, limit=10 * WITHIN)
     before = adaptive(ema)
     assert before["recent_switches"][-1]["cause"] == "acceptance"
-    run_together(ema, [Case(prompt, 96) for prompt in easy[:4]])  # the slot from four requests on stops at 3 steps
+    run_together(ema, [Case(prompt, 96) for prompt in easy[:4]])  # the slot for four or more requests stops at 3 steps
     after = adaptive(ema)
     new = [switch for switch in after["recent_switches"] if switch not in before["recent_switches"]]
     assert any(s["cause"] == "batch size" and s["batch_size"] >= 4 and s["to_steps"] <= 3 for s in new)

@@ -1,4 +1,4 @@
-"""sglang.Engine, in a process of its own, which is a fork of one that has imported SGLang."""
+"""sglang.Engine, in a fork of a process that has imported SGLang."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ if __name__ == "__main__":
 def outcome(
     lab: LaunchLab, tmp_path_factory: pytest.TempPathFactory, easy: list[str], hard: list[str]
 ) -> dict[str, Any]:
-    """What the script found: a refused configuration first, then a working engine in the same process."""
+    """The script's findings: a refused configuration, then a working engine in the same process."""
     folder = tmp_path_factory.mktemp("engine")
     bad, good, script = folder / "bad.json", folder / "good.json", folder / "script.py"
     bad.write_text('{"1": {"candidate_steps": [1, true]}}')

@@ -1,4 +1,4 @@
-"""A server with several HTTP workers (``--tokenizer-worker-num``): what a server with one can, each of them can."""
+"""A server with several HTTP workers (``--tokenizer-worker-num``): each of them can do what a single one can."""
 
 from __future__ import annotations
 
@@ -28,16 +28,15 @@ SHALLOW = {"1": {"candidate_steps": [1]}}
 
 @pytest.fixture
 def admin(workers: CpuServer) -> Client:
-    """A client with the administrator's key."""
     return Client.from_url(workers.url, admin_api_key=ADMIN_KEY)
 
 
 def pids(server: CpuServer) -> list[int]:
-    """Return the processes of the server's HTTP workers."""
+    """Return the process ids of the server's HTTP workers."""
     assert server.pid is not None
     children, found = psutil.Process(server.pid).children(recursive=True), []
     for child in children:
-        with suppress(psutil.NoSuchProcess):  # one that was only passing
+        with suppress(psutil.NoSuchProcess):  # a short-lived process
             if "".join(child.cmdline()).startswith(TITLE):
                 found.append(child.pid)
     return sorted(found)
@@ -107,7 +106,7 @@ def test_each_corrects_the_rates_of_answers(workers: CpuServer, admin: Client, e
         admin.force_steps(1)
         meta = Case(easy[0], max_new_tokens=16).whole(workers)["meta_info"]
         admin.force_steps(None)
-    assert meta["spec_num_proposed_drafts"] == meta["spec_verify_ct"]  # one a round, and not as many as at launch
+    assert meta["spec_num_proposed_drafts"] == meta["spec_verify_ct"]  # one per round, not the launch depth's
     assert meta["spec_accept_rate"] == meta["spec_num_correct_drafts"] / meta["spec_num_proposed_drafts"]
 
 

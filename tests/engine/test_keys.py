@@ -1,4 +1,4 @@
-"""A server with one key to ask it and another to change it."""
+"""A server with one key for requests and another for changes."""
 
 from __future__ import annotations
 

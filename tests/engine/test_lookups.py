@@ -1,4 +1,4 @@
-"""What lookups would have got accepted: a server's count is that of a replay of its requests' own tokens."""
+"""Drafts that lookups would get accepted: a server's count matches a replay of its requests' tokens."""
 
 from __future__ import annotations
 

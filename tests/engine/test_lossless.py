@@ -1,4 +1,4 @@
-"""Adaptive output is the output without speculation, token for token, while the depth keeps changing."""
+"""Adaptive output equals the output without speculation, token for token, while the depth keeps changing."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LENGTHS = (1, 2, 17, CHUNK - 1, CHUNK, CHUNK + 1, 2 * CHUNK + 41, 3 * CHUNK)
 
 @pytest.fixture
 def cases(plain: CpuServer, easy: list[str], hard: list[str]) -> list[Case]:
-    """Prompts of every length, from both families by turns, and ways to end other than by length."""
+    """Prompts of every length, alternating between both families, and ways to end other than by length."""
     by_length = [Case(_tokens(plain, hard if index % 2 else easy, length)) for index, length in enumerate(LENGTHS)]
     return [
         *by_length,

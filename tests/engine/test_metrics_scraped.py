@@ -1,4 +1,4 @@
-"""The metrics as a real Prometheus sees them, which watches servers on the CPU engine and is asked over HTTP."""
+"""The metrics as seen by a real Prometheus, which scrapes servers on the CPU engine and is queried over HTTP."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Watch = Callable[[CpuServer], Prometheus]
 
 @pytest.fixture
 def watch(tmp_path: Path) -> Iterator[Watch]:
-    """From a server to a Prometheus that watches it."""
+    """Return a function that starts a Prometheus for a server."""
     watching: list[Prometheus] = []
 
     def start(server: CpuServer) -> Prometheus:
@@ -45,12 +45,12 @@ def watch(tmp_path: Path) -> Iterator[Watch]:
 
 
 def caught_up(prometheus: Prometheus, server: CpuServer) -> dict[str, Any]:
-    """Wait until Prometheus has seen what the idle server counted, and its depth; return the server's state.
+    """Wait until Prometheus has the idle server's counts and depth; return the server's state.
 
-    Queries are about that scrape from then on. It began after the state was read: a scrape reads one file for each kind
-    of metric, so one that an update falls into has the new counters beside the old gauges. SGLang logs when it falls
-    idle, half a minute later when there were too few rounds to notice, and whenever it is paused; an update that would
-    take more than its share of the time is left to the next.
+    Queries are about that scrape from then on. The scrape must start after the state was read: it reads one file per
+    kind of metric, so a scrape during an update has the new counters next to the old gauges. SGLang logs when it
+    becomes idle (half a minute later after too few rounds) and whenever it is paused; an update that would take more
+    than its share of the time waits for the next.
     """
     server.post("/pause_generation", {"mode": "retract"})
     server.post("/continue_generation", {})
@@ -72,7 +72,7 @@ def caught_up(prometheus: Prometheus, server: CpuServer) -> dict[str, Any]:
 
 
 def own(labels: dict[str, str], label: str | None) -> dict[str, str]:
-    """Return the part of *labels* that is not SGLang's."""
+    """Return the part of *labels* that this package adds."""
     return {} if label is None else {label: labels[label]}
 
 
@@ -114,7 +114,7 @@ def test_what_prometheus_sees_is_what_the_server_counted(
     rates = prometheus.by(REGION, f"{PREFIX}observed_tokens_total / {PREFIX}observed_seconds_total")
     assert rates["1"] > 0 and rates["2-3"] > 0
     growth = prometheus.query(f"sum(increase({PREFIX}output_tokens_total[1h]))")[0][1]
-    assert growth > 0  # counters that Prometheus can take rates of
+    assert growth > 0  # Prometheus can compute rates of the counters
 
     theirs, _ = prometheus.query("sglang:spec_num_steps")[0]
     for metric in METRICS:
@@ -166,7 +166,7 @@ def test_a_degraded_server_is_told_and_goes_on_counting(faulty: CpuServer, watch
     state = caught_up(prometheus, faulty)
     assert sum(state["rounds_by_tier"].values()) > rounds
     assert prometheus.by(CAUSE, PREFIX + "switches_total")["degraded"] == 1
-    # Pending at first; it fires after a minute, which may have passed on a busy machine.
+    # Pending at first; it fires after a minute, which may already have passed on a busy machine.
     assert wait_until(prometheus.alerts, "the alert is raised").keys() == {"AdaptiveSpeculationDegraded"}
 
 

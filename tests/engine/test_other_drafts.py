@@ -1,4 +1,4 @@
-"""Other drafts than EAGLE-3's, served over HTTP at every depth: texts, forced depths and slots are right."""
+"""Drafts other than EAGLE-3's, served over HTTP at every depth: outputs, forced depths and slots are correct."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ DEPTHS = {
     "layers": tuple(range(LAYERS + 1)),
     "blocks": BLOCK_DEPTHS,
 }
-"""Of each server; of the default's 0, 1, 2, 3, 5 and 7 those that the layers draft."""
+"""Depths of each server; the layers draft a subset of the default's 0, 1, 2, 3, 5 and 7."""
 Expected = Callable[[list[Case]], list[Output]]
 
 each = pytest.mark.parametrize("name", DEPTHS)
@@ -36,14 +36,14 @@ each = pytest.mark.parametrize("name", DEPTHS)
 
 @pytest.fixture
 def server(request: pytest.FixtureRequest, name: str) -> CpuServer:
-    """The server of that name."""
+    """Return the named server."""
     found: CpuServer = request.getfixturevalue(name)
     return found
 
 
 @pytest.fixture
 def cases(easy: list[str], hard: list[str]) -> list[Case]:
-    """Text of both kinds, and ways to end other than by length."""
+    """Return prompts of both kinds, and ways to end other than by length."""
     return [
         *(Case(prompt) for pair in zip(easy[:2], hard[:2], strict=True) for prompt in pair),
         Case(easy[4] * 4),  # several prefill chunks
@@ -57,7 +57,7 @@ def test_outputs_while_the_depth_switches(
     name: str, server: CpuServer, expected: Expected, cases: list[Case], at_once: int
 ) -> None:
     assert set(adaptive(server)["tiers"]) == set(DEPTHS[name])
-    # A tree of what was written before is as likely right at its end as at its beginning.
+    # A tree of earlier text is as likely to be correct at its end as at its start.
     require_while_switching(server, cases, expected(cases), at_once, positions=all if name == "ngram" else any)
 
 
@@ -80,7 +80,7 @@ def test_every_round_runs_at_the_forced_depth(name: str, server: CpuServer, easy
     if name == "layers":
         assert live["speculative_num_steps"] == LAYERS  # all of them draft in every round
     if name == "ngram":
-        # SGLang reserves breadth times steps, or the width where that is more, for each request.
+        # For each request SGLang reserves breadth times steps, or the width if that is more.
         assert live["speculative_num_steps"] * live["speculative_eagle_topk"] <= steps + 1
     if steps == 0:
         assert meta["spec_verify_ct"] == 23  # the first token is the prefill's
@@ -112,7 +112,7 @@ def test_text_that_was_written_before_is_drafted(ngram: CpuServer, easy: list[st
     case.whole(ngram)
     again = case.whole(ngram)["meta_info"]
     ngram.force_steps(None)
-    assert again["spec_verify_ct"] <= 48 / 6  # nearly every draft of eleven is right
+    assert again["spec_verify_ct"] <= 48 / 6  # nearly every draft of eleven is correct
 
 
 def test_the_corpus_reads_what_zero_steps_write(ngram: CpuServer, hard: list[str]) -> None:
@@ -126,7 +126,7 @@ def test_the_corpus_reads_what_zero_steps_write(ngram: CpuServer, hard: list[str
 
 
 def test_text_is_copied_from_a_prompt(ngram: CpuServer, easy: list[str]) -> None:
-    """Nobody has written it, so without prompts in the corpus the same text takes 23 rounds."""
+    """The text is not an output, so without prompts in the corpus it takes 23 rounds."""
     ngram.flush_cache()
     text = tokens(ngram, easy[2])[:40]
     ngram.force_steps(WIDTHS[-1])
@@ -162,10 +162,10 @@ def test_clients_that_go_away_while_the_width_switches(blocks: CpuServer, easy: 
 
 
 def test_zero_steps_extend_the_first_layer(layers: CpuServer, easy: list[str]) -> None:
-    """The first layer's keys and values of a text that was written without drafts are those of any text.
+    """After zero steps the first layer's keys and values must be those of any text.
 
-    The text is read again as a prompt, from the prefix cache. Later layers read drafted tokens at the end of a round,
-    so what they hold does depend on its width.
+    The text is read again as a prompt, from the prefix cache. Later layers read draft tokens at the end of a round, so
+    their contents do depend on its width.
     """
     rounds = []
     for before in (1, 0):

@@ -1,4 +1,4 @@
-"""The live page in a real browser, on real servers: what it says is what the server says."""
+"""The live page in a real browser, on real servers: it shows the server's data."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ def running() -> Iterator[Browser]:
 
 @pytest.fixture
 def browser(running: Browser) -> Iterator[Browser]:
-    """The browser, with nothing to complain about before and after."""
-    running.send("Page.navigate", url="about:blank")  # a server may be stopped now, and its page goes on asking
+    """The browser, without problems before and after the test."""
+    running.send("Page.navigate", url="about:blank")  # a server may be stopped now, and its page keeps polling
     running.until("location.href === 'about:blank'", "the page of the test before is gone")
     running.problems.clear()
     yield running
@@ -47,14 +47,14 @@ def state_is(kind: str) -> str:
 
 
 def table(browser: Browser, name: str) -> list[list[str]]:
-    """Return the text of a table's cells by row, heads included."""
+    """Return the text of a table's cells by row, with the headers."""
     script = f"[...document.querySelectorAll('#{name} tr')].map((row) => [...row.cells].map((c) => c.innerText.trim()))"
     found: list[list[str]] = browser.value(script)
     return found
 
 
 def figures(browser: Browser) -> dict[str, str]:
-    """Return the figures on top of the page by name."""
+    """Return the figures at the top of the page by name."""
     pairs = browser.value(
         "[...document.querySelectorAll('#figures div')].map((figure) => [...figure.children].map((c) => c.innerText))"
     )
@@ -147,7 +147,7 @@ def test_a_server_that_is_gone_and_comes_back(ema: CpuServer, browser: Browser) 
     assert "has not answered since" in browser.text("sentence")
     browser.cut_off(False)
     browser.until(state_is("idle"), "the page notices that it is back")
-    browser.problems.clear()  # the browser's own complaints about the line
+    browser.problems.clear()  # the browser's own errors about the connection
 
 
 @in_browser
@@ -233,7 +233,7 @@ def test_depths_that_a_later_configuration_leaves_out(ema: CpuServer, browser: B
 def test_worth_and_an_hour_that_the_server_kept(two_ranks: CpuServer, browser: Browser, easy: list[str]) -> None:
     with decoding(two_ranks, easy[:2], requests=2):
         while adaptive(two_ranks)["speedup"] is None:
-            pass  # each look takes its time on the server
+            pass  # each poll takes time on the server
     browser.open(two_ranks.url + PAGE)
     browser.until("record", "the page has what the server kept before it was opened")
     state = browser.value("answer.ranks[0]")
@@ -245,7 +245,7 @@ def test_worth_and_an_hour_that_the_server_kept(two_ranks: CpuServer, browser: B
         browser.value(press)
         browser.until(f"record.span === {span}", f"the page shows {name}")
         rows = sum(int(row[1].replace(",", "")) for row in table(browser, "batches-table")[1:])
-        assert rows == browser.value(KEPT_ROUNDS) or span == 60  # a minute goes on while one looks
+        assert rows == browser.value(KEPT_ROUNDS) or span == 60  # the minute view moves on during the test
     everything = sum(adaptive(two_ranks)["rounds_by_tier"].values())
     browser.until(f"{KEPT_ROUNDS} === {everything}", "every round is in the history")
 

@@ -1,4 +1,4 @@
-"""Penalties, and processors of logits, on servers: exact with this package, and not with SGLang's own verify."""
+"""Penalties and logit processors on servers: exact with this package, and not with SGLang's own verify."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_that_of_stock_speculation(
 def test_processors_of_logits(
     ema: CpuServer, plain: CpuServer, easy: list[str], processor: str, parameters: dict[str, Any]
 ) -> None:
-    # A class of SGLang's, whose import would take this process longer than all that it tests.
+    # Importing SGLang's class here would take longer than the test.
     sent = f"import json; from tests.engine import processors as all; print(json.dumps(all.to_str(all.{processor})))"
     custom = checks.scripted(sent)
 

@@ -1,4 +1,4 @@
-"""Another configuration while the server runs: by request, by SIGHUP and by a watched file."""
+"""A new configuration while the server runs: by request, by SIGHUP and by a watched file."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ SHALLOW = {"1": {"candidate_steps": [1]}}
 DEEP = {"1": {"candidate_steps": [7]}}
 THROUGHPUT = {"throughput": {"candidate_steps": [0, 1, 3, 7], "margin": 0.02}}
 CHANGES = 10
-"""Changes that requests are to meet; requests go on until there were as many."""
+"""Changes during which requests run; requests continue until this many happened."""
 
 
 @contextlib.contextmanager
 def kept(server: CpuServer) -> Iterator[dict[str, Any]]:
-    """Yield the configuration in force, and put it back afterwards."""
+    """Yield the active configuration, and restore it afterwards."""
     before: dict[str, Any] = adaptive(server)["config"]
     try:
         yield before
@@ -42,7 +42,7 @@ def kept(server: CpuServer) -> Iterator[dict[str, Any]]:
 
 @contextlib.contextmanager
 def changing(server: Client, configs: list[dict[str, Any]]) -> Iterator[list[int]]:
-    """Apply one of *configs* after the other, some rounds apart, until the block ends."""
+    """Apply each of *configs* in turn, some rounds apart, until the block ends."""
     done, applied = threading.Event(), [0]
 
     def change() -> None:
@@ -67,7 +67,7 @@ def audits(server: CpuServer) -> list[str]:
 
 
 def put(file: Path, content: str) -> None:
-    """Replace *file* in one step: a server that watches it never finds a part."""
+    """Replace *file* atomically: a server that watches it never reads a part."""
     new = file.with_suffix(".new")
     new.write_text(content)
     new.replace(file)
@@ -95,7 +95,7 @@ def test_change_takes_effect_and_is_told(ema: CpuServer, easy: list[str]) -> Non
         learnt = found["acceptance"][0]
         assert ema.configure({"throughput": {"candidate_steps": [1, 3]}}) == [True]
         assert adaptive(ema)["acceptance"][0]["probability"] == pytest.approx(learnt["probability"], abs=0.05)
-        assert adaptive(ema)["acceptance"][0]["trials"] >= learnt["trials"]  # rounds that were not counted yet are, now
+        assert adaptive(ema)["acceptance"][0]["trials"] >= learnt["trials"]  # rounds pending then are counted now
         assert {rate["steps"] for rate in adaptive(ema)["rates"]} == {1, 3}
         adopted = adaptive(ema)["acceptance"][0]["trials"]
         assert ema.configure({"throughput": {"candidate_steps": [1, 3], "margin": 0.03}}) == [True]
@@ -185,7 +185,7 @@ def test_nobody_without_the_administrator_s_key_changes_anything(tree: CpuServer
         with pytest.raises(RequestError, match=r"401 .*Unauthorized"):
             stranger.configure(SHALLOW)
     body = json.dumps({"server_args": {"adaptive_config": SHALLOW}})
-    for method in ("GET", "DELETE", "PATCH", "OPTIONS"):  # the key is not asked for, and nothing is done
+    for method in ("GET", "DELETE", "PATCH", "OPTIONS"):  # they need no key and do nothing
         connection = http.client.HTTPConnection(tree.host, tree.port, timeout=60)
         connection.request(method, PATH, body, {"Content-Type": "application/json"})
         assert connection.getresponse().status == 405

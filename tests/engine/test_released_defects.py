@@ -1,4 +1,4 @@
-"""Defects of SGLang 0.5.23's adaptive speculation that show over HTTP: here stock fails the check that ours passes."""
+"""Defects of SGLang 0.5.23's adaptive speculation that show over HTTP: stock fails the checks that ours passes."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_proposed_drafts_are_those_of_the_rounds(ema: CpuServer, easy: list[str]
 def test_logged_accept_rate_is_that_of_the_depth_that_drafted(
     request: pytest.FixtureRequest, name: str, easy: list[str], hard: list[str]
 ) -> None:
-    """The policy is deterministic, so the accept counts in the log say which depth drafted each round."""
+    """The policy is deterministic, so the accept counts in the log show which depth drafted each round."""
     server: CpuServer = request.getfixturevalue(name)
     while len(logged := _reports(server)) < FAULT_AFTER:
         for prompt in (easy[0], hard[0]):
@@ -60,13 +60,13 @@ def test_logged_accept_rate_is_that_of_the_depth_that_drafted(
 
 
 def _reports(server: CpuServer) -> list[tuple[int, str]]:
-    """Return correct drafts and accept rate of each round in the log, which held one request and was reported alone."""
+    """Return correct drafts and accept rate of each round in the log; each had one request and its own report."""
     found = re.findall(r"accept len: ([\d.]+), accept rate: ([\d.]+)", server.log_path.read_text())
     return [(round(float(length)) - 1, rate) for length, rate in found]
 
 
 def test_accept_rate_gauge_after_a_switch(ema: CpuServer, easy: list[str]) -> None:
-    """One report's interval holds deep rounds first and zero-step rounds last."""
+    """One report's interval starts with deep rounds and ends with zero-step rounds."""
     _fill_interval(ema, easy[0])
     ema.force_steps(TIERS[-1])
     deep = Case(easy[0], max_new_tokens=LOG_INTERVAL - 2).whole(ema)["meta_info"]
@@ -79,7 +79,7 @@ def test_accept_rate_gauge_after_a_switch(ema: CpuServer, easy: list[str]) -> No
 
 
 def _fill_interval(server: CpuServer, prompt: str) -> None:
-    """Run zero-step rounds, a token each, until the scheduler reports."""
+    """Run zero-step rounds, one token each, until the scheduler reports."""
     server.force_steps(0)
     missing = -rounds(server) % LOG_INTERVAL
     if missing:

@@ -1,4 +1,4 @@
-"""Plain data parallelism: every replica adapts by itself, takes what is sent to the server, and loses nothing."""
+"""Plain data parallelism: every replica adapts by itself, accepts what is sent to the server, and loses nothing."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Expected = Callable[[list[Case]], list[Output]]
 
 
 def both(server: Client) -> list[dict[str, Any]]:
-    """Return the adaptive part of each replica's state, in their order."""
+    """Return the adaptive part of each replica's state, in order."""
     found = [state["adaptive"] for state in server.server_info()["internal_states"]]
     assert [state["dp_rank"] for state in found] == [0, 1]
     return found

@@ -1,4 +1,4 @@
-"""A server writes down what it sees, and its rounds replay."""
+"""A server records its rounds, and a replay reproduces them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ DEPTHS = {"1": {"candidate_steps": [0, 1, 3, 7]}}
 def written(file: Path) -> int:
     try:
         return read_rounds(file).count
-    except SimulationError:  # there is no file yet, or no round in it
+    except SimulationError:  # no file yet, or no round in it
         return 0
 
 
@@ -47,7 +47,7 @@ def test_a_trace_is_switched_on_written_off_and_replayed(
     for stretches, verify_count in zip(alone, verified, strict=True):
         (stretch,) = stretches
         assert {steps for steps, _ in stretch} == {3}
-        assert verify_count <= len(stretch) <= verify_count + 1  # a round may begin before the end is known
+        assert verify_count <= len(stretch) <= verify_count + 1  # a round may start before the end is known
     assert max(found.batches) > 1
 
     report = tmp_path / "r.json"

@@ -1,4 +1,4 @@
-"""Sampled text is distributed as without speculation, at one depth and while the depth switches."""
+"""Sampled text has the same distribution as without speculation, at one depth and while the depth switches."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_blocks_of_any_width_keep_how_often_tokens_come(
 
 
 def require_alike(ids: list[list[int]], wanted: list[list[int]]) -> None:
-    """Fail where the tokens at a position of *ids*, an answer a sample, are unlikely to come as those of *wanted*."""
+    """Fail if the tokens at a position of *ids*, one answer per sample, are unlikely given those of *wanted*."""
     positions = range(1, POSITION + 1)
     assert any(len({one[at] for one in wanted}) > 2 for at in positions), "a text without a choice tells nothing"
     for at in positions:

@@ -1,4 +1,4 @@
-"""What /server_info says of adaptive speculation, and where it says nothing."""
+"""What /server_info reports about adaptive speculation, and where it reports nothing."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.engine.workload import Case, adaptive, internal_state, rounds, timele
 
 @pytest.fixture
 def state(ema: CpuServer, easy: list[str], hard: list[str]) -> dict[str, Any]:
-    """The internal state after both kinds of text, and after a depth was forced and released."""
+    """Return the internal state after both kinds of text, and after a depth was forced and released."""
     for steps in (TIERS[0], TIERS[-1], None):
         ema.force_steps(steps)
         Case(easy[0], max_new_tokens=LOG_INTERVAL).whole(ema)
@@ -134,5 +134,5 @@ def test_setup_that_cannot_adapt(tree: CpuServer) -> None:
 
 
 def test_start_up_has_no_warning_of_several_hooks(ema: CpuServer) -> None:
-    """SGLang logs one where a plugin puts several AROUND hooks on one function."""
+    """SGLang logs a warning if a plugin puts several AROUND hooks on one function."""
     assert "Multiple AROUND hooks" not in ema.log_path.read_text()

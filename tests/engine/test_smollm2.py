@@ -81,7 +81,7 @@ def test_ctrl_c_cuts_an_answer_off_and_ctrl_d_ends(smol: CpuServer) -> None:
         os.write(terminal, b"\x04")
         shown += until(terminal, lambda text: False)
         assert talking.wait(DEADLINE) == 0 and "Traceback" not in shown
-        # The request was aborted: no round comes any more.
+        # The request was aborted, so no more rounds run.
         smol.generate("Hello", 4)
         before = drafting(smol)
         smol.generate("Hello", 4)
@@ -102,7 +102,7 @@ def test_ctrl_c_at_the_prompt_ends_with_130(smol: CpuServer) -> None:
         until(terminal, lambda text: "you> " in text)
         while talking.poll() is None:
             talking.send_signal(signal.SIGINT)
-            # One that comes after the prompt is shown and before it waits for a key is seen at the next one.
+            # If one comes after the prompt is shown but before it waits for a key, the next prompt handles it.
             with suppress(subprocess.TimeoutExpired):
                 talking.wait(5)
         shown = until(terminal, lambda text: False)
@@ -113,10 +113,10 @@ def test_ctrl_c_at_the_prompt_ends_with_130(smol: CpuServer) -> None:
 
 
 def test_the_demo_in_short(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """In this process, with servers that are forks; as a user runs it, the demo of the tiny pair is tested."""
+    """Runs in this process with forked servers; the tiny pair's demo is tested as a user runs it."""
     out = tmp_path / "demo.json"
     monkeypatch.setattr(servers, "CpuServer", ForkedServer)
-    for kind in ("chat", "copy", "translate"):  # tables with all of them are tested without a server
+    for kind in ("chat", "copy", "translate"):  # tests without a server cover tables with all of them
         monkeypatch.delitem(real_text.QUESTIONS, kind)
     monkeypatch.setenv("COLUMNS", "80")
     short = ["--policy", "lookups", "--tokens", "16", "--turns", "1"]

@@ -1,4 +1,4 @@
-"""The throughput policy on two tensor-parallel ranks, the clock of one of which lies."""
+"""The throughput policy on two tensor-parallel ranks, one of which has a wrong clock."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ LADDER = [0, 1, 2, 3, 5, 7]
 
 @pytest.fixture
 def cases(easy: list[str], hard: list[str]) -> list[Case]:
-    """Text of both kinds in turn, so that the depth has to move."""
+    """Return text of both kinds, alternating, so that the depth has to change."""
     return [Case(prompt, max_new_tokens=24) for prompt in (*easy[:2], *hard[:2])]
 
 
 def require_alike(server: CpuServer) -> list[str]:
-    """Fail unless both ranks have started the same rounds, as many as rank 0 has by now; return those."""
+    """Fail unless both ranks started the same rounds, as many as rank 0 has by now; return those."""
     first = rank_rounds(server, 0)
     wait_until(lambda: len(rank_rounds(server, 1)) >= len(first), "rank 1 has started as many rounds")
     assert rank_rounds(server, 1)[: len(first)] == first
@@ -40,13 +40,13 @@ def test_every_rank_runs_the_same_depths_and_the_text_stays(two_ranks: CpuServer
     assert run(two_ranks, cases, at_once=3) == without_drafts
     while (
         len({line.split()[1] for line in rank_rounds(two_ranks, 0)}) <= 2
-    ):  # what is worth a probe depends on the times
+    ):  # whether a probe pays depends on the times
         assert run(two_ranks, cases, at_once=3) == without_drafts
     assert len(require_alike(two_ranks)) > 60
 
 
 def test_every_rank_looks_the_same_up(lookups: CpuServer, cases: list[Case]) -> None:
-    """While depths and lookups take turns, with a penalty, which counts every token of a round, as well."""
+    """Depths and lookups alternate, also with a penalty, which counts every token of a round."""
     penalised = [Case(case.prompt, 40, {"ignore_eos": True, "frequency_penalty": 1.5}) for case in cases]
     mixed = [*cases, *penalised]
     lookups.force_steps(0)
@@ -69,7 +69,7 @@ def test_server_info_says_what_each_depth_promises_and_why_one_was_chosen(
         return any(cell["source"] == "measured" and cell["rounds"] > 10 for cell in cells)
 
     run(two_ranks, cases[:1], at_once=1)
-    while not timed():  # a busy machine leaves fewer rounds that can be timed
+    while not timed():  # on a busy machine fewer rounds can be timed
         run(two_ranks, cases[:1], at_once=1)
     found: dict[str, Any] = adaptive(two_ranks)
     assert (found["policy"], found["active"], found["degraded"], found["tiers"]) == ("throughput", True, False, LADDER)
@@ -80,14 +80,14 @@ def test_server_info_says_what_each_depth_promises_and_why_one_was_chosen(
 
 
 def check_warm_up(found: dict[str, Any]) -> None:
-    """Every depth has run at every size before the server was ready, and the policy has learnt nothing from it."""
+    """Every depth ran at every size before the server was ready, and the policy learned nothing from it."""
     startup = found["startup"]
     assert startup["warm_up_seconds"] > 0
     assert startup["warm_up_rounds"] >= 3 * len((1, 2, 3, 4)) + 3 * len((1, 3))  # greedily, and sampled
-    # Those of the sampled pass, the last one. On a busy machine its requests may also run two at a time.
+    # Those of the last pass, the sampled one. On a busy machine its requests may also run two at a time.
     assert {1, 3} <= set(startup["warmed_batch_sizes"])
     assert [tier["steps"] for tier in startup["tiers"]] == [0, 2, 5]
-    # What came after it is SGLang's own request for 8 tokens, and nothing else.
+    # After it comes only SGLang's own request for 8 tokens.
     assert sum(found["rounds_by_tier"].values()) <= 8
 
 

@@ -1,4 +1,4 @@
-"""What the campaign takes for a tie, asked of a server without speculation."""
+"""What the campaign counts as a tie, on a server without speculation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A trace says of each position what SGLang's own rounds accept there."""
+"""A trace gives for each position what SGLang's own rounds accept there."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ def test_every_round_of_the_engine_accepts_what_was_recorded(ema: CpuServer, rec
         for prompt, recording in zip(PROMPTS, recordings, strict=True):
             parts = list(Case(prompt, TOKENS, IGNORE_EOS).stream(ema))
             assert tuple(parts[-1]["output_ids"]) == recording.tokens[:TOKENS]
-            # Output token TOKENS - 1 starts no round: it is the last that was asked for.
+            # Output token TOKENS - 1 starts no round: it is the last one requested.
             taken = rounds(recording.accepted[: TOKENS - 1], CHAIN)
             ends = set(accumulate(taken, initial=1))
             # A slow reader gets several rounds in one part; no part ends within a round.
             assert {len(part["output_ids"]) for part in parts[:-1]} <= ends
             served = Counter(dict(enumerate(parts[-1]["meta_info"]["spec_correct_drafts_histogram"])))
-            # The server may cut the last round short; every other one must be as recorded.
+            # The server may cut the last round short; every other round must match the recording.
             assert not Counter(tokens - 1 for tokens in taken[:-1]) - served
             assert parts[-1]["meta_info"]["spec_verify_ct"] == len(taken)
             seen.update(taken)

@@ -1,7 +1,7 @@
-"""New weights while depths change and requests run: the answers are those of the weights, and the policy doubts.
+"""New weights while depths change and requests run: answers follow them, and the policy discounts its data.
 
-The folder that the weights come from is the target's. The draft of this server is the target's first two layers, so
-SGLang, which loads a folder into both, leaves either as it was.
+The weights come from the target's own folder. This server's draft is the target's first two layers, so SGLang, which
+loads a folder into both, leaves both unchanged.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ TOLD = "adaptive: new weights (UpdateWeightFromDiskReqInput)"
 
 def update(server: CpuServer, *, flush_cache: bool = True) -> None:
     if flush_cache:
-        # SGLang refuses to flush while a round is in flight, as the last one is after the text of the last request;
-        # this call waits for it.
+        # SGLang refuses to flush while a round is in flight, as the last round is after the last request's text. This
+        # call waits for it.
         server.flush_cache()
     request = {"model_path": str(models.target_path()), "flush_cache": flush_cache}
     assert server.post("/update_weights_from_disk", request)["success"]
@@ -46,9 +46,9 @@ def test_between_requests(standalone: CpuServer, expected: Expected, easy: list[
 
 
 def test_in_the_middle_of_requests(standalone: CpuServer, expected: Expected, easy: list[str]) -> None:
-    """As reinforcement learning does: hold the requests, change the weights, go on with the cache as it is.
+    """Like reinforcement learning: pause the requests, change the weights, continue with the cache as it is.
 
-    Goes on until rounds were left when the weights came.
+    Continues until rounds were left when the weights came.
     """
     cases = [Case(prompt) for prompt in easy[:2]]
     wanted, held = expected(cases), 0

@@ -1,4 +1,4 @@
-"""How often the draft's extend runs at zero steps: what a server says of it, and how it is changed while it runs."""
+"""How often the draft's extend runs at zero steps: what a server reports, and how it changes at run time."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ def test_the_server_says_and_changes_how_often(ema: CpuServer, easy: list[str]) 
     def every(rounds: Any) -> Any:
         return ema.post("/set_internal_state", {"server_args": {"adaptive_zero_step_extend_every": rounds}})
 
-    # Every second time held rows are only written, and the latest stays owed: the next time is one round sooner.
+    # Every second time, held rows are only written and the latest stays owed, so the next time is one round earlier.
     for rounds, times in ((8, 3), (3, 9), (1, 0)):
         assert every(rounds) == [True]
         ema.force_steps(3)
-        run(ema, [Case(easy[0], max_new_tokens=8)], at_once=1)  # drafts, so nothing is owed by a request before
+        run(ema, [Case(easy[0], max_new_tokens=8)], at_once=1)  # drafts, so no earlier request owes anything
         ema.force_steps(0)
         before = adaptive(ema)["zero_steps"]
         run(ema, [Case(easy[0], max_new_tokens=25)], at_once=1)

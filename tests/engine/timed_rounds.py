@@ -1,4 +1,4 @@
-"""Which rounds are timed while others' prefills come in between, in the overlapping loop and the normal one."""
+"""Which rounds are timed while other requests' prefills come in between, in the overlapping loop and the normal one."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from tests.engine.stepping import Stepper
 from tests.engine.zero_step_scripts import prompt
 
 LAUNCH_SECONDS = 100.0
-"""What launching a prefill takes by the clock of this test; a round takes a second."""
+"""Launch time of a prefill by this test's clock; a round takes a second."""
 
 
 def join_one_by_one(lab: Stepper) -> Iterator[None]:
-    """A request decodes while three more come in, each after some rounds."""
+    """A request decodes while three more join, each some rounds apart."""
     lab.force(3)
     for index, tokens in enumerate((84, 76, 60, 48)):
         lab.ask(f"request {index}", prompt(lab, index), tokens)
@@ -26,7 +26,7 @@ def join_one_by_one(lab: Stepper) -> Iterator[None]:
 
 
 def timed(lab: Stepper) -> list[dict[str, Any]]:
-    """Return the times that were taken of rounds, in both loops, and where nobody says that a prefill is launched."""
+    """Return the round times taken in both loops, with and without the notice that a prefill is launched."""
     return [
         {"overlap": overlap, "told": told, "launch": LAUNCH_SECONDS, "seconds": _seconds(lab, overlap, told)}
         for overlap, told in ((True, True), (False, True), (True, False))

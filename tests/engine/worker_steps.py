@@ -1,7 +1,7 @@
-"""Other drafts than EAGLE's on SGLang's scheduler in this process: a depth a turn, requests come and go, in both loops.
+"""Drafts other than EAGLE's on SGLang's scheduler in this process: one depth per turn, in both loops.
 
-Run as a process: ``python -m tests.engine.worker_steps FOLDER DRAFT``, with one of DRAFTS. It prints what each run
-wrote, which has to be the same whatever the loop and the depths, and what it drafted.
+Run as a process: ``python -m tests.engine.worker_steps FOLDER DRAFT``, with one of DRAFTS. It prints the drafts and
+outputs of each run; outputs must not depend on the loop and the depths.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def _written(lab: Arriving, ladders: Ladders) -> list[dict[str, Any]]:
 
 
 class NgramStepper(Arriving):
-    """One scheduler whose worker drafts from a corpus."""
+    """A scheduler whose worker drafts from a corpus."""
 
     def __init__(self, folder: Path) -> None:
         config = {"throughput": {"candidate_steps": list(WIDTHS)}}
@@ -53,8 +53,8 @@ class NgramStepper(Arriving):
         self.ask(name, ids, tokens, hidden_states=True)
 
     def _differ_by(self, name: str, req: Any) -> float:
-        """Return how far the hidden states of *req*'s output are from those of the first run, relatively."""
-        written = [row for row in req.hidden_states if not isinstance(row[0], list)]  # lists of rows are a prompt's
+        """Return the relative difference of the hidden states of *req*'s output from those of the first run."""
+        written = [row for row in req.hidden_states if not isinstance(row[0], list)]  # lists of rows belong to a prompt
         found = torch.tensor(written[: len(req.output_ids_through_stop) - 1])
         first = self._hidden_states.setdefault(name, found)
         return float((found - first).norm(dim=1).max() / first.norm(dim=1).min())
@@ -67,12 +67,12 @@ def ngram(folder: Path) -> list[dict[str, Any]]:
 # -- STANDALONE: a model of its own ----------------------------------------------------------------------------------
 
 LAYERS = 2
-"""Of the target's eight: keys and values of the second follow from what the first attended to."""
+"""Of the target's eight: keys and values of the second depend on the first layer's attention."""
 SCRIPTS = ("resume after 9", "resume after 40", "come and go", "second turn", "leave early", "retract")
 
 
 def standalone(folder: Path) -> list[dict[str, Any]]:
-    """Run SCRIPTS of zero steps with an extend in every round and with held rows, and once with rows never extended."""
+    """Run the zero-step SCRIPTS with an extend in every round and with held rows, and once with rows never extended."""
     draft = cut.write(folder / "draft", LAYERS, Path(models.target_path()))
     lab = Stepper(folder, "STANDALONE", str(draft))
     pairs = [pair(lab, name, every=8) for name in SCRIPTS]
@@ -90,7 +90,7 @@ def standalone(folder: Path) -> list[dict[str, Any]]:
 
 
 class FrozenKvStepper(Arriving):
-    """One scheduler whose draft reads the target's KV."""
+    """A scheduler whose draft reads the target's KV."""
 
     def __init__(self, folder: Path) -> None:
         target, draft = assistant.write(folder)
@@ -102,7 +102,7 @@ class FrozenKvStepper(Arriving):
         self.ask(name, [100 + len(self.reqs), *ids], tokens)
 
     def built(self) -> dict[str, Any]:
-        """Build a further state while the draft has a graph, switch through all, and return what the draft holds."""
+        """Build another state while the draft has a graph, switch through all, and return what the draft holds."""
         draft, runner = self.worker._draft_worker, self.worker._draft_worker.draft_model_runner
         launch = draft.draft_attn_backend
         draft.cuda_graph_runner = "of the live depth"
@@ -132,11 +132,11 @@ def frozen_kv(folder: Path) -> dict[str, Any]:
 # -- DFLASH: whole blocks --------------------------------------------------------------------------------------------
 
 AGAIN, AFTER = ("e", 30), "b"
-"""A request that goes on with all of what another was asked and wrote, which the prefix cache has most of."""
+"""A request that continues all of another's prompt and output, most of which is in the prefix cache."""
 
 
 class BlockStepper(Arriving):
-    """One scheduler whose worker drafts blocks."""
+    """A scheduler whose worker drafts blocks."""
 
     def __init__(self, folder: Path, draft: str) -> None:
         config = {"throughput": {"candidate_steps": list(BLOCK_DEPTHS)}}
@@ -157,14 +157,14 @@ class BlockStepper(Arriving):
         return False
 
     def _left_for_later(self) -> tuple[int, int]:
-        """Return how many zero-step rounds left the draft's keys and values for later so far, and what made them."""
+        """Return how many zero-step rounds have deferred the draft's keys and values so far, and what wrote them."""
         deferred = self.worker.deferred
         assert deferred is not None and deferred.guard.error is None and deferred._pending.rounds <= deferred._every
         found = deferred.snapshot()
         return found["held_rounds"], found["extends"]
 
     def write_without_features(self, depths: Sequence[int]) -> dict[str, Any]:
-        """The same where the draft gets no keys and values of what zero-step rounds write."""
+        """Run the same without the draft's keys and values of the tokens that zero-step rounds write."""
         append = self.worker._append_target_hidden_to_draft_kv_by_loc
 
         def forgetful(**kwargs: Any) -> None:
@@ -175,7 +175,7 @@ class BlockStepper(Arriving):
             return self.write(depths, overlap=False)
 
     def sample(self) -> dict[str, Any]:
-        """Sample with a width a turn; say what the verify of choices used, and whether it left chances behind."""
+        """Sample with one width per turn; return what the verify of choices used and whether it left probabilities."""
         accept, shapes, memories = self.worker._selector_sampling_accept, [], []
 
         def logged(**kwargs: Any) -> Any:
@@ -205,13 +205,13 @@ class BlockStepper(Arriving):
         }
 
     def built(self) -> dict[str, Any]:
-        """Say whether each width has backends of its own."""
+        """Return whether each width has its own backends."""
         states = self.controller.states
         backends = [part for state in states for part in (state.draft_attn_backend, state.target_attn_backend)]
         return {"states": len(states), "backends": len({id(part) for part in backends if part is not None})}
 
     def _log_blocks(self) -> None:
-        """Keep what each request's block proposed: (request, position, the block's tokens)."""
+        """Record each block's proposal: (request, position, the block's tokens)."""
         accept, forward = self.worker._accept_block, self.worker.forward_batch_generation
         running: list[Any] = []
 
@@ -230,7 +230,7 @@ class BlockStepper(Arriving):
 
 
 def choosing(folder: Path) -> str:
-    """Write a DFlash2 draft: the tiny target's draft, and a selector among three candidates with random weights."""
+    """Write a DFlash2 draft: the tiny target's draft, with a random selector among three candidates."""
     made = folder / "choosing"
     shutil.copytree(models.block_draft_path(), made)
     config = json.loads((made / "config.json").read_text())
@@ -249,7 +249,7 @@ def choosing(folder: Path) -> str:
 
 def blocks(folder: Path, draft: str) -> dict[str, Any]:
     lab = BlockStepper(folder, draft)
-    long = (*[0] * 11, 15, 15)  # zero-step rounds beyond what is kept at a time
+    long = (*[0] * 11, 15, 15)  # more zero-step rounds than are kept at a time
     ladders: Ladders = {
         False: ((0,), BLOCK_DEPTHS, (15, 0), (0, 0, 0, 7)),
         True: ((15,), BLOCK_DEPTHS, (7, 7, 1, 1, 1, 0, 3), (0, 0, 15), long),

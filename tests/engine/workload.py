@@ -1,4 +1,4 @@
-"""What the tests ask of a server, and how they look at it from outside."""
+"""Requests of the tests, and the state of a server seen from outside."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from sglang_adaptive.client import Client
 from sglang_adaptive.lab.cpu_engine.server import CpuServer
 
 DEADLINE = 240.0
-"""Seconds after which a wait is given up; a quiet machine needs a few at most."""
+"""Seconds after which a wait fails; an idle machine needs a few at most."""
 
 POLL_SECONDS, LONGEST_POLL_SECONDS = 0.02, 0.15
-"""A look at a server takes it 20 ms of a core, so a long wait looks ever less often."""
+"""A poll costs the server 20 ms of a core, so a long wait polls less and less often."""
 
 SWITCHES = 40
-"""Of the depth that a test of unchanged output wants, at least."""
+"""Minimum depth switches for a test of unchanged output."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Case:
         return answer
 
     def streamed(self, server: Client) -> dict[str, Any]:
-        """Return the last part of a streamed answer, having checked that each part continues the one before."""
+        """Return the last part of a streamed answer, after checking that each part continues the one before."""
         ids: list[int] = []
         part: dict[str, Any] = {}
         for part in server.stream(self._prompt(), self.max_new_tokens, **self.sampling):
@@ -58,7 +58,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Output:
-    """What must not depend on speculation."""
+    """The parts of an answer that must not depend on speculation."""
 
     ids: tuple[int, ...]
     text: str
@@ -80,9 +80,9 @@ def run(server: Client, cases: Sequence[Case], at_once: int, streaming: bool = F
 
 
 def run_together(server: Client, cases: Sequence[Case]) -> list[dict[str, Any]]:
-    """Return the answers to *cases*, all of which the scheduler gets in one message, so that they decode together.
+    """Return the answers to *cases*, which the scheduler gets in one message, so that they decode together.
 
-    SGLang tokenizes texts one by one, and sends each on its way before the next.
+    SGLang tokenizes texts one by one and sends each before the next.
     """
     asked = [case.prompt if isinstance(case.prompt, tuple) else tokens(server, case.prompt) for case in cases]
     sampling = [{"temperature": 0, "max_new_tokens": case.max_new_tokens, **case.sampling} for case in cases]
@@ -91,36 +91,36 @@ def run_together(server: Client, cases: Sequence[Case]) -> list[dict[str, Any]]:
 
 
 def tokens(server: Client, text: str) -> list[int]:
-    """Return the token ids of *text*, without one that begins it."""
+    """Return the token ids of *text* without a BOS token."""
     asked = {"model": "tiny", "prompt": text, "add_special_tokens": False}
     found: list[int] = server.post("/tokenize", asked)["tokens"]
     return found
 
 
 def internal_state(server: Client) -> dict[str, Any]:
-    """Return what the scheduler says of itself."""
+    """Return the scheduler's internal state."""
     state: dict[str, Any] = server.server_info()["internal_states"][0]
     return state
 
 
 def adaptive(server: Client) -> dict[str, Any]:
-    """Return the adaptive part of it."""
+    """Return the adaptive part of the internal state."""
     part: dict[str, Any] = internal_state(server)["adaptive"]
     return part
 
 
 def timeless(state: dict[str, Any]) -> dict[str, Any]:
-    """Return the adaptive part of a state without what time alone changes: the speedup, and lookups counted late."""
+    """Return the adaptive part of a state without what changes with time: the speedup, and lookups counted late."""
     return {key: value for key, value in state.items() if key not in ("speedup", "lookups")}
 
 
 def rounds(server: Client) -> int:
-    """Return how many rounds were verified so far, at any depth."""
+    """Return how many rounds were verified so far, over all depths."""
     return sum(adaptive(server)["rounds_by_tier"].values())
 
 
 def grown(before: Mapping[str, int], after: Mapping[str, int]) -> dict[str, int]:
-    """Return by how much counts by depth have grown, without those that have not."""
+    """Return the nonzero increases of counts by depth."""
     return {tier: count - before.get(tier, 0) for tier, count in after.items() if count > before.get(tier, 0)}
 
 
@@ -147,7 +147,7 @@ def decoding(server: Client, prompts: Sequence[str], requests: int = 1) -> Itera
 
 @contextmanager
 def rotating_depth(server: Client) -> Iterator[None]:
-    """Force one depth after the other, as fast as the server takes it, until the block ends; then release."""
+    """Force one depth after the other, as fast as the server accepts them, until the block ends; then release."""
     tiers = adaptive(server)["tiers"]
     done = threading.Event()
 
@@ -178,7 +178,7 @@ def require_while_switching(
 ) -> None:
     """Fail unless the server gives *cases* the outputs *wanted* while its depth keeps changing.
 
-    Goes on until it has switched SWITCHES times, rounds ran at every depth, and drafts were right at any or all
+    Continues until it has switched SWITCHES times, rounds ran at every depth, and drafts were correct at any or all
     *positions*.
     """
     before = adaptive(server)
@@ -206,7 +206,7 @@ def wait_until(condition: Callable[[], Any], what: str) -> Any:
 
 
 def has_ended(process: psutil.Process) -> bool:
-    """Whether *process* is gone, or only waits for its parent to take notice."""
+    """Whether *process* is gone or a zombie."""
     try:
         return process.status() == psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
@@ -214,16 +214,16 @@ def has_ended(process: psutil.Process) -> bool:
 
 
 def require_whole_pool(server: CpuServer) -> None:
-    """Fail unless every KV slot is free or held by the prefix cache once the server is idle.
+    """Fail unless every KV slot of the idle server is free or held by the prefix cache.
 
-    An idle scheduler counts its slots itself and dies when one is missing, and then publishes its load; so a load
-    that it published after this call, and that counts no slot as used, says that free + held == pool size.
+    An idle scheduler counts its slots, dies if one is missing, and then publishes its load. So a load published after
+    this call that counts no slot as used means free + held == pool size.
     """
     since = time.time()
 
     def idle_load() -> dict[str, Any] | None:
         assert server.is_running(), f"the server died:\n{server.log_tail()}"
-        server.server_info()  # an idle scheduler looks after itself once a second, and after every message
+        server.server_info()  # an idle scheduler checks itself once a second and after every message
         load: dict[str, Any] = server.get("/v1/loads")["loads"][0]
         idle = load["timestamp"] > since and load["num_running_reqs"] == load["num_waiting_reqs"] == 0
         return load if idle else None

@@ -1,4 +1,4 @@
-"""What happens round by round in the tests of zero steps."""
+"""Scripts, round by round, for the tests of zero steps."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ EASY = models.prompts("easy")
 
 
 def prompt(lab: Stepper, index: int, length: int = 24) -> list[int]:
-    """Return a prompt with a first token of its own, by which the log of drafts knows it."""
+    """Return a prompt with a unique first token, which identifies it in the log of drafts."""
     ids = lab.encode(EASY[index])
     return [100 + index, *ids[: length - 1]]
 
 
 def resume(at_zero: int, deep: int = 7) -> Script:
-    """One request: four deep rounds, then *at_zero* rounds of zero steps, twice over; then a few deep ones."""
+    """One request: four deep rounds, then *at_zero* zero-step rounds, twice; then a few deep ones."""
 
     def script(lab: Stepper) -> Iterator[None]:
         lab.force(deep)
@@ -41,7 +41,7 @@ def resume(at_zero: int, deep: int = 7) -> Script:
 
 
 def come_and_go(lab: Stepper) -> Iterator[None]:
-    """Requests join, finish and are aborted while others owe rows; the depth resumes now and then."""
+    """Requests join, finish and are aborted while others owe rows; drafting resumes now and then."""
     lab.force(0)
     lab.ask("a", prompt(lab, 0), 60)
     for _ in range(4):
@@ -76,7 +76,7 @@ def come_and_go(lab: Stepper) -> Iterator[None]:
 
 
 def second_turn(answer: int) -> Script:
-    """A request answers *answer* tokens at zero steps; the next one's prompt is all of that and a little more."""
+    """A request answers *answer* tokens at zero steps; the next prompt is all of that and a little more."""
 
     def script(lab: Stepper) -> Iterator[None]:
         lab.force(0)
@@ -93,7 +93,7 @@ def second_turn(answer: int) -> Script:
 
 
 def second_turn_after_an_abort(lab: Stepper) -> Iterator[None]:
-    """As above, but the answer is cut off: with overlap, while one round of it is still under way."""
+    """The same, but the answer is cut off: with overlap, while one of its rounds is in flight."""
     lab.force(0)
     first = prompt(lab, 5)
     lab.ask("a", first, 60)
@@ -109,9 +109,9 @@ def second_turn_after_an_abort(lab: Stepper) -> Iterator[None]:
 
 
 def leave_early(lab: Stepper) -> Iterator[None]:
-    """One request is aborted and one stops before the draft has seen a token of theirs; a third goes on from the first.
+    """One request is aborted and one stops before the draft sees any of their tokens; a third continues the first.
 
-    With overlap a round of each is still under way. The prefix cache has all but the last token of the prompt by then.
+    With overlap, a round of each is still in flight. By then the prefix cache has all but the last prompt token.
     """
     lab.force(0)
     first = prompt(lab, 5)
@@ -137,7 +137,7 @@ def two_at_zero(lab: Stepper) -> None:
 
 
 def retract(lab: Stepper) -> Iterator[None]:
-    """The scheduler takes a running request's memory away; it comes back through a new prefill."""
+    """The scheduler retracts a running request, which comes back through a new prefill."""
     two_at_zero(lab)
     for _ in range(8):
         yield
@@ -151,7 +151,7 @@ def retract(lab: Stepper) -> Iterator[None]:
 
 
 def hold_fewer(lab: Stepper) -> Iterator[None]:
-    """Fewer rounds are to be held than are held already."""
+    """The number of rounds to hold drops below the number already held."""
     two_at_zero(lab)
     for _ in range(7):
         yield
@@ -177,15 +177,15 @@ SCRIPTS: dict[str, Script] = {
 IN_BOTH_LOOPS = ("resume after 9", "come and go", "second turn")
 WRITTEN = ("resume after 40", "come and go", "second turn", "retract", "hold fewer")
 WRITTEN_SOON = ("come and go", "second turn")
-"""Where three rounds are held: "hold fewer" holds none fewer there."""
+"""With three rounds held; there, "hold fewer" would hold no fewer."""
 WRITTEN_NORMALLY = ("come and go", "retract")
 
 
 def compare(lab: Stepper) -> list[dict[str, Any]]:
-    """Run every script with an extend in every round, and with held rows; return what each pair of runs did.
+    """Run every script with an extend in every round and with held rows; return the results of each pair of runs.
 
-    In some pairs most of what is held is written alone, in some half of it. Three more show that the drafts would tell:
-    rows that are never extended, rows that are not written, and rows that the cache takes anyway.
+    In some pairs most held rows are only written, in some half of them. Three more pairs show that drafts reveal
+    faults: rows that are never extended, rows that are not written, and rows that the cache takes anyway.
     """
     pairs = [pair(lab, name, every=8) for name in SCRIPTS]
     pairs += [pair(lab, name, every=8, overlap=False) for name in IN_BOTH_LOOPS]
@@ -207,7 +207,7 @@ def compare(lab: Stepper) -> list[dict[str, Any]]:
 def pair(
     lab: Stepper, name: str, *, every: int, overlap: bool = True, written: int = 0, fault: str | None = None
 ) -> dict[str, Any]:
-    """*written* times what is held is written alone between two extends."""
+    """Between two extends, held rows are only written *written* times."""
     how = f"every {every}, {'overlap' if overlap else 'normal'} loop, written {written} times"
     with mock.patch.object(deferred_draft_extend, "extend_schedule", lambda requests, every, curious: (every, written)):
         held = lab.run(SCRIPTS[name], every=every, overlap=overlap)

@@ -29,7 +29,7 @@ EMPTY: Mapping[str, str] = {}
 
 
 def speculation(log: Path, tiers: Sequence[int] | Mapping[str, Any] | int) -> tuple[str, ...]:
-    """Return the arguments of EAGLE-3 with chains; several *tiers*, or a configuration, are written beside *log*."""
+    """Return EAGLE-3's arguments with chains; several *tiers*, or a configuration, are written next to *log*."""
     launch, adaptive = tiers if isinstance(tiers, int) else 3, ()
     if not isinstance(tiers, int):
         config = log.with_suffix(".json")
@@ -52,9 +52,9 @@ def serving(
     variables: Mapping[str, str] = EMPTY,
     extra: Sequence[str] = (),
 ) -> Iterator[Client]:
-    """Run a server that adapts among *tiers*, a static one of a single depth, or one that drafts nothing.
+    """Run a server that adapts among *tiers*, a static one of a single depth, or one without drafts.
 
-    Its log goes to *log*.
+    It logs to *log*.
     """
     port = free_port()
     command = [
@@ -80,13 +80,13 @@ def serving(
 
 
 def answers(client: Client, cases: Sequence[Case], at_once: int) -> list[dict[str, Any]]:
-    """Return the whole answers to *cases*, *at_once* of which run together."""
+    """Return the answers to *cases*, running *at_once* of them together."""
     with ThreadPoolExecutor(at_once) as pool:
         return list(pool.map(lambda case: case.whole(client), cases))
 
 
 def wait_until_ready(process: subprocess.Popen[bytes], log: Path) -> None:
-    """Return once the server is ready, which is after its warm-up."""
+    """Return once the server is ready, after its warm-up."""
     boot, end = BootLog(log), time.monotonic() + START_SECONDS
     while not boot.ready:
         said = log.read_text(errors="replace")[-3000:]
@@ -97,7 +97,7 @@ def wait_until_ready(process: subprocess.Popen[bytes], log: Path) -> None:
 
 
 def smollm2_pair() -> tuple[str, ...]:
-    """Return the arguments that name SmolLM2 and its draft; a test without them is skipped."""
+    """Return the arguments for SmolLM2 and its draft; skip a test without them."""
     target = target_folder()
     drafts = sorted(target.parent.glob("draft*"))
     if not target.is_dir() or not drafts:
@@ -106,7 +106,7 @@ def smollm2_pair() -> tuple[str, ...]:
 
 
 def tiny_pair(folder: Path, backend: str) -> tuple[str, ...]:
-    """Return the arguments that name the tiny pair: trained on fa3, and with wider heads and dummy weights elsewhere.
+    """Return the arguments for the tiny pair: the trained one on fa3, with wider heads and dummy weights elsewhere.
 
     flashinfer has no kernel for the trained pair's heads of 32.
     """

@@ -1,7 +1,7 @@
-"""Both audits find on a GPU a fault that this package repairs there: Mamba2 states of another width than the buffer's.
+"""Both audits find a fault that this package repairs on a GPU: Mamba2 states of another width than the buffer's.
 
-A server of Nemotron-H's small shape runs without the repair: below the widest verify all requests of a batch but the
-first go on from wrong states.
+A server of Nemotron-H's small shape runs without the repair: below the widest verify, all requests of a batch except
+the first continue from wrong states.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tests.engine.workload import wait_until
 from tests.gpu.servers import START_SECONDS
 
 TOKENS, REQUESTS, WITHIN = 48, 8, 64
-"""Of an answer, of a batch, and after how many finished requests the server has to have proved the fault."""
+"""Tokens per answer, requests per batch, and finished requests within which the server must prove the fault."""
 
 
 def test_states_of_another_width_are_found(tmp_path: Path, record_property: Callable[[str, object], None]) -> None:
@@ -32,7 +32,7 @@ def test_states_of_another_width_are_found(tmp_path: Path, record_property: Call
 
 
 def find(family: Any, folder: Path, cpu: bool) -> dict[str, Any]:
-    """Return what ``audit`` says of a server of *family*, and what the audit inside it says of some requests."""
+    """Return what ``audit`` reports about a server of *family*, and what the audit inside it reports."""
     prompts = texts.prompts(REQUESTS, 64)
     asked, told = folder / "prompts.jsonl", folder / "audit.json"
     asked.write_text("\n".join(json.dumps({"input_ids": prompt}) for prompt in prompts))

@@ -1,4 +1,4 @@
-"""The kernel for chains on SGLang's Triton backend writes what SGLang's prefill kernel writes, on a GPU."""
+"""The kernel for chains on SGLang's Triton backend matches SGLang's prefill kernel on a GPU."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 BATCHES = {1: 500, 8: 450, 64: 450, 2: 30_000}
-"""By requests: tokens of each."""
+"""Requests, and the tokens of each."""
 
 
 @pytest.mark.parametrize("requests", BATCHES)
@@ -15,7 +15,7 @@ BATCHES = {1: 500, 8: 450, 64: 450, 2: 30_000}
 def test_it_writes_what_the_prefill_kernel_writes(
     width: int, requests: int, record_property: Callable[[str, object], None]
 ) -> None:
-    """Of an 8B Llama's shape; the microseconds of both are noted, and of the kernel that SGLang has for AMD's GPUs."""
+    """On an 8B Llama's shape; records the microseconds of both, and of SGLang's kernel for AMD's GPUs."""
     import torch
     from sglang.kernels.ops.attention.extend_attention import extend_attention_fwd
     from sglang.kernels.ops.attention.verify_mla import verify_shared_kv_fwd
@@ -54,7 +54,7 @@ def test_it_writes_what_the_prefill_kernel_writes(
 
 
 def test_other_shapes() -> None:
-    """Of groups and sizes of heads that fill no block."""
+    """Groups and head sizes that do not fill a block."""
     import torch
 
     from tests.chain_kernel_checks import SHAPES, attended

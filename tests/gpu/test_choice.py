@@ -1,4 +1,4 @@
-"""Greedy rounds choose and accept what SGLang's verification does, by kernels that run on a device."""
+"""Greedy rounds choose and accept the same as SGLang's verify, with kernels on a device."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def test_it_chooses_what_sglang_chooses(check: str) -> None:
 
 @pytest.mark.parametrize("requests", [1, 8, 64])
 def test_the_likeliest_of_a_large_vocabulary(requests: int, record_property: Callable[[str, object], None]) -> None:
-    """As torch.argmax says; how long each takes is noted, not asserted."""
+    """Matches torch.argmax; the times are recorded, not asserted."""
     import torch
     from triton.testing import do_bench
 

@@ -1,4 +1,4 @@
-"""DFLASH and DFlash2 on a GPU: texts at every width are those without drafts, from graphs of each width."""
+"""DFLASH and DFlash2 on a GPU: outputs at every width match those without drafts, from graphs of each width."""
 
 from __future__ import annotations
 

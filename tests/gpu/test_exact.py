@@ -1,10 +1,10 @@
-"""Sampling parameters on a GPU mean at every depth what they mean without speculation.
+"""Sampling parameters on a GPU act at every depth as they do without speculation.
 
-In bfloat16 a verify and a plain decode round logits differently, so a text may part from the reference's where two
-tokens are about as likely, and a penalised one does so sooner. The reference says how likely both were, after
-penalties, biases and processors: two tokens as near as its own runs are apart, alone, in a batch, and where it reads
-what it wrote, make a tie, and any others a wrong text.
-With SGLang's own verify nearly all penalised texts go wrong.
+In bfloat16 a verify and a plain decode round logits differently, so outputs may diverge from the reference's where two
+tokens are about equally likely, and penalized outputs diverge sooner. The reference gives the probability of both after
+penalties, biases and processors. Two tokens are a tie if they are as close as the reference's own runs are to each
+other (alone, in a batch, and reading its own output); otherwise the output is wrong. With SGLang's own verify, nearly
+all penalized outputs are wrong.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from tests.gpu.servers import serving, smollm2_pair, tiny_pair
 
 TIERS = (0, 1, 3, 7)
 PROMPTS, TOKENS = 8, 64
-# Which of "all penalties" SGLang applies first without overlap differs from process to process: patches/0.5.23/0020.
+# Which of "all penalties" SGLang applies first without overlap varies by process: patches/0.5.23/0020.
 GREEDY = [kind for kind, sampling in KINDS.items() if "temperature" not in sampling and kind != "all penalties"]
 
 
@@ -43,7 +43,7 @@ def body_of(kind: str) -> dict[str, Any]:
 
 
 class Reference:
-    """What a server without speculation writes, alone and in a batch, and how far its own runs are apart."""
+    """Outputs of a server without speculation, alone and in a batch, and the distance between its own runs."""
 
     def __init__(self, plain: Client) -> None:
         self._known: dict[str, list[tuple[ties.Answer, ties.Answer]]] = {}
@@ -61,7 +61,7 @@ class Reference:
         """Nats of a tie."""
 
     def verdicts(self, kind: str, answers: list[ties.Answer]) -> Iterator[tuple[str, float]]:
-        """Yield of each answer whether it is equal, a tie or wrong, and the nats of the tokens by which it parts."""
+        """Yield for each answer "equal", "tie" or "wrong", and the gap in nats of the tokens at which it diverges."""
         for answer, known in zip(answers, self._known[kind], strict=True):
             parted = ties.nearest(answer["output_ids"], known)[0]
             if parted is None:
@@ -88,7 +88,7 @@ def judged(plain: Client, ours: Client) -> tuple[dict[str, Counter[str]], dict[s
 def test_parameters_change_no_text_but_for_ties(
     backend: str, tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:
-    pair = smollm2_pair() if backend == "flashinfer" else tiny_pair(tmp_path, "fa3")  # it wants heads of 64 and more
+    pair = smollm2_pair() if backend == "flashinfer" else tiny_pair(tmp_path, "fa3")  # it needs heads of 64 or more
     extra = ("--enable-custom-logit-processor",)
     with ExitStack() as stack:
         alone = ("--disable-overlap-schedule", *extra)

@@ -1,4 +1,4 @@
-"""Tiles laid out on the device are those that FlashInfer's planner lays out, and attention comes to the same."""
+"""Tiles laid out on the device match those of FlashInfer's planner, with the same attention."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import pytest
 
 HEADS, SIZE, ROOM = 8, 64, 4096
 SHORT, LONG = (1, 40, 127), (2100, 3, 900)
-"""Lengths of three requests: of the capture, and of a replay."""
+"""Lengths of three requests: at capture, and at replay."""
 
 
 def _wrapper(kind: str, width: int, key_heads: int) -> Any:
-    """Return a wrapper of FlashInfer's for a CUDA graph of three requests, as SGLang makes it."""
+    """Return a FlashInfer wrapper for a CUDA graph of three requests, made like SGLang's."""
     import flashinfer
     import torch
 
@@ -60,7 +60,7 @@ def _plan(wrapper: Any, kind: str, width: int, key_heads: int, lengths: Any, tab
 def test_attention_is_that_of_the_host_plan(
     kind: str, width: int, key_heads: int, record_property: Callable[[str, object], None]
 ) -> None:
-    """Also in a graph that was captured for other lengths, with small tiles; how long kernels take is noted."""
+    """Also in a graph captured for other lengths, with small tiles; kernel times are recorded."""
     import torch
     from triton.testing import do_bench
 
@@ -111,7 +111,7 @@ def test_attention_is_that_of_the_host_plan(
 
 
 def _arrays(layout: Any) -> list[tuple[str, int, int]]:
-    """Return the arrays of a plan whose size no length decides: name, place and size."""
+    """Return the arrays of a plan whose size does not depend on lengths: name, place and size."""
     request, _, _, rows, outputs, keys, _ = layout.places
     found = [("outputs", outputs, len(SHORT) + 1), ("keys", keys, 1), ("requests", request, len(SHORT))]
     return [*found, ("rows", rows, len(SHORT) * layout.width + 1)] if layout.has_queries else found

@@ -1,4 +1,4 @@
-"""Lookups on a GPU: kernels as the definition has them, and texts as without drafts, from graphs."""
+"""Lookups on a GPU: kernels match the definition, and outputs from graphs match those without drafts."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def test_kernels_look_up_what_the_definition_does() -> None:
 
 
 def test_texts_are_those_without_drafts(tmp_path: Path, record_property: Callable[[str, object], None]) -> None:
-    """Prompts that hold an answer twice: at zero steps, held at lookups, by the policy; one at a time and four."""
+    """Prompts contain an answer twice: at zero steps, held at lookups, by the policy; one and four at once."""
     with serving(tmp_path / "lookups.log", tiny_pair(tmp_path, "fa3"), "fa3", CONFIG) as client:
         client.force_steps(0)
         written = answers(client, [Case(f"{start} the", max_new_tokens=120) for start in STARTS], 4)

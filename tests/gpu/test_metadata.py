@@ -1,4 +1,4 @@
-"""What fa3 is told of lengths and page tables is what SGLang tells it, by kernels that run on a device."""
+"""fa3 gets the same lengths and page tables as from SGLang, by kernels on a device."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def test_it_tells_what_sglang_tells(check: str) -> None:
 
 
 def test_a_round_is_told_by_fewer_blocks(record_property: Callable[[str, object], None]) -> None:
-    """The same for 64 requests at a context of 131,072 tokens; how long each takes is noted, not asserted."""
+    """Same result for 64 requests at a context of 131,072 tokens; the times are recorded, not asserted."""
     import torch
     from sglang.kernels.ops.attention.metadata import normal_decode_set_metadata
     from triton.testing import do_bench

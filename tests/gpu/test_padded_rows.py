@@ -1,4 +1,4 @@
-"""A graph of a multi-layer draft extend gathers rows that it has, by SGLang's kernel on a device."""
+"""A graph of a multi-layer draft extend only gathers existing rows, by SGLang's kernel on a device."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The plan stream on a GPU: it serves, and changes no token."""
+"""The plan stream on a GPU: it serves and changes no token."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ STARTS = ("In", "def", "On", "class", "By", "import", "a", "If")
 
 
 def outputs(client: Client) -> dict[str, Any]:
-    """Return what requests answer at every depth held, and while the depth rotates, eight at a time."""
+    """Return the answers at every held depth, and while the depth rotates, eight requests at a time."""
     cases = [Case(f"{start} the", max_new_tokens=96) for start in STARTS]
     found: dict[str, Any] = {}
     for steps in TIERS:
@@ -42,5 +42,5 @@ def test_the_plan_stream_changes_no_token(backend: str, tmp_path: Path) -> None:
         assert found["on"][steps] == found["off"][steps], f"{steps} steps"
     for name in VARIANTS:
         switched: list[Output] = found[name]["switching"]
-        # bf16 ties may fall differently at another width, and which round runs at which depth is a matter of time.
+        # bf16 ties may differ at another width, and which round runs at which depth depends on timing.
         assert [output.completion_tokens for output in switched] == [96] * len(switched)

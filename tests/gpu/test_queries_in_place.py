@@ -1,4 +1,4 @@
-"""Queries read as rows with gaps between them: the same bits as from a copy, and a kernel a layer less."""
+"""Queries read as rows with gaps between them: the same bits as from a copy, and one kernel less per layer."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.gpu.test_verify_schedule import HEAD_DIM, HEADS, KV_HEADS, problem, s
 
 
 def with_gaps(q: Any) -> Any:
-    """Return *q*, [tokens, heads, head size], as a layer's projection leaves it: beside keys and values."""
+    """Return *q*, [tokens, heads, head size], laid out as by a layer's projection: next to keys and values."""
     import torch
 
     tokens = q.shape[0]
@@ -36,7 +36,7 @@ def test_the_same_bits(batch: int, width: int) -> None:
 
 
 def test_how_long_the_copy_takes(record_property: Callable[[str, object], None]) -> None:
-    """Noted for a round without drafts of 64 requests, not asserted."""
+    """Recorded, not asserted, for a round of 64 requests without drafts."""
     from sgl_kernel.flash_attn import flash_attn_with_kvcache
     from triton.testing import do_bench
 

@@ -26,7 +26,7 @@ def test_metadata(check: str) -> None:
 
 
 class Graph:
-    """A captured attention call of *batch* requests with WIDTH queries each, three layers with one schedule."""
+    """A captured attention call of *batch* requests with WIDTH queries each, three layers sharing a schedule."""
 
     def __init__(self, batch: int, heads: tuple[int, int], longest: int, shared: bool) -> None:
         import torch
@@ -69,7 +69,7 @@ class Graph:
             self._outputs = layers()
 
     def set(self, lengths: list[int]) -> None:
-        """Fill in the query *lengths* of the next replay."""
+        """Set the query *lengths* of the next replay."""
         import torch
 
         ends = [0]
@@ -93,7 +93,7 @@ class Graph:
         return self._outputs[-1].clone()
 
     def wanted(self) -> Any:
-        """Return the same in float32, request by request, by plain matrix products."""
+        """Return the same in float32, per request, by plain matrix products."""
         import torch
 
         starts, keys = self.inputs["cu_seqlens_q"].tolist(), self.inputs["cache_seqlens"].tolist()
@@ -109,7 +109,7 @@ class Graph:
         return torch.cat(rows)
 
     def wrong_rows(self, lengths: list[int]) -> int:
-        """Return how many of the tokens are not what they should be."""
+        """Return how many tokens are wrong."""
         import torch
 
         found, wanted = self.replay(lengths).float(), self.wanted()

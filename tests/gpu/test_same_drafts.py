@@ -1,6 +1,6 @@
-"""Drafts on a GPU are those of stock SGLang: no simulated acceptance, and what the draft reads is not mixed up.
+"""Drafts on a GPU match stock SGLang's: acceptance is not simulated, and the draft's inputs are not mixed up.
 
-On FlashInfer with SGLang's own plans: this package's have smaller tiles of queries, which round otherwise.
+FlashInfer runs with SGLang's own plans: this package's have smaller query tiles, which round differently.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def rounds(found: list[dict[str, Any]]) -> int:
 
 
 def pair(backend: str, folder: Path) -> tuple[str, ...]:
-    """Return the pair that *backend* serves: flashinfer has no kernel for the tiny pair's heads."""
+    """Return the pair for *backend*: flashinfer has no kernel for the tiny pair's heads."""
     return smollm2_pair() if backend == "flashinfer" else tiny_pair(folder, backend)
 
 
@@ -37,13 +37,13 @@ def backend(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture(scope="module")
 def ours(backend: str, tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[int, int], list[dict[str, Any]]]:
-    """What one adaptive server answers at each static depth, one request at a time and all at once."""
+    """Return an adaptive server's answers at each static depth, one request at a time and all at once."""
     folder = tmp_path_factory.mktemp("ours")
     found = {}
     stock_plans = {DEVICE_PLANS.name: "0"}
     with serving(folder / "adaptive.log", pair(backend, folder), backend, TIERS, stock_plans) as client:
         for at_once in (1, len(CASES)):
-            for steps in (*STATIC, *reversed(STATIC)):  # a second turn of each follows other depths
+            for steps in (*STATIC, *reversed(STATIC)):  # the second pass reaches each depth from others
                 client.force_steps(steps)
                 found[steps, at_once] = answers(client, CASES, at_once)
     return found
@@ -60,7 +60,7 @@ def test_accept_lengths_and_outputs_are_those_of_a_stock_server(
             record_property(f"rounds_{at_once}", [rounds(mine), rounds(theirs)])
             same = sum(one["output_ids"] == other["output_ids"] for one, other in zip(mine, theirs, strict=True))
             assert rounds(theirs) < 0.8 * sum(answer["meta_info"]["completion_tokens"] for answer in theirs)
-            # Alone, a request runs the same kernels on the same shapes; in a batch, ties of bf16 may fall otherwise.
+            # Alone, a request runs the same kernels on the same shapes; in a batch, bf16 ties may differ.
             allowed = 0.0 if at_once == 1 else 0.03
             assert abs(rounds(mine) - rounds(theirs)) <= allowed * rounds(theirs)
             assert same >= (1 - 2 * allowed) * len(CASES) - 1e-9

@@ -1,6 +1,6 @@
-"""Rounds that are replayed without SGLang's preparation, by kernels that run on a device.
+"""Rounds replayed without SGLang's preparation, by kernels on a device.
 
-That a server which runs them drafts and answers as a stock one: test_same_drafts.py.
+test_same_drafts.py checks that such a server drafts and answers like a stock one.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""On a GPU a STANDALONE draft catches up after many zero-step rounds at once, and then drafts as before."""
+"""On a GPU, a STANDALONE draft catches up after many zero-step rounds at once, and then drafts as before."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ STEPS, PENDING = 3, 32
 
 @pytest.fixture(scope="module")
 def client(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """A model that drafts for itself: nearly all of its drafts are right, unless keys and values are missing."""
+    """The model drafts for itself: nearly all drafts are correct, unless keys and values are missing."""
     folder = tmp_path_factory.mktemp("standalone")
     pair, config = tiny_pair(folder, "fa3"), folder / "config.json"
     config.write_text(json.dumps({"throughput": {"candidate_steps": [0, 1, STEPS]}}))
@@ -61,7 +61,7 @@ def adaptive(client: Client) -> dict[str, Any]:
 
 
 def accepted_a_round(before: dict[str, Any], after: dict[str, Any]) -> float:
-    """Return the drafts accepted in a round of STEPS, of all requests together."""
+    """Return the accepted drafts per round of STEPS steps, over all requests together."""
     accepted, rounds = (
         after[what].get(str(STEPS), 0) - before[what].get(str(STEPS), 0)
         for what in ("accepted_by_tier", "rounds_by_tier")

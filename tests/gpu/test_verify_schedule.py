@@ -1,4 +1,4 @@
-"""A verify pass whose layers share one tile schedule: the same bits as with a schedule a layer, in CUDA graphs too."""
+"""A verify pass whose layers share one tile schedule: the same bits as with one per layer, also in CUDA graphs."""
 
 from __future__ import annotations
 

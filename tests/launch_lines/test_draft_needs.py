@@ -1,4 +1,4 @@
-"""A line that cannot start with its way of speculating is a problem, with what to write."""
+"""A line that cannot start with its kind of speculation is reported as a problem, with the fix."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ALGORITHM, DRAFT, TREE = "--speculative-algorithm", "--speculative-draft-model-p
 HOT = "object has no attribute 'hot_token_id'"
 ADD_DRAFT = "add --speculative-draft-model-path DRAFT"
 NO_DP = "support dp attention" if IS_OLDER else "requires --enable-dp-lm-head"
-"""What DFLASH is told."""
+"""SGLang's message for DFLASH."""
 ATTENTION_DP = ("--tp-size", "2", "--dp-size", "2", "--enable-dp-attention")
 
 
@@ -34,7 +34,7 @@ def _launcher() -> Iterator[None]:
 
 
 def model(name: str) -> str:
-    """Return the folder of a stand-in's configuration."""
+    """Return the folder of a model's stub configuration."""
     return str(HERE / "configs" / name)
 
 
@@ -67,7 +67,7 @@ CANNOT_START: list[tuple[str, list[str], list[str]]] = [
     ("target", "more", "told"), CANNOT_START, ids=[" ".join([target, *more[1:2]]) for target, more, _ in CANNOT_START]
 )
 def test_what_is_missing_is_named(target: str, more: list[str], told: list[str]) -> None:
-    """With the adaptive flag and without."""
+    """With the adaptive flag and without it."""
     for adaptive in (True, False):
         refused = asked(model(target), *more, adaptive=adaptive).get("refused")
         assert refused is not None and all(words in refused for words in told)
@@ -124,7 +124,7 @@ def test_a_head_of_a_block_draft_whose_width_is_fixed_is_named(
 
 
 def test_steps_on_the_line_say_nothing_about_a_block() -> None:
-    """SGLang sets them to 1, whatever they are; for other drafts they have to be a candidate."""
+    """SGLang sets them to 1 for a block; for other drafts they must be a candidate."""
     found = asked(model("llama"), ALGORITHM, "DFLASH", DRAFT, model("dflash"), "--speculative-num-steps", "4")
     assert "refused" not in found and found["reason"] is None
 
@@ -143,7 +143,7 @@ def test_what_starts_and_is_wasteful_is_hinted_at(more: list[str], told: str) ->
 
 
 def test_contexts_beyond_what_the_draft_was_trained_on_are_told(tmp_path: Path) -> None:
-    """By the draft's own configuration, or by the server's; and not where a window is asked for."""
+    """Also by the draft's own configuration or the server's; not if the line requests a window."""
 
     def told(draft: dict[str, Any], config: dict[str, Any], *more: str) -> str | None:
         folder, file = tmp_path / "draft", tmp_path / "adaptive.json"

@@ -1,4 +1,4 @@
-"""Every published launch line has the verdict that is expected of it, from the doctor's own code."""
+"""Every published launch line gets the expected verdict from the doctor's own code."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ STOPPED_BY = {
     "lora": "LoRA",
     "pd_prefill": "a prefill server drafts nothing",
 }
-"""What each kind of setup, as the collection labels it, must be stopped by; a line of several kinds by one of them."""
+"""What each kind of setup, as labeled in the collection, must be stopped by; a line of several kinds by one of them."""
 LEARNS = "docs-dspark-qwen3-14b-compact"
 LOCAL_CONTROL = "--enable-dp-attention-local-control-broadcast"
 
@@ -49,7 +49,7 @@ def test_every_line_has_an_expected_verdict() -> None:
 
 @pytest.mark.parametrize("name", LINES)
 def test_verdict_fits_the_labels_of_the_collection(name: str) -> None:
-    """The labels were made by reading the lines, before there was a verdict."""
+    """The labels come from reading the lines, before there was a verdict."""
     kinds, found = set(LINES[name]["kinds"]), expected()[name]
     reasons = [words for kind, words in STOPPED_BY.items() if kind in kinds]
     if kinds >= {"dp_attention", "multi_layer_mtp"}:
@@ -77,7 +77,7 @@ def test_a_line_that_does_not_adapt_gets_advice(name: str) -> None:
 
 
 def test_no_line_drafts_with_the_target_by_mistake() -> None:
-    # A smaller model's stand-in is the target's, where that drafts.
+    # A smaller model's stub is the target's, if that drafts.
     others = {name: line for name, line in LINES.items() if line["algorithm"] != "STANDALONE"}
     assert not [name for name, line in others.items() if launched(line)["hint"] is not None]
 

@@ -28,29 +28,29 @@ _TOPK = "--speculative-eagle-topk"
 
 
 def lines() -> list[dict[str, Any]]:
-    """Return the collected lines; README.md says where they are from and what their keys mean."""
+    """Return the collected lines; README.md gives their sources and explains their keys."""
     found: list[dict[str, Any]] = _read("launch_lines.json")["lines"]
     return found
 
 
 def expected() -> dict[str, dict[str, Any]]:
-    """Return the verdict that each line must have, by its name."""
+    """Return each line's required verdict, by name."""
     found: dict[str, dict[str, Any]] = _read("expected.json")
     return found
 
 
 def preset(line: dict[str, Any]) -> str:
-    """Return the stem of the configuration in configs/ that fits the model of *line*, or its algorithm."""
+    """Return the stem of the configuration in configs/ for the model of *line*, or its algorithm."""
     if line["algorithm"] == "DFLASH":
         return "throughput"
     return str(_models()["targets"][line["model"]]["preset"])
 
 
 def to_try(line: dict[str, Any]) -> tuple[list[str], dict[str, str | None]]:
-    """Return the arguments of *line* with its preset added, and the flags that changed for it, None for those left out.
+    """Return the arguments of *line* with its preset added, and the changed flags, None for removed ones.
 
-    A launch depth that the preset does not list would end the launch. A tree needs one all the same, and gets the next
-    below it. Model paths become configuration folders.
+    A launch depth that the preset does not list would end the launch, so it is left out. A tree still needs one and
+    gets the next lower listed depth. Model paths become configuration folders.
     """
     models = _models()
     target = HERE / "configs" / models["targets"][line["model"]]["configuration"]
@@ -77,7 +77,7 @@ def to_try(line: dict[str, Any]) -> tuple[list[str], dict[str, str | None]]:
 
 
 def launched(line: dict[str, Any]) -> dict[str, Any]:
-    """Return what the doctor finds about *line*, which is looked at once."""
+    """Return what the doctor finds about *line*; cached."""
     if line["name"] not in _launched:
         with patch.dict(os.environ, line["env"]):
             _launched[line["name"]] = checkup.launch(to_try(line)[0])
@@ -88,7 +88,7 @@ _launched: dict[str, dict[str, Any]] = {}
 
 
 def verdict(line: dict[str, Any]) -> dict[str, Any]:
-    """Return the verdict on *line*, its reason, what is left out, and what to write differently."""
+    """Return the verdict on *line*, its reason, the omitted flags, and the suggested changes."""
     found, changed = launched(line), to_try(line)[1]
     changes: dict[str, Any] = {"renamed": {change["flag"]: change["write"] for change in found["renamed"]}}
     changes["leave_out"] = [flag for flag, instead in changed.items() if instead is None]
@@ -103,9 +103,9 @@ def verdict(line: dict[str, Any]) -> dict[str, Any]:
 
 @contextmanager
 def launcher() -> Iterator[None]:
-    """Let SGLang's command line go through the package's door, as in a process that loaded its plugins.
+    """Route SGLang's command line through the package, as in a process that loaded its plugins.
 
-    Whether the installed SGLang fits is looked up once, and not for each of 200 lines.
+    The check of the installed SGLang runs once instead of for each of 200 lines.
     """
     from sglang.srt.server_args import ServerArgs
 
@@ -123,7 +123,7 @@ def launcher() -> Iterator[None]:
 
 
 def flags(argv: list[str]) -> Iterator[tuple[str, list[str]]]:
-    """Yield each flag of *argv* with its values; ``--flag=value`` is taken apart, a value without a flag left out."""
+    """Yield each flag of *argv* with its values; split ``--flag=value``, and skip values without a flag."""
     flag, values = None, []
     for word in argv:
         if not word.startswith("--"):

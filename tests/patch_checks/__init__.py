@@ -1,8 +1,8 @@
-"""What the patches repair, stated on SGLang's own objects.
+"""The repairs of the patches, checked on SGLang's own objects.
 
-``TRITON_INTERPRET=1 python -m tests.patch_checks`` prints one JSON object, ``{"name of the check": null when it holds,
-else why not}``; run it with stock SGLang and with a patched copy first on PYTHONPATH. Models, KV pools and sockets are
-left out; whatever decides, counts or reports is the real code.
+``TRITON_INTERPRET=1 python -m tests.patch_checks`` prints one JSON object, ``{"name of the check": null if it passes,
+else the reason}``; run it with stock SGLang and with a patched copy first on PYTHONPATH. There are no models, KV pools
+or sockets; all code that decides, counts or reports is real.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Run every check and print what came out."""
+"""Run every check and print the results."""
 
 from __future__ import annotations
 
@@ -13,12 +13,11 @@ from tests.patch_checks import KEPT, REPAIRED
 
 
 def main() -> None:
-    """Print one JSON object."""
     import sglang
 
     for name in start.MODULES:
         importlib.import_module(name)
-    gc.freeze()  # the checks that capture would go through all of this, two seconds each time
+    gc.freeze()  # the capturing checks would otherwise scan all of this, two seconds each time
 
     where = {"sglang": str(Path(sglang.__file__).parent)}
     print(json.dumps({**where, **checks.run({**REPAIRED, **KEPT})}))

@@ -1,4 +1,4 @@
-"""0015: What the graph of the draft's extend fills in itself is not filled in before it as well."""
+"""0015: Metadata that the graph of the draft's extend fills in itself is not filled in before it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def a_graph_that_does_not_is_prepared() -> None:
 
 
 def replayed(in_graph: bool) -> list[str]:
-    """Return what SGLang's runner does in order to replay an extend of REQUESTS requests."""
+    """Return the steps of SGLang's runner to replay an extend of REQUESTS requests."""
     from sglang.srt.layers.attention.base_attn_backend import SharedReadEnds
     from sglang.srt.model_executor.forward_batch_info import ForwardMode
     from sglang.srt.speculative.eagle_draft_extend_cuda_graph_runner import EAGLEDraftExtendCudaGraphRunner

@@ -14,7 +14,7 @@ def late_round_of_another_tier_feeds_nothing() -> None:
         verify(processor, [request()], steps=3, correct=0)  # next is 1 step
         assert slot.current_steps == 1, f"the slot stayed at {slot.current_steps} steps"
         before = (slot.ema_accept_len, slot._batch_count)
-        verify(processor, [request()], steps=3, correct=3)  # was launched before the switch
+        verify(processor, [request()], steps=3, correct=3)  # launched before the switch
         assert (slot.ema_accept_len, slot._batch_count) == before, "a 3-step round was credited to the 1-step tier"
 
 
@@ -43,7 +43,7 @@ def results_do_not_switch_the_live_state() -> None:
 
 @repaired
 def easy_text_leaves_zero_steps_although_results_come_late() -> None:
-    """With overlap a round is launched before the result of the one before it is in."""
+    """With overlap, a round is launched before the previous round's result arrives."""
     config, depths = {**LADDER, "1": {"candidate_steps": [0, 1, 3]}}, list[int]()
     with published():
         worker = adaptive_worker(config, launch_steps=0)

@@ -1,4 +1,4 @@
-"""0023: A text ends at the first end in the tokens of a round."""
+"""0023: A text ends at the first end within a round's tokens."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ END = ord("$")
 
 
 def _written(text: str, *stops: str, at_once: int = 0) -> str:
-    """Return what is left of *text*, of which every *at_once* letters come in one round, all of them for 0."""
+    """Return what is kept of *text* when each round brings *at_once* letters, or all of them for 0."""
     from sglang.srt.managers.schedule_batch import Req
     from sglang.srt.sampling.sampling_params import SamplingParams
 

@@ -1,4 +1,4 @@
-"""0014: Garbage while the graphs of the tiers are captured."""
+"""0014: Garbage collection while the graphs of the tiers are captured."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ TARGET = ("attn_backend", "decode_cuda_graph_runner")
 
 @contextlib.contextmanager
 def thawed() -> Iterator[None]:
-    """As in a server: the process of the checks has frozen what it imported.
+    """Undo the check process's own freeze of its imports, as in a server.
 
-    What is frozen is looked at, not what is collected: going through all that was imported takes half a second a time.
+    The checks look at what is frozen, not at what is collected: scanning all imports takes half a second each time.
     """
     gc.unfreeze()
     try:
@@ -38,7 +38,7 @@ def thawed() -> Iterator[None]:
 @repaired
 @thawed()
 def the_heap_is_frozen_once_for_all_tiers() -> None:
-    """Between two tiers, and after a kind of graph of one of them."""
+    """Checked between two tiers, and after one kind of graph of a tier."""
     from sglang.srt.model_executor.runner.base_cuda_graph_runner import freeze_gc
     from sglang.srt.speculative import eagle_worker_v2
 
@@ -70,7 +70,6 @@ def the_heap_is_frozen_once_for_all_tiers() -> None:
 @kept
 @thawed()
 def a_capture_of_its_own_freezes_and_thaws() -> None:
-    """As without tiers."""
     from sglang.srt.model_executor.runner.base_cuda_graph_runner import freeze_gc
 
     with freeze_gc(False):

@@ -1,4 +1,4 @@
-"""0010: CUDA graphs of a tier for its batch sizes only."""
+"""0010: CUDA graphs of a tier only for its batch sizes."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def the_controller_is_told_what_was_captured() -> None:
 
 
 def captured_by(steps: int, width: int, sizes: list[int] | None) -> list[list[int]]:
-    """Build a tier with SGLang's own code; return what its target graph runner would capture."""
+    """Build a tier with SGLang's own code; return the sizes that its target graph runner would capture."""
     from sglang.srt.model_executor.runner.base_cuda_graph_runner import get_batch_sizes_to_capture
     from sglang.srt.runtime_context import get_exec
     from sglang.srt.speculative import eagle_worker_v2
@@ -87,7 +87,7 @@ def on_a_gpu() -> AbstractContextManager[Any]:
 
 @contextmanager
 def no_contexts() -> Iterator[None]:
-    """Leave out the draft's parallel groups, which need a launched server."""
+    """Skip the draft's parallel groups, which need a launched server."""
     from sglang.srt.speculative import eagle_worker_v2
 
     names = ("draft_tp_context", "speculative_moe_backend_context", "speculative_moe_a2a_backend_context")

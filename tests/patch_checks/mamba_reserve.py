@@ -1,4 +1,4 @@
-"""0016: Memory of a hybrid model's verify states for the widest tier."""
+"""0016: Memory for a hybrid model's verify states at the widest tier."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from tests.patch_checks.parts import THREE_TIERS, published, written
 from tests.patch_checks.registry import kept, repaired
 
 STATE_BYTES, LAYERS = 48 << 20, 4
-"""Of one request's state in all layers, as a hybrid of 30B has it."""
+"""Of one request's state in all layers, as in a 30B hybrid model."""
 REQUESTS, GIBIBYTES = 48, 60.0
 WAYS: tuple[dict[str, Any], ...] = (
     {"max_mamba_cache_size": 200},
     {"max_mamba_cache_size": None, "disable_radix_cache": True},
     {"max_mamba_cache_size": None, "disable_radix_cache": False},
 )
-"""A number of slots as given, as many as requests may run, and as many as fit."""
+"""A given number of slots, as many as requests may run, and as many as fit."""
 
 
 @repaired
@@ -41,7 +41,7 @@ def the_number_of_slots_outlives_the_pricing() -> None:
 
 
 def priced(launch_steps: int, **resolved: Any) -> tuple[float, int]:
-    """Return the GiB that SGLang leaves for the KV cache, and the slots of states that it decides on."""
+    """Return the GiB that SGLang leaves for the KV cache, and its number of state slots."""
     from sglang.srt.mem_cache.kv_cache_configurator import KVCacheConfigurator
     from sglang.srt.runtime_context import get_schedule
     from sglang.srt.speculative.spec_info import SpeculativeAlgorithm

@@ -1,4 +1,4 @@
-"""0017: The states that a Mamba2 verify writes, where the commit reads them, in rounds below the most draft tokens."""
+"""0017: A Mamba2 verify writes its states where the commit reads them, also below the maximum draft tokens."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def the_widest_round_writes_each_requests_states_in_its_own_rows() -> None:
 
 
 def _check(tokens: int) -> None:
-    """Compare a round of all requests with the same requests one by one, each in a buffer of its own."""
+    """Compare a round of all requests with the same requests one by one, each in its own buffer."""
     import torch
 
     together = states(tokens, range(REQUESTS))

@@ -1,4 +1,4 @@
-"""0018: Pending tokens of running requests with a grammar are accepted before a mixed batch masks the next ones."""
+"""0018: A mixed batch masks only after running requests' pending grammar tokens were accepted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""0022: NGRAM's corpus has the prompts of requests."""
+"""0022: NGRAM's corpus includes the prompts of requests."""
 
 from __future__ import annotations
 

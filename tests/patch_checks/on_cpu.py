@@ -28,7 +28,7 @@ def a_tier_on_cpu_gets_no_cuda_graph() -> None:
 
 
 def buildable(worker: Any) -> Any:
-    """Give *worker* what building a tier touches besides graphs; nothing in it computes."""
+    """Give *worker* everything that building a tier needs except graphs; nothing in it computes."""
     from sglang.srt.speculative.spec_utils import draft_tp_context
 
     draft, target = worker._draft_worker, worker._target_worker

@@ -1,4 +1,4 @@
-"""0002: The override log, and what a switch writes to the log."""
+"""0002: The override log, and what a switch logs."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def another_source_in_between_keeps_its_place_in_the_override_log() -> None:
 
 
 def switch_to_and_fro(worker: Any, times: int) -> None:
-    """Switch between the worker's two tiers, *times* times in all."""
+    """Switch between the worker's two tiers, *times* times in total."""
     states = worker.adaptive_controller._states
     low, high = sorted(states)
     for _ in range(times):

@@ -1,4 +1,4 @@
-"""Pieces of SGLang to check on: real classes, without models, KV pools and sockets."""
+"""SGLang's real classes for the checks, without models, KV pools and sockets."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ THREE_TIERS = {"1": {"candidate_steps": [1, 3, 7]}}
 
 @contextmanager
 def published(**resolved: Any) -> Iterator[None]:
-    """Publish a configuration as a scheduler does; *resolved* are ServerArgs fields."""
+    """Publish a configuration like a scheduler; *resolved* are ServerArgs fields."""
     from sglang.srt.runtime_context import get_context
 
     adaptive = {"speculative_algorithm": "EAGLE3", "speculative_adaptive": True, "speculative_eagle_topk": 1}
@@ -31,7 +31,7 @@ def published(**resolved: Any) -> Iterator[None]:
 
 @contextmanager
 def written(config: Any) -> Iterator[str]:
-    """Yield the path of a file with *config*, a JSON value or the text itself."""
+    """Yield the path of a file with *config*, a JSON value or literal text."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "adaptive.json"
         path.write_text(config if isinstance(config, str) else json.dumps(config))
@@ -82,7 +82,7 @@ def metrics_reporter(worker: Any) -> Any:
 
 
 def result_processor(worker: Any) -> Any:
-    """Return the scheduler's processor of results, bound to *worker*."""
+    """Return the scheduler's result processor, bound to *worker*."""
     from sglang.srt.managers.scheduler_components.batch_result_processor import SchedulerBatchResultProcessor
 
     unused = {field.name: None for field in fields(SchedulerBatchResultProcessor)}
@@ -141,7 +141,7 @@ def logged(level: int = logging.INFO) -> Iterator[list[str]]:
 
 @contextmanager
 def rank_zero() -> Iterator[None]:
-    """A process group of one, as SGLang's log lines a rank need it."""
+    """Set up a process group of one, which SGLang's rank-0 log lines need."""
     import torch.distributed as dist
     from sglang.srt.runtime_context import get_parallel
 
@@ -154,7 +154,7 @@ def rank_zero() -> Iterator[None]:
 
 
 def over_the_wire(message: Any) -> Any:
-    """Return *message* as another of SGLang's processes receives it."""
+    """Return *message* as another of SGLang's processes would receive it."""
     import zmq
     from sglang.srt.managers.io_struct import sock_recv, sock_send
 

@@ -1,4 +1,4 @@
-"""0008: The question that the plan stream asks after a draft."""
+"""0008: The plan stream's question after a draft."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def a_tree_on_fa3_and_flashinfer_has_no_answer() -> None:
 
 
 def backends() -> tuple[type, ...]:
-    """Return the classes; without a GPU, fa3's module lacks one kernel that it names and nothing here calls."""
+    """Return the classes; without a GPU, fa3's module lacks a kernel that it names but that nothing here calls."""
     import sgl_kernel
 
     if not hasattr(sgl_kernel, "merge_state_v2"):
@@ -33,7 +33,7 @@ def backends() -> tuple[type, ...]:
 
 
 def answers(backend: Any, topk: int) -> bool:
-    """Ask as run_eagle_verify does, with a verify of *topk* branches; whether there is an answer."""
+    """Ask like run_eagle_verify, with a verify of *topk* branches; return whether there is an answer."""
     from sglang.srt.speculative.eagle_info import EagleVerifyInput
 
     verify = EagleVerifyInput.create_idle_input(topk=topk, spec_steps=3, num_verify_tokens=4, device="cpu")

@@ -1,4 +1,4 @@
-"""0003: Accept rates over the drafts that were proposed."""
+"""0003: Accept rates over the proposed drafts."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def static_speculation_reports_as_before() -> None:
         worker = SimpleNamespace(on_verify_complete_cpu=lambda *args, **kwargs: None)
         processor = result_processor(worker)
         req = request()
-        # Some algorithms put another width than the published one into their results.
+        # Some algorithms report a width other than the published one in their results.
         verify(processor, [req], steps=2, correct=2)
         verify(processor, [req], steps=2, correct=1)
         info = meta_info(req, completion_tokens=5, speculative_adaptive=False)
@@ -72,7 +72,7 @@ def static_speculation_reports_as_before() -> None:
 
 
 def meta_info(req: Any, completion_tokens: int, **launched: Any) -> dict[str, Any]:
-    """Return what a response says, after every process that the counts pass through; *launched*: as published."""
+    """Return a response's meta info after every process that its counts pass through; *launched*: as published."""
     from sglang.srt.managers.detokenizer_manager import DetokenizerManager
     from sglang.srt.managers.multi_tokenizer_mixin import _handle_output_by_index
     from sglang.srt.managers.schedule_batch import FINISH_LENGTH
@@ -102,7 +102,7 @@ def meta_info(req: Any, completion_tokens: int, **launched: Any) -> dict[str, An
     detokenizer._decode_batch_token_id_output = lambda recv_obj: [""]
     text = _handle_output_by_index(detokenizer.handle_batch_token_id_out(received), 0)
     info: dict[str, Any] = {}
-    with published(**launched):  # the tokenizer process has a configuration of its own, which no switch reaches
+    with published(**launched):  # the tokenizer process has its own configuration, which no switch reaches
         TokenizerManager._calculate_spec_decoding_metrics(object.__new__(TokenizerManager), info, text, 0)
     return info
 

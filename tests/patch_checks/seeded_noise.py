@@ -1,4 +1,4 @@
-"""0021: A seed's noise goes by tokens, whatever the batch needs, and beside min_p."""
+"""0021: A seed's noise depends on tokens, whatever else the batch needs, also with min_p."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def _probabilities() -> torch.Tensor:
 
 
 def _drawn(min_p: float | None = None) -> torch.Tensor:
-    """Return the tokens of sorted rows of which nothing but what *min_p* forbids is left out."""
+    """Return the tokens drawn from sorted rows, excluding only what *min_p* forbids."""
     from sglang.srt.layers import sampler
 
     rows = torch.arange(ROWS)

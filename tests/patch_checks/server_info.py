@@ -100,7 +100,7 @@ def another_key_is_updated() -> None:
 
 
 def state_controller(worker: Any) -> Any:
-    """Return the scheduler's controller of internal state; parts of the state that need a model are left out."""
+    """Return the scheduler's controller of internal state, without the parts of the state that need a model."""
     from sglang.srt.managers.scheduler_components.internal_state import SchedulerInternalStateController
     from sglang.srt.speculative.spec_info import SpeculativeAlgorithm
 
@@ -118,7 +118,7 @@ def state_controller(worker: Any) -> Any:
 
 
 def internal_state(worker: Any) -> dict[str, Any]:
-    """Return the scheduler's part of /server_info, after its way through the wire format."""
+    """Return the scheduler's part of /server_info after a trip through the wire format."""
     from sglang.srt.managers.io_struct import GetInternalStateReq
 
     reply = state_controller(worker).get_internal_state(GetInternalStateReq())
@@ -126,7 +126,7 @@ def internal_state(worker: Any) -> dict[str, Any]:
 
 
 def posted(worker: Any, values: dict[str, Any]) -> tuple[int, Any]:
-    """POST *values* to SGLang's application, whose tokenizer manager asks *worker*'s scheduler; code and answer."""
+    """POST *values* to SGLang's application, backed by *worker*'s scheduler; return code and answer."""
     from fastapi.testclient import TestClient
     from sglang.srt.entrypoints import http_server
     from sglang.srt.managers.tokenizer_manager import TokenizerManager

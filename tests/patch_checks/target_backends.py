@@ -1,4 +1,4 @@
-"""0012: What the target's attention backend of a tier carries."""
+"""0012: What a tier's attention backend of the target carries."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""0019: The parts of a tier that are the target's are built outside the draft's scope."""
+"""0019: A tier's target parts are built outside the draft's scope."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def the_drafts_parts_of_a_tier_are_built_in_its_scope() -> None:
 
 
 def scopes() -> dict[str, bool]:
-    """Start a worker whose controller builds one tier; return for each part whether the draft's scope was entered."""
+    """Let a worker's controller build one tier; return for each part whether it was in the draft's scope."""
     from sglang.srt.runtime_context import get_flags
     from sglang.srt.speculative import eagle_worker_v2
 

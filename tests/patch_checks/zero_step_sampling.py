@@ -18,7 +18,7 @@ VOCABULARY, PROMPT = 50, 7
 
 @repaired
 def a_sampled_batch_may_run_at_zero_steps() -> None:
-    """One token a request, from the target's distribution, through SGLang's verify and the real sampling kernel."""
+    """One token per request from the target's distribution, by SGLang's verify and the real sampling kernel."""
     import torch
 
     wanted = [3, 41, 17]
@@ -35,7 +35,7 @@ def a_sampled_batch_may_run_at_zero_steps() -> None:
 
 
 def sampled(logits: Any) -> Any:
-    """Return what eagle_sample makes of *logits*, (requests, vocabulary), after a round without drafts."""
+    """Return the output of eagle_sample for *logits*, (requests, vocabulary), after a round without drafts."""
     import sgl_kernel
     import torch
     from sglang.srt.model_executor.forward_batch_info import ForwardMode
@@ -62,14 +62,14 @@ def sampled(logits: Any) -> Any:
         worker._target_worker.model_config = SimpleNamespace(vocab_size=VOCABULARY)
         verify_input = worker._build_trivial_verify_input(batch)
         stack.enter_context(mock.patch.multiple(eagle_utils, _is_cpu=False, sampling_softmax=softmax))
-        # SGLang 0.5.22 imports them whether a request needs them or not.
+        # SGLang 0.5.22 imports them even if no request needs them.
         unused = dict.fromkeys(("top_k_renorm_prob", "top_p_renorm_prob"))
         stack.enter_context(mock.patch.dict(vars(sgl_kernel), unused))
         return eagle_utils.eagle_sample(verify_input, batch, SimpleNamespace(next_token_logits=logits.clone()))
 
 
 def sampling_info(requests: int) -> Any:
-    """Every request sampled at temperature 1, with nothing that bends the logits."""
+    """Return sampling info with temperature 1 for every request and nothing that modifies the logits."""
     import torch
 
     absent = ("acc_additive_penalties", "acc_scaling_penalties", "logit_bias", "sampling_seed")
@@ -78,7 +78,7 @@ def sampling_info(requests: int) -> Any:
 
 
 def softmax(logits: Any, temperatures: Any) -> Any:
-    """SGLang's softmax of sampling, instead of a kernel that has no CPU form."""
+    """Return the sampling softmax; SGLang's kernel has no CPU form."""
     import torch
 
     return torch.softmax(logits / temperatures, dim=-1)

@@ -1,4 +1,4 @@
-"""The short form of the campaign: a small unit of the stages that start no server."""
+"""The short form of the campaign: a small unit of each stage that starts no server."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.campaign.stages import STEPPED
 
 
 def forked(command: list[str], **_: Any) -> subprocess.CompletedProcess[str]:
-    """Run a module as a fork of a process that has imported SGLang."""
+    """Run a module in a fork of a process that has imported SGLang."""
     outcome = launch_lab.shared().launch(command[2:])
     return subprocess.CompletedProcess(command, outcome.code, outcome.output, outcome.output)
 

@@ -1,4 +1,4 @@
-"""The end of a context and of the KV cache: what the launch line serves with fixed steps is served, as without them."""
+"""The end of a context and of the KV cache: adaptive steps serve what the launch line serves with fixed steps."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.engine.capacity_steps import CONTEXT, DEPTHS, SETUPS
 
 @pytest.fixture(scope="module")
 def without_speculation(stepped: Callable[..., Any]) -> dict[str, Any]:
-    """What each run was sent by a server that does not speculate."""
+    """Return the outputs of each run without speculation."""
     return {run["name"]: run["outputs"] for run in stepped("capacity_steps", "none")}
 
 
@@ -20,12 +20,12 @@ def without_speculation(stepped: Callable[..., Any]) -> dict[str, Any]:
 def test_text_at_the_end_is_that_without_speculation(
     setup: str, stepped: Callable[..., Any], without_speculation: dict[str, Any]
 ) -> None:
-    """Held at the most steps, and at others in turn, in both loops; the runs check slots and rows themselves."""
+    """Forced to the most steps, and to others in turn, in both loops; the runs check slots and rows themselves."""
     found = stepped("capacity_steps", setup)
     for run in found:
         assert run["outputs"] == without_speculation[run["name"]], run["name"]
         assert run["lost"] == 0
-        # The last position stays free for a round that may follow before the last one's end is known.
+        # The last position stays free for a round that may start before the last one's end is known.
         assert max(position for _, position in run["rounds"]) <= CONTEXT - 2
         assert bool(run["mixed"]) == (setup == "mixed")
     steps = {steps for run in found for steps, _ in run["rounds"]}

@@ -1,4 +1,4 @@
-"""The doctor's examples, and launch lines that it is asked about, answered by SGLang itself; no server is started."""
+"""The doctor's examples and questions about launch lines, answered by SGLang itself; no server starts."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.engine
 
 @pytest.fixture
 def asked(lab: LaunchLab, checkout: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """The doctor's questions go to forks of one process, which imports SGLang once."""
+    """Send the doctor's questions to forks of one process, which imports SGLang once."""
 
     def run(module: list[str], variables: dict[str, str]) -> subprocess.CompletedProcess[str]:
         outcome = lab.launch(module)
@@ -41,7 +41,7 @@ def test_example_of_the_doctor(words: list[str], asked: None, capsys: pytest.Cap
 
 
 def cpu_line(*more: str) -> list[str]:
-    """A launch line of the CPU engine that asks for adaptive speculation, and *more*."""
+    """Return a launch line of the CPU engine that requests adaptive speculation, and *more*."""
     speculation = ["--speculative-algorithm", "EAGLE3", "--speculative-draft-model-path", str(models.draft_path())]
     config = ["--speculative-adaptive-config", "configs/conservative.json"]
     model = ["--model-path", str(models.target_path())]
@@ -49,7 +49,7 @@ def cpu_line(*more: str) -> list[str]:
 
 
 def test_launch_line_that_would_adapt(checkout: Path) -> None:
-    """As a user asks, with a process of its own for SGLang."""
+    """Like for a user, SGLang runs in a process of its own."""
     words = [*PROGRAM, "doctor", *cpu_line("--speculative-num-steps", "3")]
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")

@@ -1,4 +1,4 @@
-"""`calibrate --dspark`: SGLang's profiler, SGLang's reader and SGLang's planner, with a server that stands in."""
+"""`calibrate --dspark`: SGLang's profiler, SGLang's reader and SGLang's planner, with a fake server."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SIZES = (4, 16)
 
 @pytest.fixture
 def tokenizer(tmp_path: Path) -> Path:
-    """A tokenizer of 4,096 words; the profiler draws its prompts from the middle of it."""
+    """A tokenizer of 4,096 words; the profiler draws its prompts from the middle of the vocabulary."""
     words = {f"w{index}": index for index in range(4096)}
     folder = tmp_path / "tokenizer"
     PreTrainedTokenizerFast(tokenizer_object=Tokenizer(WordLevel(words, unk_token="w0"))).save_pretrained(folder)
@@ -56,7 +56,7 @@ def calibrate(url: str, output: Path) -> int:
 
 
 def budget(table: object, probability: float) -> int:
-    """Return how many drafts of 16 requests SGLang's planner verifies where each is right with *probability*."""
+    """Return how many drafts of 16 requests SGLang's planner verifies if each is correct with *probability*."""
     from sglang.srt.speculative.dspark_components.dspark_planner import (
         DSparkScheduleConfig,
         compute_verify_token_budget,
@@ -71,8 +71,8 @@ def budget(table: object, probability: float) -> int:
 
 @contextmanager
 def forked(lab: LaunchLab) -> Iterator[None]:
-    """Run SGLang's profiler as a fork that looks at the server every 50 ms instead of every other second."""
-    # It takes the first letter of the variable, which is empty on the CPU engine.
+    """Run SGLang's profiler as a fork that polls the server every 50 ms instead of every two seconds."""
+    # SGLang reads the variable's first letter, but the variable is empty on the CPU engine.
     often = f"""
 import os
 del os.environ["CUDA_VISIBLE_DEVICES"]
@@ -96,7 +96,7 @@ def test_both_tables(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    # Seconds to import, and every process of pytest collects this file.
+    # This import takes seconds, and every pytest process collects this file.
     from sglang.srt.speculative.dspark_components.dspark_sps import (
         build_uninitialized_sps_table,
         load_sps_table_from_path,

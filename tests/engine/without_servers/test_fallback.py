@@ -1,4 +1,4 @@
-"""Servers asked to be adaptive that cannot be: a warning with the reason, and static speculation."""
+"""Servers that are asked to adapt but cannot: a warning with the reason, and static speculation."""
 
 from __future__ import annotations
 

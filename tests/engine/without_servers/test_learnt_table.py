@@ -1,4 +1,4 @@
-"""What DSPARK's planner, SGLang's own classes, makes of the table that is learnt from rounds whose times are known."""
+"""DSPARK's planner, SGLang's own classes, with the table learned from rounds of known duration."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ KEY = ProfileKey("target", "draft", "GPU", 1, 1, "fa3")
 
 
 class Served:
-    """Rounds of a worker with SGLang's planner, on a clock of their own; drafts are right with *confidence*."""
+    """Rounds of a worker with SGLang's planner, on a separate clock; drafts are correct with *confidence*."""
 
     def __init__(self, planner: Any, monkeypatch: pytest.MonkeyPatch, share: Callable[[Any], Any] = lambda own: own,
                  costs: VerifyCosts | None = None, **spec: Any) -> None:  # fmt: skip
@@ -54,12 +54,12 @@ class Served:
         self._draw = random.Random(2)
         self._took: list[tuple[int, float]] = []
         self.tokens: list[int] = []
-        """Of each round: what it paid for, `WHOLE` where everything was verified."""
+        """Of each round: its token count, `WHOLE` where everything was verified."""
         self.budgets: list[tuple[torch.Tensor, int]] = []
-        """Of each round: the confidence, and drafts verified."""
+        """Of each round: the confidence, and the number of verified drafts."""
 
     def seconds(self, requests: int, tokens: int) -> float:
-        """Return what a round takes."""
+        """Return the duration of a round."""
         paid = GRID.padded(requests * WIDTH) if tokens == WHOLE else tokens
         assert paid is not None
         return 0.006 + 0.00003 * requests + self.a_token * paid + (0.0 if tokens == WHOLE else self.planning)
@@ -71,7 +71,7 @@ class Served:
         self.now += 0.3
 
     def rounds(self, count: int, requests: int, confidence: float = 0.6, noise: float = 0.05) -> None:
-        """Run *count* rounds of *requests* as SGLang's scheduler does: a result arrives when the next is launched."""
+        """Run *count* rounds of *requests* like SGLang's scheduler: a result arrives when the next is launched."""
         for _ in range(count):
             sure = torch.tensor([[self._draw.uniform(confidence - 0.3, confidence + 0.3) for _ in range(GAMMA)]
                                  for _ in range(requests)])  # fmt: skip
@@ -110,7 +110,7 @@ class Served:
         self._took.clear()
 
     def rate(self, confidence: torch.Tensor, budget: int) -> float:
-        """Return the tokens that a round is expected to bring for a second of its true time."""
+        """Return the expected tokens of a round per second of its true duration."""
         requests = confidence.shape[0]
         likely = confidence.cumprod(dim=1).flatten().sort(descending=True).values
         paid = GRID.padded(requests + budget)
@@ -120,7 +120,7 @@ class Served:
 
 
 class _Relay:
-    """SGLang's FutureMap, as far as the planner asks it: the confidence of the requests."""
+    """The part of SGLang's FutureMap that the planner asks: the confidence of the requests."""
 
     def __init__(self, confidence: torch.Tensor) -> None:
         self._confidence = confidence
@@ -203,7 +203,7 @@ def test_other_requests_are_planned_from_the_same_times(planner: Any, monkeypatc
         served.rounds(1200, requests)
     served.budgets.clear()
     served.prefill()
-    served.rounds(20, 24, confidence=0.4)  # fewer than a trial waits for
+    served.rounds(20, 24, confidence=0.4)  # fewer than a trial needs
     rates = [(served.rate(sure, budget), sure) for sure, budget in served.budgets]
     assert all(rate > 0.95 * max(served.rate(sure, b) for b in range(24 * GAMMA + 1)) for rate, sure in rates)
 
@@ -216,7 +216,7 @@ def test_it_verifies_everything_where_that_costs_the_same_and_again_when_it_come
     served.rounds(1500, 16)
     assert served.table.snapshot()["why_not"] == TOO_LITTLE
     before, served.a_token = served.table.trials.tried, A_TOKEN
-    served.until(lambda: served.table.snapshot()["budget_is_on"], 8000)  # verify passes have become dear
+    served.until(lambda: served.table.snapshot()["budget_is_on"], 8000)  # verify passes are now expensive
     served.rounds(100, 16)
     assert sum(tokens != WHOLE for tokens in served.tokens[-100:]) > 50
     served.a_token = 0.0
@@ -245,7 +245,7 @@ def test_prefills_between_and_lost_results_are_no_times(planner: Any, monkeypatc
     }
     assert found[16, WHOLE] == pytest.approx(served.seconds(16, WHOLE), rel=0.06)
     measured = served.table.costs.rounds
-    served.table.arrived(16)  # of a round that was launched by nobody
+    served.table.arrived(16)  # of a round that was never launched
     served.table.arrived(7)
     served.rounds(3, 16)
     assert measured <= served.table.costs.rounds <= measured + 3
@@ -262,7 +262,7 @@ def test_ranks_that_measure_other_times_decide_alike(planner: Any, monkeypatch: 
     first = Served(planner, monkeypatch, lambda own: (shared.append(own), own)[1])
     of_first = iter(shared)
     other = Served(second, monkeypatch, lambda own: next(of_first))
-    other.planning, other.a_token = 0.002, 0.0001  # its clock says something else
+    other.planning, other.a_token = 0.002, 0.0001  # its clock reads something else
     for requests in (16, 8, 16):
         for _ in range(500):
             first.rounds(1, requests, noise=0.0)
@@ -337,7 +337,7 @@ def test_an_error_of_ours_leaves_the_planner_as_sglang_made_it(
 
 @pytest.fixture
 def worker(planner: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., Any]:
-    """Make workers of ours on one rank, with SGLang's constructor and its rounds left out."""
+    """Return a factory for our workers on one rank, without SGLang's constructor and rounds."""
     from sglang_adaptive.sglang_plugin import current
     from sglang_adaptive.sglang_plugin.start import profiles
     from sglang_adaptive.sglang_plugin.workers import dspark

@@ -21,7 +21,7 @@ def launch(lab: LaunchLab, config: Path | str, *arguments: str, entry: str = "sg
 
 
 def refusal(outcome: Outcome) -> str:
-    """Return the one line of ours; fail unless the launch ended as a refusal does."""
+    """Return the one line of ours; fail unless the launch ended like a refusal."""
     lines = [line for line in outcome.output.splitlines() if line.startswith(OURS)]
     assert outcome.code == 2, outcome.output
     assert "Traceback" not in outcome.output, outcome.output
@@ -30,7 +30,7 @@ def refusal(outcome: Outcome) -> str:
 
 
 SLOT = '"candidate_steps": [1, 3]'
-# One of each kind; tests/unit/policy/test_config.py has them all.
+# One of each kind; tests/unit/policy/test_config.py tests all.
 BAD_FILES = {
     "empty": ("", "the file is empty"),
     "broken": ('{"1": {"candidate_steps": [1,}\n}', "broken JSON at line 1, column 30"),
@@ -109,7 +109,7 @@ def test_changed_sglang_is_refused_by_name(lab: LaunchLab, good: Path, case: str
     assert told in line and f"this package supports {supported()}: " in line
 
 
-@since_the_newest  # an older one lacks what it had to have
+@since_the_newest  # an older one lacks a required part
 def test_release_that_is_not_tested_is_served_and_named(lab: LaunchLab, good: Path) -> None:
     outcome = lab.launch(
         ["sglang.launch_server", "--model-path", NO_MODEL, "--speculative-adaptive-config", str(good)],
@@ -123,4 +123,4 @@ def test_release_that_is_not_tested_is_served_and_named(lab: LaunchLab, good: Pa
 def test_changed_sglang_does_not_concern_a_server_that_is_not_adaptive(lab: LaunchLab, case: str) -> None:
     outcome = lab.launch(["sglang.launch_server", "--model-path", NO_MODEL], before=BREAKAGES[case][0])
     assert OURS not in outcome.output
-    assert NO_MODEL in outcome.output  # it went on to SGLang's own complaint about the model
+    assert NO_MODEL in outcome.output  # it reached SGLang's own complaint about the model

@@ -1,7 +1,7 @@
 """SGLang's scheduler, worker and the shipped pair, stepped round by round: see `stepping`.
 
-Zero steps leave no trace in the drafts: those after a resume are those of a server that ran the draft every round. And
-of rounds beside a prefill no time is taken.
+Zero steps must not affect the drafts: after a resume they match those of a server that ran the draft every round.
+Rounds next to a prefill are not timed.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ Pair = dict[str, Any]
 
 @pytest.fixture(scope="module")
 def found(stepped: Callable[..., Any]) -> dict[str, Any]:
-    """What came of every script."""
+    """The results of every script."""
     return stepped("stepping")
 
 
 @pytest.fixture
 def pairs(found: dict[str, Any]) -> list[Pair]:
-    """What every script did with an extend in every round, and with held rows; see `zero_step_scripts`."""
+    """The results of every script with an extend in every round and with held rows; see `zero_step_scripts`."""
     return found["pairs"]
 
 
 @pytest.fixture
 def sound(pairs: list[Pair]) -> list[Pair]:
-    """The pairs without a fault."""
+    """The pairs without an injected fault."""
     return [pair for pair in pairs if pair["fault"] is None]
 
 
@@ -46,7 +46,7 @@ def test_drafts_and_outputs_are_those_of_an_extend_in_every_round(sound: list[Pa
 
 
 def test_the_host_knows_the_lengths_after_zero_steps_without_a_wait(sound: list[Pair]) -> None:
-    """Also where requests come, leave, are aborted or begin again; with overlap, for nothing is waited for without."""
+    """Also when requests join, leave, are aborted or restart; with overlap, because the other loop always waits."""
     for pair in sound:
         lengths = pair["held"]["lengths"]
         assert lengths["wrong"] == 0 and (lengths["known"] > 0) == ("overlap" in pair["name"]), pair["name"]
@@ -55,7 +55,7 @@ def test_the_host_knows_the_lengths_after_zero_steps_without_a_wait(sound: list[
 
 
 def test_extends_are_as_few_as_promised(sound: list[Pair]) -> None:
-    """Two stretches at zero steps each, each with one more extend for what is left when drafting resumes."""
+    """Each of the two zero-step stretches needs one more extend for the rest when drafting resumes."""
     resumed = [pair for pair in sound if pair["script"].startswith("resume after") and not pair["written"]]
     assert len(resumed) > 4
     for pair in resumed:
@@ -66,7 +66,7 @@ def test_extends_are_as_few_as_promised(sound: list[Pair]) -> None:
 
 
 def test_most_of_what_is_held_can_be_written_alone(sound: list[Pair]) -> None:
-    """Three times of four, or every second; each but the first in the stead of one round less; and before a resume."""
+    """Three of four, or every second; each but the first covers one round less, and one precedes a resume."""
     in_forty = {3: (2 * 4, 2 * 2), 1: (2 * 3, 2 * 3)}
     for pair in sound:
         held = pair["held"]
@@ -79,7 +79,7 @@ def test_most_of_what_is_held_can_be_written_alone(sound: list[Pair]) -> None:
 
 
 def test_shadow_drafts_are_those_of_sglangs_own_extend(sound: list[Pair]) -> None:
-    """The draft's choice is that of SGLang's own extend in every round, and it is held against the text."""
+    """The draft's choice matches SGLang's own extend in every round, and is compared with the text."""
     right = wrong = 0
     for pair in sound:
         held, chosen = pair["held"], {(first, at): token for first, at, token in pair["wanted"]["chosen"]}
@@ -112,17 +112,17 @@ def test_a_request_that_leaves_keeps_from_the_cache_what_it_owes(sound: list[Pai
 
 
 def test_the_cache_keeps_each_token_that_the_draft_has_processed(sound: list[Pair]) -> None:
-    """It never keeps a text's last token: its keys are pairs, and the draft's row of a token takes in the next one."""
+    """It never keeps a text's last token: keys are pairs, and the draft's row of a token includes the next one."""
     ends = [pair for pair in sound if pair["script"] == "second turn" and not pair["written"]]
     assert len(ends) == 2  # in both loops
     for pair in ends:
-        rounds = len(pair["held"]["outputs"]["a"]) - 1  # the first token is the prefill's
+        rounds = len(pair["held"]["outputs"]["a"]) - 1  # the first token comes from the prefill
         pending = rounds % pair["every"]
         assert pair["wanted"]["cached"]["b"] - pair["held"]["cached"]["b"] == pending - 1 > 0, pair["name"]
 
 
 def test_a_request_that_leaves_early_keeps_its_prompt_in_the_cache(sound: list[Pair]) -> None:
-    """Where the draft has seen no token of the answer: SGLang asserts that the cache keeps what it protects."""
+    """The draft has seen no token of the answer: SGLang asserts that the cache keeps what it protects."""
     early = [pair for pair in sound if pair["script"] == "leave early"]
     assert early
     for pair in early:
@@ -143,7 +143,7 @@ def test_chunks_of_keys_and_values_alone_draft_as_whole_ones(found: dict[str, An
 
 
 def test_no_time_is_taken_of_a_round_beside_a_prefill(found: dict[str, Any]) -> None:
-    """With overlap the result of the round before it waits while it is launched, and that after it while it runs."""
+    """With overlap, the previous round's result waits during its launch, and the next one's while it runs."""
     for run in found["timed"]:
         assert len(run["seconds"]) > 20
         assert (max(run["seconds"]) < run["launch"]) == run["told"], (run["overlap"], max(run["seconds"]))

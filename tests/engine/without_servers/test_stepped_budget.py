@@ -1,4 +1,4 @@
-"""A forced verify budget, stepped round by round: exact, and spent on what the draft believes."""
+"""A forced verify budget, stepped round by round: exact, and spent on the drafts with the highest confidence."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ Run = dict[str, Any]
 
 @pytest.fixture(scope="module")
 def found(stepped: Callable[..., Any]) -> dict[str, Any]:
-    """What ``budget_steps`` found."""
     return stepped("budget_steps")
 
 
@@ -30,18 +29,18 @@ def wanted(found: dict[str, Any]) -> Run:
 
 @pytest.fixture
 def runs(found: dict[str, Any]) -> list[Run]:
-    """Those with a budget."""
+    """The runs with a budget."""
     assert all(run["packed"] > 20 for run in found["runs"])
     return list(found["runs"])
 
 
 def written(run: Run) -> dict[str, list[int]]:
-    """What each request wrote; of the one that left, what all runs had of it."""
+    """Return the output of each request; for the one that left, the part that all runs share."""
     return {rid: tokens[:20] if rid == "left" else tokens for rid, tokens in run["outputs"].items()}
 
 
 def likeness(texts: list[list[int]], others: list[list[int]]) -> list[float]:
-    """Return for each place the chance of tokens that differ as much, were both drawn alike."""
+    """Return for each position the chance of such different tokens if both were sampled alike."""
     places = range(1, min(len(text) for text in texts + others))
     assert len(places) > 3
     return [probability(*(Counter(text[at] for text in some) for some in (texts, others))) for at in places]
@@ -54,7 +53,7 @@ def test_requests_write_what_they_write_without(wanted: Run, runs: list[Run]) ->
 
 
 def test_the_draft_proposes_what_it_proposes_without(wanted: Run, runs: list[Run]) -> None:
-    """Depths differ, so that the shorter of two proposals is compared."""
+    """Depths differ, so the shorter of two proposals is compared."""
     proposed = {(first, position): tokens for first, position, tokens in wanted["drafts"]}
     for run in runs:
         same = [(tokens, proposed[first, at]) for first, at, tokens in run["drafts"] if (first, at) in proposed]
@@ -71,7 +70,7 @@ def test_budgets_are_spent_and_not_exceeded(runs: list[Run]) -> None:
 
 
 def test_the_first_draft_has_a_chance_of_its_own(runs: list[Run]) -> None:
-    """SGLang's draft extend puts 1 in its stead; only that after a prompt does not."""
+    """SGLang's draft extend sets it to 1, except after a prompt."""
     for run in runs:
         assert sum(0 < first < 1 for first in run["firsts"]) > len(run["firsts"]) / 2 > len(run["outputs"])
 

@@ -1,4 +1,4 @@
-"""Budgets chosen by a policy, stepped round by round: exact, counted rightly, and learnt from."""
+"""Budgets chosen by a policy, stepped round by round: exact, counted correctly, and learned from."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ Run = dict[str, Any]
 
 @pytest.fixture(scope="module")
 def found(stepped: Callable[..., Any]) -> dict[str, Run]:
-    """What ``chosen_budget_steps`` found."""
     return stepped("chosen_budget_steps")
 
 

@@ -10,7 +10,7 @@ import pytest
 
 @pytest.fixture(scope="module", params=["1", "4"], ids=["pages of 1", "pages of 4"])
 def found(request: pytest.FixtureRequest, stepped: Callable[..., Any]) -> dict[str, Any]:
-    """What ``draft_window_steps`` found, by size of pages."""
+    """Return the results of ``draft_window_steps`` for a page size."""
     return stepped("draft_window_steps", request.param)
 
 

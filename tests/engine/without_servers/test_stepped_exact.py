@@ -1,4 +1,4 @@
-"""Sampling parameters mean what they mean without speculation, whatever the loop and the depths of rounds."""
+"""Sampling parameters act as they do without speculation, for every loop and round depth."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 @pytest.fixture(scope="module")
 def without(stepped: Callable[..., Any]) -> dict[str, list[int]]:
-    """The texts of a scheduler that does not speculate, in the loop without overlap."""
+    """Return the outputs of a scheduler without speculation and without overlap."""
     asked, plainly = stepped("exact_steps", "nothing")
     outputs: dict[str, list[int]] = asked["outputs"]
     unchanged = {kind for kind, ids in outputs.items() if ids == plainly["outputs"][kind]}

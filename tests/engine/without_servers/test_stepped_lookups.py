@@ -1,4 +1,4 @@
-"""Drafts looked up in the requests' own texts, stepped round by round with the shipped pair: see `lookup_steps`."""
+"""Lookups, stepped round by round with the shipped pair: see `lookup_steps`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ WIDE = (15, 31)
 
 @pytest.fixture(scope="module", params=SETUPS)
 def found(request: pytest.FixtureRequest, stepped: Callable[..., Any]) -> dict[str, Any]:
-    """What ``lookup_steps`` found, by setup."""
+    """Return the results of ``lookup_steps`` for a setup."""
     return {"setup": request.param, **stepped("lookup_steps", request.param)}
 
 
@@ -30,7 +30,7 @@ def test_a_line_without_steps_starts_at_a_depth_that_drafts(found: dict[str, Any
 
 
 def test_texts_are_those_of_plain_decoding(found: dict[str, Any]) -> None:
-    """Held, while depths switch every round, by the policy; with six requests, aborts, retraction; in both loops."""
+    """Held, switching every round, or by the policy; with six requests, aborts and retraction; in both loops."""
     for kind in ("scripts", "crowds"):
         for name, script in found.get(kind, {}).items():
             plain = found[kind][f"0 steps, {name.split(', ')[1]}"]
@@ -61,11 +61,11 @@ def test_larger_batches_are_drafted(found: dict[str, Any]) -> None:
 
 
 def test_rounds_tell_what_the_text_says(found: dict[str, Any]) -> None:
-    """Of every round whose tokens all belong to the text: the match behind it, and how far the drafts were right."""
+    """For each round within the text: the match before it, and how many drafts were correct."""
     compared = 0
     for script in (*found["scripts"].values(), *found.get("crowds", {}).values()):
         if script["retracted"]:
-            continue  # a request that comes back was followed twice
+            continue  # a request that comes back is tracked twice
         known = {rid: len(prompt) + 1 for rid, prompt in script["prompts"].items()}
         seen: dict[str, int] = {}
         before: dict[str, tuple[int, list[int]]] = {}
@@ -94,7 +94,7 @@ def test_rounds_tell_what_the_text_says(found: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("loop", LOOPS)
 def test_zero_steps_check_what_the_draft_proposed_after_lookups(found: dict[str, Any], loop: str) -> None:
-    """As rounds of one step say whether its first draft is right, where they begin at the same place of the text."""
+    """They match the first draft's verdict in one-step rounds that start at the same place of the text."""
     if "shadows" not in found:
         return
     drafted, checked = (found["shadows"][f"{name}, {loop}"]["rounds"] for name in SHADOWS)
@@ -113,7 +113,7 @@ def test_zero_steps_check_what_the_draft_proposed_after_lookups(found: dict[str,
 
 
 def placed(rounds: list[dict[str, Any]]) -> list[tuple[dict[str, Any], list[tuple[str, int]]]]:
-    """Return each round with the place in the text of each request at which it begins."""
+    """Return each round with the place in each request's text where it starts."""
     written: Counter[str] = Counter()
     found = []
     for one in rounds:

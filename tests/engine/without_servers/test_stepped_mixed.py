@@ -1,4 +1,4 @@
-"""Prefills that take running requests along, with grammars, stepped round by round."""
+"""Prefills that include running requests, with grammars, stepped round by round."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import pytest
 
 @pytest.fixture(scope="module")
 def found(stepped: Callable[..., Any]) -> dict[str, Any]:
-    """What ``mixed_steps`` found."""
     return stepped("mixed_steps")
 
 

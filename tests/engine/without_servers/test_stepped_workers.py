@@ -1,4 +1,4 @@
-"""Other drafts than EAGLE's, stepped round by round: of what was written before, a model, the target's KV."""
+"""Drafts other than EAGLE's, stepped round by round: NGRAM, a model, and the target's KV."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.engine.stepping import SLOTS
 
 @pytest.fixture(scope="module")
 def ngram_runs(stepped: Callable[..., Any]) -> list[dict[str, Any]]:
-    """What each run wrote: both loops of the scheduler, several orders of widths."""
+    """The outputs of each run: both loops of the scheduler, several orders of widths."""
     return stepped("worker_steps", "NGRAM")
 
 
@@ -30,7 +30,7 @@ def test_an_ngram_width_a_turn_in_both_loops(ngram_runs: list[dict[str, Any]]) -
 
 @pytest.fixture(scope="module")
 def model_pairs(stepped: Callable[..., Any]) -> list[dict[str, Any]]:
-    """What every script of zero steps did with an extend in every round, and with held rows."""
+    """The results of every zero-step script with an extend in every round, and with held rows."""
     return stepped("worker_steps", "STANDALONE")
 
 
@@ -58,7 +58,7 @@ def test_drafts_of_a_model_would_tell_of_missing_rows(model_pairs: list[dict[str
 
 @pytest.fixture(scope="module")
 def frozen(stepped: Callable[..., Any]) -> dict[str, Any]:
-    """What runs of Frozen-KV MTP wrote, in both loops and several orders of depths, and what the states have."""
+    """The outputs of Frozen-KV MTP in both loops and several orders of depths, and the contents of its states."""
     return stepped("worker_steps", "FROZEN_KV_MTP")
 
 
@@ -73,7 +73,7 @@ def test_a_frozen_kv_depth_a_turn_in_both_loops(frozen: dict[str, Any]) -> None:
 
 
 def test_frozen_kv_drafts_after_zero_steps_are_those_of_rounds_that_all_draft(frozen: dict[str, Any]) -> None:
-    """The draft at a place in the text depends on the text alone, not on the rounds that wrote it."""
+    """The draft at a place in the text depends only on the text, not on the rounds that wrote it."""
     drafted: dict[tuple[int, int], list[int]] = {}
     compared = 0
     for run in frozen["runs"]:
@@ -97,7 +97,7 @@ def test_every_frozen_kv_depth_has_backends_of_its_own_and_no_graph_of_another(f
 
 @pytest.fixture(scope="module", params=["DFLASH", "DFlash2"])
 def blocks(request: pytest.FixtureRequest, stepped: Callable[..., Any]) -> dict[str, Any]:
-    """What came of a kind of draft: both loops of the scheduler, several orders of widths."""
+    """Return the results of a kind of draft: both loops of the scheduler, several orders of widths."""
     return {"draft": request.param, **stepped("worker_steps", request.param)}
 
 
@@ -112,7 +112,7 @@ def test_a_block_width_a_turn_in_both_loops(blocks: dict[str, Any]) -> None:
 
 
 def test_a_block_depends_on_the_text_and_on_its_width_alone(blocks: dict[str, Any]) -> None:
-    """Not on the rounds that wrote the text; and it would tell of a token of which the draft has no keys and values."""
+    """The rounds that wrote the text do not matter, but a token without the draft's keys and values would."""
     known: dict[tuple[str, int, int], list[int]] = {}
     compared = 0
     for run in blocks["runs"]:
@@ -133,7 +133,7 @@ def test_a_block_depends_on_the_text_and_on_its_width_alone(blocks: dict[str, An
 
 
 def test_choices_that_were_sampled_are_verified_by_their_chances(blocks: dict[str, Any]) -> None:
-    """At every width, at last in memory of all widths together, which holds zeros between rounds."""
+    """At every width, finally in memory shared by all widths, which holds zeros between rounds."""
     sampled = blocks["sampled"]
     widths = {(steps + 1, steps) for steps in BLOCK_DEPTHS if steps} if blocks["draft"] == "DFlash2" else set()
     assert {(width, drafts) for width, drafts, _ in sampled["shapes"]} == widths

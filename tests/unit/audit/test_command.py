@@ -1,4 +1,4 @@
-"""Questions of an audit, the operator's own prompts, and what the command refuses."""
+"""An audit's questions, the operator's own prompts, and what the command refuses."""
 
 from __future__ import annotations
 

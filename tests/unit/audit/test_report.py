@@ -1,4 +1,4 @@
-"""What an audit prints, keeps and ends with."""
+"""What an audit prints and stores, and its exit code."""
 
 from __future__ import annotations
 

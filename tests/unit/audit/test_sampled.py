@@ -1,4 +1,4 @@
-"""Distributions compared."""
+"""Comparison of distributions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Equal, tie or wrong, from the log-probabilities of the reference."""
+"""Equal, tie or wrong, by the reference's log probabilities."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sglang_adaptive.audit.questions import Question
 
 
 def answer(ids: list[int], *places: dict[int, float]) -> dict[str, Any]:
-    """An answer of SGLang with the likeliest tokens of every place; the chosen one among them."""
+    """Return an SGLang answer with the most likely tokens of every position, including the chosen one."""
     told = places or tuple({token: -0.1} for token in ids)
     top = [[[value, token, None] for token, value in place.items()] for place in told]
     chosen = [[place[token], token, None] for token, place in zip(ids, told, strict=True)]
@@ -30,7 +30,7 @@ REFERENCE = answer([5, 6, 7], {5: -0.1, 9: -3.0}, {6: -0.7, 8: -0.75, 4: -5.0}, 
         ([5, 6, 7], None),
         ([5, 8, 7], (1, 8, 6, 0.05)),
         ([5, 6, 1], (2, 1, 7, 1.8)),
-        ([5, 99, 7], (1, 99, 6, 4.3)),  # not among the likeliest: at least as far away as the last of them
+        ([5, 99, 7], (1, 99, 6, 4.3)),  # not among the most likely: at least as far away as the last of them
         ([5, 6], (2, None, 7, math.inf)),
         ([5, 6, 7, 7], (3, 7, None, math.inf)),
         ([], (0, None, 5, math.inf)),

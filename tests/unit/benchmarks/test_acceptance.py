@@ -1,4 +1,4 @@
-"""The benchmarks' plugin: drafts are accepted as declared or as recorded, and rounds are counted as they say."""
+"""The benchmarks' plugin: it accepts drafts as declared or recorded, and counts rounds correctly."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_the_expectation_is_the_mean_of_the_draw_at_every_depth() -> None:
 
 
 def verified(candidates: torch.Tensor, target: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Return what the kernel makes of chains (requests, width): tokens, accepted drafts and the accept index."""
+    """Return the kernel's results for chains (requests, width): tokens, accepted drafts and the accept index."""
     requests, width = candidates.shape
     nodes, chain = torch.arange(requests * width).view(requests, width), torch.arange(1, width + 1).repeat(requests, 1)
     chain[:, -1] = -1
@@ -99,7 +99,7 @@ def verified(candidates: torch.Tensor, target: torch.Tensor) -> tuple[torch.Tens
 
 @pytest.mark.usefixtures("one_rank")
 def test_a_drawn_round_is_what_the_real_verify_would_give(process: Process) -> None:
-    """The kernel, given a target that agrees with exactly the drawn drafts, fills the same tensors."""
+    """Given a target that agrees with exactly the drawn drafts, the kernel fills the same tensors."""
     torch.manual_seed(3)
     requests, steps = 6, 3
     draw = Draw(process)
@@ -216,10 +216,10 @@ def test_every_position_accepts_what_was_recorded_there() -> None:
         steps = draw.choice([0, 1, 2, 3, 5, 7])
         replay.begin([one])
         assert replay.concerns(1)
-        accepted = replay.accept(steps)[0] if steps else 0  # a round of zero steps asks nobody
+        accepted = replay.accept(steps)[0] if steps else 0  # a zero-step round accepts nothing
         assert accepted == min(counts[at], steps)
         at += accepted + 1
-    replay.begin([one])  # with overlap a round more runs before the last one's end is known
+    replay.begin([one])  # with overlap, one more round runs before the last one's end is known
     assert replay.accept(7) == [0]
 
 
@@ -279,7 +279,7 @@ def test_a_budget_accepts_only_what_it_keeps() -> None:
 
 
 def test_a_budget_ranks_by_the_trace() -> None:
-    """The device keeps what the trace's confidences keep."""
+    """The device keeps the drafts that the trace's confidences select."""
     sure = [[[31, 31, 31]], [[16, 0, 0]], [[31, 20, 0]]]
     budget = BudgetReplay(replay := Replay([bytes([3])] * 3, [torch.tensor(row).numpy() for row in sure]))
     asked = [1]
@@ -314,7 +314,7 @@ def test_only_rounds_after_another_one_with_enough_requests_are_full(process: Pr
     meter = Meter(process, clock=lambda: next(times))
     drafted, plain = SimpleNamespace(speculative_num_draft_tokens=2), SimpleNamespace(speculative_num_draft_tokens=None)
     before = process.read()
-    meter.count([request()] * 2, 3, drafted)  # nothing before it
+    meter.count([request()] * 2, 3, drafted)  # no round before it
     meter.count([request()] * 3, 6, drafted)  # full: 0.5 s
     meter.count([request()], 1, plain)  # too few
     meter.prefill()

@@ -1,4 +1,4 @@
-"""The architectures benchmark: the verdict on a family, its weights' rules, and its families."""
+"""The architectures benchmark: the verdict on a family, the rules for its weights, and the list of families."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ ALL = ["depth 0", "depth 3", "switching", "policy"]
 
 
 def few_unlikely(share: float, different: int = 1) -> dict[str, Any]:
-    """Return a record whose texts differ or are ties, with this share of unlikely tokens more than the reference's."""
+    """Return a record with differing or tied outputs and *share* more unlikely tokens than the reference's."""
     found = record(ALL, different=different, reference={"unlikely_tokens": 0.01})
     for run in found["runs"]:
         run["unlikely_tokens"] = 0.01 + share

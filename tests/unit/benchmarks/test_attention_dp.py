@@ -1,4 +1,4 @@
-"""Two ranks: what is made of their logs and rates, and how their servers are started."""
+"""Two ranks: results from their logs and rates, and how their servers start."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def test_ranks_that_differ_are_told_with_the_round() -> None:
     found = round_log.compare([[(8, 3), (8, 0)], [(1, 3), (1, 1)]])
     assert not found["identical"]
     assert found["first_unlike"] == {"round": 1, "ranks": [[8, 0], [1, 1]]}
-    assert not round_log.compare([[(1, 3)] * 9, [(1, 3)]])["identical"]  # one of them stands still
+    assert not round_log.compare([[(1, 3)] * 9, [(1, 3)]])["identical"]  # one of them has stopped
     assert not round_log.compare([[], []])["identical"]
 
 

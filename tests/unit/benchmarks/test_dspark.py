@@ -45,7 +45,7 @@ def test_the_report(run: dspark.Run) -> None:
 
 def test_the_draft_has_what_sglang_reads() -> None:
     draft = shapes.planned_draft_of(shapes.TARGETS["qwen3-8b"])
-    # As in the config of the published draft that SGLang's documentation names (dspark_qwen3_14b_block7).
+    # Matches the config of the draft that SGLang's documentation names (dspark_qwen3_14b_block7).
     assert (draft["architectures"], draft["block_size"], draft["enable_confidence_head"]) == (
         ["Qwen3DSparkModel"], 7, True,
     )  # fmt: skip

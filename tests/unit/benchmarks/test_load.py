@@ -1,4 +1,4 @@
-"""Load on live servers: the loop against an HTTP server that answers like SGLang, arrivals, latencies."""
+"""Load on live servers: arrivals, latencies, and the request loop on an HTTP server that answers like SGLang."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from benchmarks.served import GROUPS, latencies
 
 @dataclass
 class Fake:
-    """Answers /generate like SGLang, token by token; an abort answers with what there is."""
+    """Answer /generate like SGLang, token by token; an abort returns the tokens so far."""
 
     token_seconds: float = 0.001
     together: int = 1
-    """How many of the first requests have to be there before any of them gets a token."""
+    """How many of the first requests must have arrived before any of them gets a token."""
 
     running: int = 0
     seen: list[tuple[int, int]] = field(default_factory=list)
-    """The place in input_ids[0] of each request, and how many ran with it."""
+    """input_ids[0] of each request, and how many ran with it."""
 
     url: str = ""
     aborted: asyncio.Event = field(default_factory=asyncio.Event)

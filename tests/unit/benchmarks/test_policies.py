@@ -1,4 +1,4 @@
-"""Policies on simulated acceptance: who takes part, rows of the file, and files side by side."""
+"""Policies on simulated acceptance: the contenders, the file's rows, and comparison of files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Results: files are written whole and without folders of the machine, and their commands exist."""
+"""Results: files are complete and without a machine's folders, and their commands exist."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_another_file_is_refused(tmp_path: Path, text: str | None, message: str)
 
 
 def commands(value: Any) -> Iterator[str]:
-    """Yield every command of a benchmark, a test or this package that a result names."""
+    """Yield every command of a benchmark, a test or this package in a result."""
     if isinstance(value, dict):
         for key, one in value.items():
             if key == "command" and isinstance(one, str) and re.match(r"python -m (benchmarks|tests|train)\b", one):
@@ -75,7 +75,7 @@ def commands(value: Any) -> Iterator[str]:
 FILES = sorted(RESULTS.rglob("*.json"))
 PAGE = (ROOT / "benchmarks" / "README.md").read_text()
 EARLIER = dict(re.findall(r"^\| `benchmarks\.([\w.]+)` \| `benchmarks\.(\w+)` \|$", PAGE, re.MULTILINE))
-"""By its name at the commit of a result, today's name of a benchmark."""
+"""Benchmark names at a result's commit, and today's."""
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.relative_to(RESULTS).as_posix())
@@ -97,7 +97,7 @@ def test_every_earlier_name_has_one_of_today() -> None:
 
 
 def known(parser: Any) -> set[str]:
-    """Return the flags of *parser* and of its subcommands, and SGLang's that are given to servers in a string."""
+    """Return the flags of *parser*, of its subcommands, and of SGLang for servers whose flags are in a string."""
     found = set(parser._option_string_actions)
     for action in parser._actions:
         for sub in (getattr(action, "choices", None) or {}).values() if isinstance(action.choices, dict) else ():

@@ -1,4 +1,4 @@
-"""Servers of the benchmarks: their command lines, servers that fail, and servers that were left running."""
+"""The benchmarks' servers: command lines, failures, and leftovers."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_a_whole_shape_is_written_with_a_draft_as_wide(tmp_path: Path) -> None:
 
 
 def fake(folder: Path, name: str, code: str) -> Server:
-    """Return a server that is a small program, which says what SGLang says when it is ready."""
+    """Return a server that is a small program printing SGLang's ready message."""
     return Server(Policy(name), folder, [sys.executable, "-u", "-c", code], {}, 4711)
 
 
@@ -112,7 +112,7 @@ def test_a_server_that_was_left_running_is_found_as_it_was_and_stopped(tmp_path:
     assert found.process.read().rounds == 0
     child = server._child
     assert child is not None
-    # Nobody waits for a server that was left running; one that ended as this process' child would seem to run on.
+    # Nobody waits for a leftover server; as this process's child, it would look alive after its end.
     threading.Thread(target=child.wait, daemon=True).start()
     start.stop_left(tmp_path)
     assert child.wait(20) != 0
@@ -121,7 +121,7 @@ def test_a_server_that_was_left_running_is_found_as_it_was_and_stopped(tmp_path:
 
 
 def test_whatever_hangs_ends_with_its_servers(tmp_path: Path) -> None:
-    """The command ignores its budget; its server is gone with it."""
+    """The command ignores its budget; its server ends with it."""
     program = f"""
 import argparse, sys, time
 from pathlib import Path
@@ -190,7 +190,7 @@ def test_the_last_error_is_the_cause_and_not_its_echo() -> None:
 
 
 def test_the_script_for_a_remote_host_hands_back_what_there_is(tmp_path: Path) -> None:
-    """Also of a command that fails: the console and the ends of the logs."""
+    """Also for a command that fails: the console output and the tails of the logs."""
     root, out = Path(__file__).parents[3], tmp_path / "out"
     (tmp_path / "smollm2").mkdir()
     (tmp_path / "smollm2" / "none.log").write_text("a line\n")

@@ -1,4 +1,4 @@
-"""Tables that come from results: what is in a row, and what is left out where it was not measured."""
+"""Tables built from results: a row's contents, and gaps where nothing was measured."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Greedy texts judged by a server without speculation, and sampled tokens by their distribution."""
+"""Greedy outputs judged by a server without speculation, and sampled tokens by distribution."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_counted_texts_add_up() -> None:
 
 
 class Reference:
-    """Answers as a server that gives every prompt the same text, whose token is always the likeliest."""
+    """Answer like a server that gives every prompt the same text, whose token is always the most likely."""
 
     def __init__(self, noise: float = 0.0) -> None:
         self.noise = noise
@@ -127,4 +127,4 @@ def test_chi_square_finds_another_distribution_and_not_the_same() -> None:
     other = Counter(draw.choices(list(chances), [0.55, *list(chances.values())[1:]], k=20_000))
     assert chi_square(same, logs)["p_value"] > 0.001
     assert chi_square(other, logs)["p_value"] < 1e-6
-    assert chi_square(same, logs)["degrees_of_freedom"] == 9  # tokens of less than 20 are pooled
+    assert chi_square(same, logs)["degrees_of_freedom"] == 9  # tokens that occur less than 20 times are pooled

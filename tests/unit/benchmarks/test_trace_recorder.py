@@ -1,4 +1,4 @@
-"""The recorder computes what the models do: against Transformers, and against the training code's own maths."""
+"""The recorder computes what the models do: compared with Transformers and the training code's own math."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_outputs_and_features_are_those_of_transformers(folder: Path) -> None:
             best = reference(ids).logits[0].argmax(dim=-1)
         assert ids[0, : len(prompt)].tolist() == prompt and len(ids[0]) == len(prompt) + 20
         assert torch.equal(ids[0, len(prompt) :], best[len(prompt) - 1 : -1])
-        # The last entry of Transformers is normalised; layer 4 is the last, so its output is left out here.
+        # The last entry of Transformers is normalized; layer 4 is the last, so its output is excluded here.
         expected = torch.cat([states[1], states[3]], dim=-1)[0, :-1]
         torch.testing.assert_close(writing.features[:, : 2 * 48], expected, rtol=1e-3, atol=1e-4)
 
@@ -116,7 +116,7 @@ def test_batches_and_waves_change_nothing(tmp_path: Path) -> None:
     assert one.category == several.category == (*models.families(),) * 3
     for key in ("length", "loop_start", "accepted"):
         assert np.array_equal(getattr(one, key), getattr(several, key))
-    # Sums in another order: a probability on a boundary may take the next level.
+    # Sums in another order: a probability on a boundary may round to the next level.
     assert np.abs(one.confidence.astype(int) - several.confidence).max() <= 1
 
 
@@ -141,7 +141,7 @@ def random_draft(kv_heads: int) -> dict[str, torch.Tensor]:
 
 
 def chains(path: Path, rows: int = 30, first: int = 4) -> tuple[torch.Tensor, torch.Tensor]:
-    """The chains of a draft along one random text of *rows* rows."""
+    """Return a draft's chains along one random text of *rows* rows."""
     draw = generator(2)
     embedding, features = torch.randn(97, 48, generator=draw), torch.randn(40, 144, generator=draw)
     ids = torch.randint(0, 97, (41,), generator=draw)
@@ -215,7 +215,7 @@ def test_a_packed_draft_is_read_and_named_by_its_own_file(tmp_path: Path) -> Non
 
 
 def test_an_output_that_ends_is_judged_to_its_end_and_no_further(tmp_path: Path) -> None:
-    """With the end set to a token that the tiny pair writes, nothing is accepted past it."""
+    """After the end token, here one that the tiny pair writes, nothing is accepted."""
     recorder = Recorder(TARGET, DRAFT, "cpu", torch.float32, temperature=0.0, seed=0)
     prompt = recorder.encode(models.prompts("easy")[0], chat=False)
     whole = recorder.record([prompt], 40, ignore_eos=True)[0]

@@ -1,4 +1,4 @@
-"""Contenders in turn: ratios with their errors, which turns are taken, and when a race ends."""
+"""Contenders in turn: ratios and their errors, which turns count, and when a race ends."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def race_of(folder: Path, serve: Any, cases: list[int], **more: Any) -> Race:
 
 
 class Clock:
-    """A clock that passes move on, whatever the machine does meanwhile."""
+    """A clock that passes move, independent of the machine."""
 
     now = 0.0
 

@@ -1,4 +1,4 @@
-"""Verify budgets on recorded text: prices, what is kept of a batch, what the policy is told, and what it comes to."""
+"""Verify budgets on recorded text: prices, kept drafts, the policy's input, and the result."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ STEPS, BATCHES = (0, 1, 2, 3, 5, 7), (1, 2, 4, 8, 16, 32, 64)
 
 
 def drawn(requests: int = 24, positions: int = 150, seed: int = 3) -> Trace:
-    """A trace whose drafts are right exactly as often as the draft says, and each by itself."""
+    """A trace whose drafts are correct exactly as often as the draft predicts, independently of each other."""
     draw = np.random.default_rng(seed)
     levels = draw.integers(2, LEVELS, (requests * positions, CHAIN)).astype(np.uint8)
     right = draw.random(levels.shape) < (levels + 0.5) / LEVELS
@@ -33,7 +33,7 @@ def drawn(requests: int = 24, positions: int = 150, seed: int = 3) -> Trace:
 
 
 def made_up(batch: int, steps: int, tokens: int) -> float:
-    """Seconds of a round by a law of the model's form."""
+    """Return the seconds of a round by a law of the model's form."""
     return 0.005 + 0.0000002 * batch + 0.0002 * steps + np.interp(tokens, KNOTS, np.array(KNOTS) ** 1.5 * 1e-6)
 
 
@@ -42,7 +42,7 @@ PRICES = fit({(batch, steps): made_up(batch, steps, batch * (steps + 1)) for bat
 
 TRACE, BATCH = drawn(), 32
 CHEAP = fit({(b, s): made_up(b, s, b * (s + 1)) - 0.00017 * s for b in BATCHES for s in STEPS})
-"""Rounds whose drafted steps take 30 us."""
+"""Rounds whose draft steps take 30 us."""
 SECONDS = CHEAP.by_place(BATCH)
 
 
@@ -50,7 +50,7 @@ def test_prices_are_those_of_the_rounds_that_were_measured() -> None:
     assert PRICES.worst_share < 0.005
     for batch in BATCHES:
         assert PRICES.rectangle(batch, 0) == pytest.approx(made_up(batch, 0, batch))
-    # A round that nobody measured: 7 drafted steps, 3 drafts verified.
+    # An unmeasured round: 7 draft steps, 3 drafts verified.
     assert PRICES.seconds(32, 7, 128) == pytest.approx(made_up(32, 7, 128), rel=0.02)
     assert PRICES.seconds(128, 3, 600) > PRICES.seconds(64, 3, 600) > PRICES.seconds(64, 3, 512)
 
@@ -89,7 +89,7 @@ def test_verifying_all_is_the_replay_of_the_trace(steps: int) -> None:
 
 
 class Told(Held):
-    """Held steps and budget, and what a policy would have been told."""
+    """Holds steps and budget, and records what a policy would have been told."""
 
     def __init__(self, steps: int, budget: int | None) -> None:
         super().__init__(steps, budget)

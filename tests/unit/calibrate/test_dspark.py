@@ -1,6 +1,6 @@
-"""What `calibrate --dspark` asks of a server before it measures it, and of a table before it keeps it.
+"""What `calibrate --dspark` requires of a server before it measures it, and of a table before it keeps it.
 
-SGLang's profiler, reader and planner are in tests/engine/without_servers/test_dspark_table.py.
+tests/engine/without_servers/test_dspark_table.py tests SGLang's profiler, reader and planner.
 """
 
 from __future__ import annotations

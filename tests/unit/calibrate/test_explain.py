@@ -1,4 +1,4 @@
-"""What ``sglang-adaptive explain`` says, from states that real controllers and policies give."""
+"""The output of ``sglang-adaptive explain`` for states of real controllers and policies."""
 
 from __future__ import annotations
 

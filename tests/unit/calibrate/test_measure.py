@@ -1,4 +1,4 @@
-"""What calibration measures at a batch size, with which requests, and what is left when it ends early."""
+"""What calibration measures at a batch size, with which requests, and what remains if it ends early."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def state(**graphs: list[int] | None) -> dict[str, object]:
 def test_a_depth_is_measured_where_it_has_the_graph_that_the_batch_runs_in() -> None:
     pruned = state(_0=[1, 2, 4, 8], _3=[1, 2, 4, 8], _7=[1, 2], _9=[])
     assert [depths(pruned, size) for size in (1, 2, 3, 8)] == [[0, 3, 7], [0, 3, 7], [0, 3], [0, 3]]
-    assert depths(pruned, 9) == [0, 3, 7, 9]  # beyond the largest graph all run without
+    assert depths(pruned, 9) == [0, 3, 7, 9]  # beyond the largest graph all run without graphs
 
 
 def test_without_graphs_every_depth_is_measured() -> None:

@@ -1,4 +1,4 @@
-"""The program as a whole: help, exit codes, a reader that goes away, completion, and what it loads."""
+"""The program as a whole: help, exit codes, closed pipes, completion, and its imports."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_without_a_command_it_shows_the_help_and_fails() -> None:
 def test_reader_that_went_away_is_no_fault(words: list[str]) -> None:
     read, write = os.pipe()
     os.close(read)
-    # Unbuffered, argparse would drop the error itself.
+    # Unbuffered, argparse itself would drop the error.
     buffered = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
     done = subprocess.run(
         [*PROGRAM, *words], stdout=write, stderr=subprocess.PIPE, text=True, check=False, cwd=ROOT, env=buffered

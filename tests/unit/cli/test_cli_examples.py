@@ -1,7 +1,7 @@
-"""Every example of a command's help that needs neither a server nor SGLang is run as it stands.
+"""Every example of a command's help that needs neither a server nor SGLang runs unchanged.
 
-Those that do are run by tests/engine/test_command_line.py and test_audit.py, and the demo by tests/engine/test_demo.py;
-of the demo, of chat and of serve-cpu, whose examples would boot servers, the arguments are checked here.
+tests/engine/test_command_line.py and test_audit.py run the others, and tests/engine/test_demo.py runs the demo. For the
+demo, chat and serve-cpu, whose examples would start servers, this file checks the arguments.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 @pytest.mark.parametrize("words", examples(*HERE), ids=" ".join)
 def test_example(words: list[str], checkout: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    # A shell would have replaced the patterns.
+    # A shell would have expanded the patterns.
     assert main([name for word in words for name in (sorted(glob.glob(word)) or [word])]) == 0
     told = capsys.readouterr()
     assert told.out or "wrote" in told.err

@@ -1,4 +1,4 @@
-"""Addresses that are none, servers that are gone or ask for a key: every command says so in the same words."""
+"""Invalid addresses, and servers that are gone or require a key: every command reports them in the same words."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ LINE = "it asks for a key: give the right one with --api-key"
 
 @pytest.fixture(scope="module")
 def closed() -> Iterator[str]:
-    """The address of a server that lets nobody in."""
+    """Yield the address of a server that refuses everyone."""
     with answering(401, b'{"error":"Unauthorized"}') as url:
         yield url
 
@@ -26,7 +26,7 @@ def test_the_same_line_from_every_command(
 ) -> None:
     assert main([*command.split(), "--url", closed, *key]) == 1
     told = capsys.readouterr()
-    shown = " ".join((told.out + told.err).split())  # a terminal of 80 columns breaks it
+    shown = " ".join((told.out + told.err).split())  # a terminal of 80 columns wraps it
     assert closed in shown and shown.count(f": {LINE}") == shown.count("key: ") == 1
 
 

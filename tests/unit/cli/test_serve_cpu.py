@@ -57,7 +57,7 @@ def file(tmp_path):
 
 @pytest.mark.parametrize("key", ["max-running-requests", "max_running_requests"])
 def test_what_the_file_gives_is_left_alone(file, key):
-    """SGLang puts the file's arguments before those of the line, so a default on the line would overrule them."""
+    """SGLang puts the file's arguments before those of the command line, so a default there would override them."""
     assert options(default_arguments([]))["--max-running-requests"] == "32"
     given = file(f"model-path: M\n{key}: 3\nsleep-on-idle: false\ndtype: bfloat16\ndevice: cpu\nhost: 0.0.0.0\n")
     added = options(default_arguments(given))
@@ -77,7 +77,7 @@ def test_an_empty_file_leaves_every_default(file):
 
 
 def test_the_merged_line_has_the_file_s_values(file):
-    """SGLang's own parser and merger."""
+    """Uses SGLang's own parser and merger."""
     given = file("model-path: M\nmax-running-requests: 3\nport: 9\nsleep-on-idle: false\n")
     script = f"""
 import json

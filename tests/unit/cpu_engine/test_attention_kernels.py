@@ -26,7 +26,7 @@ SCALE = 0.3
 
 @dataclass
 class Cache:
-    """A paged cache with `lengths`[i] positions of request `rows`[i] in use, and room behind them."""
+    """A paged cache with `lengths`[i] positions of request `rows`[i] in use, and free space behind them."""
 
     table: torch.Tensor
     rows: torch.Tensor
@@ -52,7 +52,7 @@ def caches(draw: st.DrawFn, dtype: torch.dtype = torch.float32) -> Cache:
         draw(st.sampled_from([4, 8])),
     )
     lengths = draw(st.lists(st.integers(1, 20), min_size=requests, max_size=requests))
-    slots = 1 + requests * POOL_LEN  # slot 0 is nobody's
+    slots = 1 + requests * POOL_LEN  # slot 0 belongs to no request
     table = 1 + torch.randperm(requests * POOL_LEN).view(requests, POOL_LEN).int()
     rows = torch.randperm(requests)
     keys, values = (torch.randn(slots, kv_heads, dim).to(dtype) for _ in range(2))
@@ -89,7 +89,7 @@ def test_decode_sees_every_position(cache):
 
 @given(caches(), st.integers(1, 3))
 def test_queries_behind_the_plan_get_zeros_and_change_nothing(cache, more):
-    """With attention DP SGLang fills up a batch; what stands in its rows is written to slot 0, which all may read."""
+    """With attention DP, SGLang pads a batch; the padding rows write to slot 0, which all may read."""
     queries = cache.queries(cache.rows.numel() + more)
     plan = decode_plan(cache.table, cache.rows, cache.lengths, queries.dtype)
     got = padded_attention(queries, cache.keys, cache.values, plan, SCALE)
@@ -126,7 +126,7 @@ def test_a_drafted_block_sees_the_prefix_and_all_of_itself(cache, width):
 
 @given(caches(), st.data())
 def test_packed_windows_of_unequal_width_are_those_of_the_rectangle(cache, data):
-    """Slots behind a request's last query may hold anything, for nobody wrote them in this round."""
+    """Slots behind a request's last query may hold anything, because this round did not write them."""
     bs = cache.rows.numel()
     widths = torch.tensor(data.draw(st.lists(st.integers(1, 8), min_size=bs, max_size=bs)))
     width = int(widths.max())
@@ -161,7 +161,7 @@ def test_a_draft_branch_sees_the_prefix_and_its_own_steps(cache, topk, num_steps
 @given(cache=caches(), data=st.data())
 @settings(max_examples=50)
 def test_prefill_is_causal_after_the_cached_prefix(block, cache, data):
-    """With a small block every request is split, so that both ways of masking are used."""
+    """A small block splits every request, so that both ways of masking are used."""
     lengths = cache.lengths.tolist()
     extends = [data.draw(st.integers(1, length)) for length in lengths]
     prefixes = [length - extend for length, extend in zip(lengths, extends, strict=True)]
@@ -193,7 +193,7 @@ def test_bfloat16_stays_within_its_precision(cache, width):
 
 
 def test_nothing_reads_slots_past_a_request():
-    """Padding must not pull in what lies behind a shorter request, which may be NaN."""
+    """Padding must not read past a shorter request, where values may be NaN."""
     table = torch.tensor([[1, 2, 3], [4, 5, 6]], dtype=torch.int32)
     rows, lengths = torch.tensor([0, 1]), torch.tensor([3, 1], dtype=torch.int32)
     keys, values = torch.ones(8, 1, 4), torch.ones(8, 1, 4)

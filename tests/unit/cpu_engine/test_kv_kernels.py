@@ -21,7 +21,7 @@ POOL_LEN = 24
 
 @st.composite
 def ranges(draw: st.DrawFn) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-    """A request table of distinct slots, some of its rows in any order, and a range of positions for each."""
+    """Draw a request table of distinct slots, some of its rows in any order, and a range of positions for each."""
     requests = draw(st.integers(1, 6))
     table = torch.randperm(requests * POOL_LEN, generator=torch.Generator().manual_seed(draw(st.integers(0, 99))))
     rows = draw(st.lists(st.integers(0, requests - 1), min_size=1, max_size=requests, unique=True))

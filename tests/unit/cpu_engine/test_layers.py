@@ -46,8 +46,9 @@ print(json.dumps({"differ": differ, "asked": asked}))
 
 
 def test_results_are_the_same_bits() -> None:
-    """Of what a plain Llama does, and of what goes to SGLang's own form."""
+    """Covers what a plain Llama does and what falls back to SGLang's own form."""
     found = checks.scripted(SCRIPT)
     assert found["differ"] == []
-    # Of 12 sizes of 4 norms with 4 inputs each ours takes 6, one norm, 3 inputs; of 24 rotations a quarter.
+    # Of 12 sizes of 4 norms with 4 inputs each, ours handles 6 sizes, one norm and 3 inputs; of 24 rotations, a
+    # quarter.
     assert found["asked"] == {"norm": 12 * 16 - 6 * 3, "rotate": 24 - 6}

@@ -1,4 +1,4 @@
-"""The shipped model pair: what is in the package, that it loads, and that it does what it is shipped for."""
+"""The shipped model pair: its files, that it loads, and that it serves its purpose."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from train import block_draft, checkpoint, data, evaluate, report, teach
 TARGET, DRAFT, BLOCKS = Path(models.target_path()), Path(models.draft_path()), Path(models.block_draft_path())
 EASY_AT_LEAST, HARD_AT_MOST, DEPTH = 4.0, 2.0, 7
 WIDER_IS_BETTER = 4.0
-"""Accept length of whole blocks on easy text, at least; blocks of half the drafts reach less."""
+"""Minimum accept length of whole blocks on easy text; blocks of half the drafts reach less."""
 
 
 @pytest.fixture(scope="module")
@@ -78,7 +78,7 @@ def test_hugging_face_computes_what_the_trainer_computes(pair):
 def test_draft_names_the_layers_that_it_was_trained_on():
     config = json.loads((DRAFT / "config.json").read_text())
     assert config["architectures"] == ["LlamaForCausalLMEagle3"]
-    # SGLang captures the output of these layers, that is, the input of the next ones.
+    # SGLang captures these layers' output, which is the next layers' input.
     assert config["eagle_config"]["eagle_aux_hidden_state_layer_ids"] == [1, 3, 4]
 
 
@@ -101,7 +101,7 @@ def test_prompts_are_the_held_out_ones():
 
 def test_training_text_never_opens_as_a_prompt_does():
     def opening(family: str, text: str) -> str:
-        """What a document is told apart by: its first record without the number, or its first line of entries."""
+        """Return what identifies a document: its first record without the number, or its first line of entries."""
         lines = text.split("\n")
         return lines[1] if family != "easy" else "".join(c for c in lines[0] if not c.isdigit())
 

@@ -1,4 +1,4 @@
-"""What a child of the nursery sees and can do, beside one that Python starts anew; no SGLang in it."""
+"""What a child of the nursery sees and can do, compared with a fresh Python process; no SGLang in it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The CPU engine's KV pool: SGLang's own, of zeros, whose memory is there once it is written."""
+"""The CPU engine's KV pool: SGLang's own, all zeros, whose memory is only allocated when written."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sampled acceptance of a tree: what comes out is distributed as the target's own tokens."""
+"""Sampled acceptance of a tree: the output has the target's own distribution."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ FORK = ([1, -1, -1], [-1, 2, -1])
 def sampled(
     links: tuple[list[int], list[int]], drafts: list[int], target: torch.Tensor, depth: int, **thresholds: float
 ):
-    """Return each request's path of nodes, and the tokens that come out, for *drafts* under the links of every tree."""
+    """Return each request's path of nodes and its output tokens, for *drafts* under the links of every tree."""
     torch.manual_seed(5)
     nodes = len(links[0])
     index = torch.arange(REQUESTS * nodes).view(REQUESTS, nodes)
@@ -51,7 +51,7 @@ def target() -> torch.Tensor:
 
 
 def as_the_target(tokens: torch.Tensor, chances: torch.Tensor) -> bool:
-    from scipy.stats import chisquare  # seconds to import, and every process of pytest collects this file
+    from scipy.stats import chisquare  # takes seconds to import, and every pytest process collects this file
 
     counts = torch.bincount(tokens, minlength=VOCABULARY)
     return (

@@ -1,4 +1,4 @@
-"""Tree building against trees of objects; greedy verification against its definition."""
+"""Tree building compared with trees of objects; greedy verification compared with its definition."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_links_lead_to_every_child_in_order(batch):
 
 
 def test_a_candidate_whose_parent_was_not_selected_cannot_be_reached():
-    # topk 2, two levels: candidate 2 is a child of candidate 0, which is left out.
+    # topk 2, two levels: candidate 2 is a child of candidate 0, which is not selected.
     mask, positions, (_, child, sibling) = build_raw(parent_list=[-1, 0, 1], selected=[1, 2])
     assert child.tolist() == [[1, -1, -1]]
     assert sibling.tolist() == [[-1, -1, -1]]
@@ -110,5 +110,5 @@ def test_accepted_are_the_nodes_whose_every_token_is_the_targets_own(batch, data
 
 
 def is_accepted(node, target: list[int]) -> bool:
-    """The root always is; another node when its parent is and its token is what the target says after the parent."""
+    """The root is accepted; another node if its parent is and its token is the target's after the parent."""
     return node.parent is None or (is_accepted(node.parent, target) and node.token == target[node.parent.number])

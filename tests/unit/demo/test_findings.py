@@ -1,4 +1,4 @@
-"""The demo's tables, the sentences under them, and its check that outputs are those without speculation."""
+"""The demo's tables, the sentences below them, and its check that outputs match those without speculation."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ STYLE = Style(columns=80)
 
 
 def runs(ema_seconds: float = 0.8) -> list[Run]:
-    """In measuring order: 10 tokens/s without speculation, 20 at the best static depth, 25 with the EMA policy."""
+    """Return runs in order: 10 tokens/s without speculation, 20 at the best static depth, 25 with the EMA policy."""
     return [plain_run(), ema_run(ema_seconds), static_run(1, 2.5), static_run(3, 1.0), static_run(7, 4.0)]
 
 
@@ -102,7 +102,7 @@ def test_a_policy_that_was_set_aside_is_a_failure() -> None:
 
 
 def planted(phase: int, prompt: int, tokens: tuple[int, ...]) -> Run:
-    """An adaptive run in which one request generated *tokens* instead."""
+    """Return an adaptive run in which one request generated *tokens* instead."""
     run = ema_run()
     outputs = list(run.phases[phase].outputs)
     outputs[prompt] = tokens

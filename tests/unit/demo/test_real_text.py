@@ -1,4 +1,4 @@
-"""The demo with a real model: questions, the answer on the screen, and the tables."""
+"""The demo with a real model: questions, displayed answers, and tables."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ STYLE = Style(columns=80)
 
 
 def shown(pieces: list[str], rounds: Iterator[Drafting | None]) -> list[str]:
-    """Return the lines of an answer that came in *pieces*, one token each."""
+    """Return the displayed lines of an answer that arrives in *pieces*, one token each."""
     stream = io.StringIO()
     screen = AnswerScreen(stream, STYLE, lambda: next(rounds))
     text = ""
@@ -56,14 +56,14 @@ def test_blank_lines_and_indentation_stay() -> None:
 def test_the_rounds_of_a_line_stand_beside_it() -> None:
     seen = iter([Drafting({3: 2}), Drafting({3: 4, 5: 2}), Drafting({3: 4, 5: 2}), Drafting({3: 4, 5: 3})])
     first, second, third = shown(["a ", "b ", "c ", "d\n", "e\n", "f "], seen)
-    # Four tokens in four new rounds; then the server has not counted on; then the rest in one.
+    # Four tokens in four new rounds; then no new rounds counted; then the rest in one.
     assert first.split()[:2] == ["3,5", "1.0"]
     assert second.partition("│")[0].strip() == ""
     assert third.split()[:2] == ["5", "2.0"]
 
 
 def runs(turns: int = 2) -> list[Run]:
-    """Without speculation 1 s an answer, static depths half a second, adaptive a quarter."""
+    """Without speculation 1 s per answer, static depths half a second, adaptive a quarter."""
     found = []
     for contender in contenders(["throughput"], HELD):
         speculates = contender.server != "none"

@@ -1,4 +1,4 @@
-"""Collecting switches from a server that remembers only the latest."""
+"""Collecting switches from a server that only remembers the latest."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.live_controllers import Worker
 
 
 class BackAndForth:
-    """Another depth at every round."""
+    """A policy that changes the depth every round."""
 
     name = "back and forth"
 
@@ -40,7 +40,7 @@ class BackAndForth:
 
 @pytest.fixture
 def controller() -> AdaptiveController:
-    """The real controller, which keeps the record that the log reads."""
+    """Return a real controller, which keeps the record that the log reads."""
     worker = Worker()
     worker.speculative_num_steps = 1
     built = AdaptiveController(worker, BackAndForth(), wall_time=iter(range(10**6)).__next__)  # type: ignore[arg-type]

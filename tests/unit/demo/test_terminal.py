@@ -1,4 +1,4 @@
-"""What the demo prints where: progress, colour, and the signals that end it."""
+"""Where the demo prints what: progress and color, and the signals that end it."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_a_signal_becomes_an_interruption(signum: signal.Signals) -> None:
     def before(*_: object) -> None:
         raise AssertionError("the handler of before was called")
 
-    inherited = signal.signal(signum, before)  # under nohup SIGHUP is ignored, and stays so
+    inherited = signal.signal(signum, before)  # under nohup SIGHUP is ignored and stays ignored
     try:
         with pytest.raises(Interrupted) as stop, StopSignals():
             os.kill(os.getpid(), signum)

@@ -1,4 +1,4 @@
-"""The demo's timeline: where the marks stand, and how wide it is."""
+"""The demo's timeline: the positions of its marks, and its width."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ HARD = phase(1, "hard", 1)
 
 
 def rows(run: Run, style: Style) -> dict[int, list[str]]:
-    """The marks of each depth, phase by phase."""
+    """Return the marks of each depth, phase by phase."""
     found = {}
     for line in draw(run, style):
         row = re.match(r"[ a-z]*(\d+) [│|](.*)[│|]$", line)

@@ -1,4 +1,4 @@
-"""What the documentation shows is what the package does, and every page is in the site."""
+"""The documentation shows what the package does, and every page is in the site."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_what_is_old_is_named_and_written_anew(
 def test_the_shown_refusals_are_real(config: dict[str, object]) -> None:
     with pytest.raises(ConfigError) as caught:
         check_config(config, "my.json")
-    # The page leaves out the list of keys.
+    # The page omits the list of keys.
     line = re.sub(r"(?<=one of ).*(?= \(did you mean)", "...", str(caught.value))
     assert f"\n{line}\n" in (ROOT / "docs" / "configuration.md").read_text()
 
@@ -77,11 +77,11 @@ SECTION = re.search(
 )
 assert SECTION
 OFF = " ".join(SECTION[1].split())
-"""What the page says of servers that do not adapt."""
+"""The page's text on servers that do not adapt."""
 
 
 NO_REASONS = ("adaptive speculation", "sglang-adaptive", "got ", "SGLANG_ENABLE_OVERLAP_PLAN_STREAM")
-"""How other messages of these files begin: log lines, and what ends a launch."""
+"""Prefixes of other messages in these files: log lines, and errors that end a launch."""
 
 
 def test_our_reasons() -> None:

@@ -1,4 +1,4 @@
-"""Code blocks of the documentation are code: checked without a network or a server."""
+"""Code blocks in the documentation are valid, checked without a network or a server."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_python_compiles(block: Block) -> None:
 
 
 def lines(block: Block) -> Iterator[list[str]]:
-    """Yield the words of each command of a block, variables in front and comments left out."""
+    """Yield the words of each command of a block, without leading variables and comments."""
     for line in block.text.replace("\\\n", " ").splitlines():
         words = shlex.split(line, comments=True)
         while words and re.fullmatch(r"[A-Za-z_]\w*=.*", words[0]):
@@ -114,7 +114,7 @@ def check_our_command(words: list[str]) -> None:
 def check_python(words: list[str]) -> None:
     if words[0] == "-m":
         module = words[1]
-        # SGLang's modules import for seconds; that the launcher is there is what tests/engine is for.
+        # SGLang's modules take seconds to import; tests/engine checks that the launcher exists.
         if not module.startswith("sglang."):
             assert find_spec(module), f"no module {module}"
     elif words[0] != "-c":

@@ -1,4 +1,4 @@
-"""The example policy that docs/contributing.md names plays in the simulator and drives a controller."""
+"""The example policy that docs/contributing.md names runs in the simulator and drives a controller."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ FOLDER = ROOT / "docs" / "examples"
 
 @pytest.fixture
 def examples(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[ModuleType, ModuleType]]:
-    """The two modules, imported as ``python docs/examples/play.py`` does."""
+    """Return the two modules, imported like by ``python docs/examples/play.py``."""
     monkeypatch.syspath_prepend(str(FOLDER))
     before = dict(POLICIES)
     yield import_module("token_budget"), import_module("play")

@@ -1,4 +1,4 @@
-"""What monitoring/ and docs/monitoring.md say is what the package reports."""
+"""monitoring/ and docs/monitoring.md match the package's reports."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ needs_promtool = pytest.mark.skipif(
     shutil.which("promtool") is None, reason="promtool (Debian: prometheus) is not installed"
 )
 SGLANG_S = {"sglang:spec_accept_length"}
-"""Metrics of SGLang itself that the dashboard shows."""
+"""SGLang's own metrics on the dashboard."""
 WITHOUT_PANEL = {PREFIX + "expected_acceptance_ratio", PREFIX + "probes_total"}
-"""Metrics that the dashboard does not show."""
+"""Metrics that are not on the dashboard."""
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ PAGE = Path(__file__).parents[3] / "docs" / "troubleshooting.md"
 
 
 def entries() -> list[str]:
-    """Return what the tables show, in code, in their columns of messages."""
+    """Return the code entries of the tables' message columns."""
     shown, columns = [], 0
     for line in PAGE.read_text().splitlines():
         cells = [cell.strip() for cell in line.strip("|").split(" | ")]
@@ -26,12 +26,12 @@ def entries() -> list[str]:
 
 
 def pattern(entry: str) -> re.Pattern[str]:
-    """Return what finds the entry in a message; a gap of one may be text of the other."""
+    """Return a pattern that matches the entry in a message; a gap in one may be text in the other."""
     return re.compile(".*".join(re.escape(part.strip()) for part in entry.split(GAP)), re.S)
 
 
 def plain(message: Message) -> str:
-    # The page shows code in code, where a message has its own back quotes.
+    # The page marks code with back quotes, which a message may contain itself.
     return re.sub(r"`[^`]*`", GAP, message.text)
 
 
@@ -59,7 +59,7 @@ def test_every_message_has_an_entry_and_every_entry_a_message() -> None:
 
 
 def test_no_log_line_escapes_the_search() -> None:
-    """The search knows loggers by the name ``logger``; nothing in the package may call one otherwise."""
+    """The search recognizes loggers by the name ``logger``; the package may not use another name."""
     package = Path(__file__).parents[3] / "sglang_adaptive"
     for path in package.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):

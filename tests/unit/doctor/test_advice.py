@@ -1,4 +1,4 @@
-"""What the doctor advises, beside the measurements that it quotes."""
+"""The doctor's advice, with the measurements that it quotes."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""``sglang-adaptive doctor``: launch lines taken apart, and checks that need no SGLang.
+"""``sglang-adaptive doctor``: parsing of launch lines, and checks that need no SGLang.
 
-What it asks SGLang itself is tested in tests/engine/test_command_line.py.
+tests/engine/test_command_line.py tests what it asks SGLang itself.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def test_configuration_and_server_that_are_bad(tmp_path: Path, capsys: pytest.Ca
 
 @pytest.fixture
 def answer(monkeypatch: pytest.MonkeyPatch) -> dict[str, object]:
-    """What the process with SGLang in it answers."""
+    """Return the answer of the process that has imported SGLang."""
     found = {"device": {"kind": "cpu", "torch": "2"}, "sglang": RELEASES[-1], "contract": FITS, "doors": None}
     monkeypatch.setattr(installation, "_ask", lambda line: found)
     return found

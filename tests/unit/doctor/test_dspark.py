@@ -1,4 +1,4 @@
-"""What the doctor says about the table of a DSPARK line, read by SGLang's own reader."""
+"""The doctor's report on the table of a DSPARK line, read by SGLang's own reader."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The counter of lookups: it agrees with a replay of the same requests, stays within its bounds, and fails quietly."""
+"""The counter of lookups: it matches a replay of the same requests, stays within its bounds, and fails quietly."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ Request = tuple["array[int]", "array[int]"]
 
 
 def requests(count: int) -> list[Request]:
-    """Requests of SGLang's kind, with at least two tokens of output."""
+    """Return SGLang-like requests with at least two output tokens."""
     texts = [drawn(seed) for seed in range(1000, 1000 + 3 * count)]
     cut = [(array("q", text[:prompt]), array("q", text[prompt:])) for text, prompt in texts]
     return [request for request in cut if len(request[1]) > 1][:count]
 
 
 def replayed(prompt: array[int], output: array[int]) -> tuple[int, int, int]:
-    """Rounds, tokens, and tokens in runs of a request, by the definition of a lookup."""
+    """Return a request's rounds, tokens, and tokens in runs, by the definition of a lookup."""
     text, place, rounds, in_runs = [*prompt, *output], len(prompt), 0, 0
     while place < len(text) - 1:
         got = written_out(text, place).tokens
@@ -95,10 +95,10 @@ def test_an_error_ends_the_counting_and_nothing_else(caplog: pytest.LogCaptureFi
 
 
 def test_the_worth_is_what_its_formula_says() -> None:
-    # 100 tokens: 40 rounds of one without a lookup, 20 tokens in 10 rounds after 2 agree, 40 in 2 rounds after 16.
+    # 100 tokens: 40 rounds of one without a lookup, 20 tokens in 10 rounds after a match of 2, 40 in 2 rounds after 16.
     tally = Tally(3, (40, 10, 0, 0, 2, 0, 0), (40, 20, 0, 0, 40, 0, 0), 40)
     found = worth(tally, {0: 5.0, 1: 6.0, 3: 8.0}, [1.0, 1.5, 1.8, 2.0], 7.0)
-    # The best depth is 1 or 3, at 4 s a token; 3 steps with all drafts right need 2 s. Only the 40 pay.
+    # The best depth is 1 or 3, at 4 s per token; 3 steps with all drafts correct need 2 s. Only the 40 pay.
     assert found == {
         "least": 400 / (400 - (40 * 2.0 - 2 * 7.0)),
         "most": 400 / (400 - (40 * 4.0 - 2 * 7.0) - 0.0 - max(0.0, 20 * 4.0 - 10 * 7.0)),

@@ -1,4 +1,4 @@
-"""Lookups, against the definition written out: every earlier place is tried, and the drafts are made."""
+"""Lookups, compared with the written-out definition: every earlier place is tried, and the drafts are made."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from sglang_adaptive.lookups.lookup import DRAFTS, LONGEST, SHORTEST, Round, Tex
 
 
 def agreement(text: list[int], one: int, other: int) -> int:
-    """How many tokens at and before *one* are those at and before *other*, up to LONGEST; *one* is the earlier."""
+    """Return how many tokens up to *one* equal those up to *other*, at most LONGEST; *one* is the earlier place."""
     found = 0
     while found < LONGEST and found <= one and text[one - found] == text[other - found]:
         found += 1
@@ -18,7 +18,7 @@ def agreement(text: list[int], one: int, other: int) -> int:
 
 
 def written_out(text: list[int], place: int) -> Round:
-    """The round that begins at *place*, from the definition."""
+    """Return the round that starts at *place*, by the definition."""
     match, source = max(((agreement(text, q, place), q) for q in range(place)), default=(0, -1))
     drafts: list[int] = []
     if match >= SHORTEST:
@@ -35,7 +35,7 @@ def written_out(text: list[int], place: int) -> Round:
 
 
 def drawn(seed: int) -> tuple[list[int], int]:
-    """A text of few words that copies itself now and then, and the length of its prompt."""
+    """Return a text of few words that sometimes copies itself, and the length of its prompt."""
     random = Random(seed)
     words, text = random.choice([2, 3, 8, 40]), [random.randrange(3) for _ in range(2)]
     length = random.randrange(3, 260)

@@ -1,4 +1,4 @@
-"""The packed form of a draft's weights: what is written is what is read, and damage is told in one line."""
+"""The packed form of a draft's weights: a round trip preserves them, and damage is reported in one line."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def tensors() -> dict[str, torch.Tensor | Rounded]:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A packed draft whose config is that of one for SmolLM2."""
+    """A packed draft with the config of one for SmolLM2."""
     write_packed(tmp_path / PACKED, tensors())
     (tmp_path / "config.json").write_text(json.dumps(smollm2.FITS), encoding="utf-8")
     return tmp_path
@@ -72,4 +72,4 @@ def test_other_weights_than_the_measured_ones_are_not_taken_from_the_checkout(
     with pytest.raises(ModelError, match="SHA-256 of its weights is not the expected one"):
         smollm2.get_draft()
     assert not (folder / "cache").exists()
-    assert smollm2.get_draft(folder) == smollm2.draft_folder()  # as one that is given it is
+    assert smollm2.get_draft(folder) == smollm2.draft_folder()  # same as an unpacked one

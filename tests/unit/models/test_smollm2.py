@@ -1,4 +1,4 @@
-"""SmolLM2 in the cache: what is read from a GGUF, that folders are whole, and what is refused."""
+"""SmolLM2 in the cache: what is read from a GGUF, that folders are complete, and what is refused."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def in_gguf(tmp_path: Path) -> tuple[Path, dict[str, np.ndarray]]:
-    """A GGUF file with the q and k of one layer as llama.cpp orders them, and what they were before."""
+    """A GGUF file with one layer's q and k in llama.cpp's order, and the original weights."""
     rng = np.random.default_rng(0)
     before = {
         "attn_q": rng.normal(size=(HEADS * ROWS, HIDDEN)).astype(np.float32),
@@ -46,7 +46,7 @@ def in_gguf(tmp_path: Path) -> tuple[Path, dict[str, np.ndarray]]:
     writer.add_head_count_kv(KV_HEADS)
     for name, heads in (("attn_q", HEADS), ("attn_k", KV_HEADS), ("attn_v", None)):
         values = before[name]
-        if heads is not None:  # row i of a head's first half comes before row i of its second half
+        if heads is not None:  # row i of a head's first half precedes row i of its second half
             order = [
                 head * ROWS + half * ROWS // 2 + i for head in range(heads) for i in range(ROWS // 2) for half in (0, 1)
             ]
@@ -65,7 +65,7 @@ def test_rows_of_q_and_k_come_back_in_transformers_order(in_gguf: tuple[Path, di
     read = dict(GgufLlama(path).weights())
     for kind, name in (("attn_q", "q_proj"), ("attn_k", "k_proj"), ("attn_v", "v_proj")):
         values = read[f"model.layers.0.self_attn.{name}.weight"]
-        # Four bits for a block of 32 values, here a row: half a step is the most that rounding takes.
+        # Four bits per block of 32 values, here a row: rounding loses at most half a step.
         step = (before[kind].max(1) - before[kind].min(1)) / 15
         assert values.dtype == np.float32 and (np.abs(values - before[kind]) <= 0.6 * step[:, None]).all()
 
@@ -155,7 +155,7 @@ def test_the_cached_target_is_the_expected_one() -> None:
 
 @in_cache
 def test_a_second_call_makes_nothing(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)  # not even the package is needed
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)  # the package is not needed either
     assert main(["models", "get", "smollm2"]) == 0
     told = capsys.readouterr().out.splitlines()
     assert told[0] == f"target {smollm2.target_folder()}"

@@ -1,4 +1,4 @@
-"""Every bad configuration ends in one line that names file, key, value and what is accepted."""
+"""Every bad configuration ends in one line with the file, key, value and accepted values."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_file_that_cannot_be_read(tmp_path: Path) -> None:
     assert refusal(tmp_path).problem == "is a directory"
     os.mkfifo(tmp_path / "pipe")
     assert refusal(tmp_path / "pipe").problem == "is not a regular file"
-    # A regular file whose first byte gives an I/O error, for root too.
+    # A regular file whose first byte gives an I/O error, even for root.
     assert "cannot be read: Input/output error" in str(refusal(Path("/proc/self/mem")))
     with pytest.raises(ConfigError, match="null"):
         load_config("a\0b")
@@ -116,7 +116,7 @@ def steps(value: Any) -> dict[str, Any]:
 NAMED = " or ".join(f'"{name}"' for name in POLICIES)
 NAN, INF = float("nan"), float("inf")
 BAD = [
-    # No slot, or a slot key that is none.
+    # No slot, or an invalid slot key.
     ({"ema_alpha": 0.2}, None, 'no slot among the keys ["ema_alpha"]'),
     ({"policy": "ema"}, None, "no slot"),
     *[({key: GOOD_SLOT}, key, "not a slot key; expected a batch size") for key in
@@ -334,12 +334,12 @@ def test_a_pipe_that_takes_the_file_s_place_keeps_nobody_waiting(
     os.mkfifo(pipe)
     found = os.stat(regular)
     with monkeypatch.context() as patched:
-        patched.setattr(os, "stat", lambda path: found)  # what was there a moment ago
+        patched.setattr(os, "stat", lambda path: found)  # the state a moment ago
         error = refusal(pipe)
     assert "is not a regular file" in str(error)
 
 
-@pytest.mark.timeout(60)  # where each key was looked up among all others it took minutes
+@pytest.mark.timeout(60)  # takes minutes if each key is looked up among all others
 def test_a_repeated_key_among_many_is_found_in_one_pass(tmp_path: Path) -> None:
     path = tmp_path / "config.json"
     path.write_text("{" + ",".join([*(f'"k{index}":0' for index in range(80_000)), '"last":0', '"last":0']) + "}")

@@ -1,4 +1,4 @@
-"""The EMA policy: routing of batch sizes to slots, the transitions of a slot, and what it shows of itself."""
+"""The EMA policy: routing of batch sizes to slots, a slot's transitions, and its snapshot."""
 
 from __future__ import annotations
 
@@ -114,12 +114,12 @@ AT_ONCE = {"warmup_batches": 0, "update_interval": 1, "ema_alpha": 1.0, "down_hy
 
 
 def slot(ladder: list[int], steps: int, **tuning: Any) -> AdaptiveStepSlot:
-    """A slot at *steps* that decides after every round, from that round alone."""
+    """Return a slot at *steps* that decides after every round, from that round alone."""
     return AdaptiveStepSlot(steps, {"candidate_steps": ladder, **AT_ONCE, **tuning})
 
 
 def after(mean: float, ladder: list[int], steps: int, **tuning: Any) -> int:
-    """Steps after one round in which the requests' mean of accepted drafts is *mean* (in quarters)."""
+    """Return the steps after one round in which requests accept *mean* drafts on average (in quarters)."""
     tested = slot(ladder, steps, **tuning)
     quarters = round(mean * 4)
     counts = [quarters // 4 + (request < quarters % 4) for request in range(4)]

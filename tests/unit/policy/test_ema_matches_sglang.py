@@ -19,7 +19,7 @@ from sglang_adaptive.policy.ema import resolve_candidate_steps_from_config
 from sglang_adaptive.policy.observation import RoundObservation
 
 EXAMPLES = 3000
-"""Of fourteen faults planted in our policy, three draws each, the rarest took 302 examples to show, half at most 5."""
+"""Of fourteen faults added to our policy, three draws each, the rarest took 302 examples to show, half at most 5."""
 
 BATCH_SIZES = (1, 2, 3, 5, 7, 8, 9, 16, 24, 31, 32, 33, 48, 63, 64, 65, 128)
 GRAPH_BATCH_SIZES: tuple[list[int] | None, ...] = (
@@ -36,12 +36,12 @@ TUNING = {
 }
 LADDERS = ([1, 3, 7], [0, 1, 3], [1, 3, 5, 7], [0, 1, 2, 3, 5, 7], [0], [1], [7, 3, 3, 1])
 
-# One draw of bytes makes configuration and rounds; a draw for every number would take minutes.
+# One draw of bytes gives configuration and rounds; a draw per number would take minutes.
 EXAMPLE_BYTES = st.binary(min_size=90, max_size=130)
 
 
 class Choices:
-    """Reads an example's bytes as choices; spent bytes read as zero, the simplest choice."""
+    """Reads an example's bytes as choices; exhausted bytes read as zero, the simplest choice."""
 
     def __init__(self, data: bytes) -> None:
         self._left = iter(data)
@@ -82,7 +82,7 @@ def _quiet_sglang() -> Iterator[None]:
 
 
 def accepted(steps: int, batch_size: int, level: int, spread: int) -> list[int]:
-    """Accepted drafts of each request, 0..steps; every eighth level stands for a round without requests."""
+    """Return the accepted drafts of each request, 0..steps; every eighth level means a round without requests."""
     if level % 8 == 7:
         return []
     centre = level * (steps + 1) // 256
@@ -97,7 +97,7 @@ def assert_same_state(theirs: Any, *ours: Ema) -> None:
 
 
 def drive(theirs: Any, ours: Ema, richer: Ema, rounds: Iterable[tuple[int, int, int]]) -> Counter[str]:
-    """Feed every round to SGLang's policy, to ours, and to ours through ``observe``; count what happened."""
+    """Feed every round to SGLang's policy, to ours, and to ours through ``observe``; count the decisions."""
     seen: Counter[str] = Counter()
     for batch_size, level, spread in rounds:
         steps = theirs.get_steps_for_batch(batch_size)
@@ -143,7 +143,7 @@ def test_random_histories(tmp_path: Path) -> None:
 
     check()
     assert seen["examples"] >= EXAMPLES
-    # The histories must reach every kind of decision, or their agreement would prove little.
+    # The histories must reach every kind of decision, or the comparison proves little.
     for kind in ("up", "down", "to zero", "from zero", "two tiers or more", "empty"):
         assert seen[kind] > EXAMPLES / 10, (kind, seen)
 

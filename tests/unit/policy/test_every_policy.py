@@ -1,7 +1,7 @@
-"""Every policy that a configuration can name is checked, built, put into words and explained as itself.
+"""Every policy that a configuration can name is checked, built, described and explained as itself.
 
-A policy is added in two places: its file, and the import in ``policy/__init__.py`` that registers it. The example of
-docs/contributing.md, which only these tests import, goes through all that the shipped ones go through.
+Adding a policy takes two places: its file, and the import in ``policy/__init__.py`` that registers it. The example of
+docs/contributing.md, which only these tests import, passes the same tests as the shipped policies.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from tests.live_controllers import controller, ema, serve
 ROOT = Path(__file__).parents[3]
 EXAMPLE = "token_budget"
 NEEDED: dict[str, dict[str, Any]] = {"ema": {"1": {"candidate_steps": [1, 3]}}}
-"""By policy, what has to stand beside its name for a configuration to be accepted."""
+"""By policy, what a configuration needs besides its name."""
 
 
 @pytest.fixture
 def example(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Register the example, and forget it again."""
+    """Register the example, and unregister it afterwards."""
     before = dict(POLICIES)
     monkeypatch.syspath_prepend(str(ROOT / "docs" / "examples"))
     monkeypatch.delitem(sys.modules, EXAMPLE, raising=False)

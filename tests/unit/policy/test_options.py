@@ -1,4 +1,4 @@
-"""An option is one annotated field; its check, its error lines and its row of the reference follow from it."""
+"""An option is one annotated field, from which its check, error lines and reference row follow."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Inner:
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """Every kind of option; ``source`` is none."""
+    """Every kind of option; ``source`` is not an option."""
 
     source: str
     steps: Annotated[tuple[int, ...], depths("which steps")]
@@ -138,7 +138,7 @@ def test_options_keep_their_defaults() -> None:
         ("candidate_steps", [1, -1]),
         ("candidate_steps", [True]),
         ("candidate_steps", 3),
-        ("candidate_steps", [0]),  # nothing would ever be drafted
+        ("candidate_steps", [0]),  # would never draft anything
         ("candidate_steps", [33]),
         ("verify_budget", 1),
         ("verify_budget", "policy"),

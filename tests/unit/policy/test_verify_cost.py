@@ -1,4 +1,4 @@
-"""What DSPARK's rounds cost: the fit, what decides whether budgets are planned, and which rounds are tried."""
+"""The cost of DSPARK's rounds: the fit, when budgets are planned, and which rounds are tried."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ from sglang_adaptive.policy.verify_cost import (
 DRAFTS = 7
 SIZES = (1, 2, 4, 8, 12, 16, 24, 32, 40, 48, 56, 64)
 GRID = Grid([size * (DRAFTS + 1) for size in SIZES], DRAFTS)
-"""SGLang's: the tokens of whole blocks at the batch sizes that have graphs."""
+"""SGLang's grid: the tokens of whole blocks at the batch sizes with graphs."""
 KEY = ProfileKey("target", "draft", "GPU", 1, 1, "fa3")
 
 
 def true_seconds(requests: int, tokens: int, a_token: float = 0.00003, planning: float = 0.0001) -> float:
-    """Return what a round takes here; *tokens* are the tier, or `WHOLE`."""
+    """Return a round's true duration in these tests; *tokens* are the tier, or `WHOLE`."""
     paid = GRID.padded(requests * (DRAFTS + 1)) if tokens == WHOLE else tokens
     assert paid is not None
     return 0.008 + 0.00002 * requests + a_token * paid + (0.0 if tokens == WHOLE else planning)
@@ -42,7 +42,7 @@ def true_seconds(requests: int, tokens: int, a_token: float = 0.00003, planning:
 def learnt(
     cells: list[tuple[int, int]], times: int = 31, noise: float = 0.05, outliers: float = 0.0, a_token: float = 0.00003
 ) -> VerifyCosts:
-    """Return what is learnt from noisy rounds of *cells*, some of which take ten times as long."""
+    """Return what is learned from noisy rounds of *cells*, some of which take ten times as long."""
     draw, costs = random.Random(3), VerifyCosts(DRAFTS, SimpleNamespace(profile_dir=None))
     for _ in range(times):
         for requests, tokens in cells:

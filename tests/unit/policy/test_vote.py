@@ -1,4 +1,4 @@
-"""Which depth gathered rows come to, and that ranks in processes of their own run the same depth in every round."""
+"""The depth that gathered rows agree on; ranks in separate processes run the same depth in every round."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ DEPTHS = (0, 2, 5)
 def rank(
     requests: int, rounds: tuple[float, ...], ms: tuple[float, ...], live: int = 0, probe: int | None = None
 ) -> list[int]:
-    """The row of a rank whose texts take so many rounds of each depth, which take so many milliseconds."""
+    """Return the row of a rank whose outputs take these rounds at each depth, of these milliseconds."""
     seconds = {depth: value / 1000 for depth, value in zip(DEPTHS, ms, strict=True)}
     return believed(DEPTHS, live, requests, dict(zip(DEPTHS, rounds, strict=True)), seconds, probe).row()
 

@@ -1,4 +1,4 @@
-"""The campaign's servers on a GPU: their command line and environment; CI has no GPU to start one."""
+"""The campaign's GPU servers: their command line and environment, because CI has no GPU to start one."""
 
 from __future__ import annotations
 

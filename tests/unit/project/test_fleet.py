@@ -1,4 +1,4 @@
-"""Servers that tests share: who gets room, whatever tests do and in whichever order they run."""
+"""Servers that tests share: which of them get room, whatever tests do and in whatever order they run."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def makers(tmp_path: Path) -> Makers:
 
 @pytest.fixture
 def open_fleet() -> Iterator[Open]:
-    """Makes fleets, with plenty of memory unless told, and closes them."""
+    """Create fleets, with plenty of memory unless specified, and close them."""
     fleets = []
 
     def opened(makers: Makers, **options: object) -> Fleet:
@@ -58,7 +58,7 @@ def test_the_servers_of_a_turn_and_the_next_ones_run_and_no_others(makers: Maker
 
 
 def test_an_idle_server_gives_way_though_a_later_test_needs_it(makers: Makers, open_fleet: Open) -> None:
-    """What the deadlock was: servers with later uses held all the room."""
+    """Servers with later uses once held all the room, which caused a deadlock."""
     fleet, first, others = open_fleet(makers), NAMES[:MOST_ALIVE], NAMES[MOST_ALIVE:]
     for test, needs, coming in (("a", first, {"b": others, "c": first}), ("b", others, {"c": first}), ("c", first, {})):
         fleet.turn(test, needs, coming)
@@ -77,7 +77,7 @@ def test_a_test_gets_what_it_needs_beyond_the_usual_room_and_without_having_said
 
 @pytest.mark.parametrize("seed", range(3))
 def test_every_order_of_tests_gets_its_servers(makers: Makers, open_fleet: Open, seed: int) -> None:
-    """The order that is told need not be the one in which tests run."""
+    """Tests need not run in the announced order."""
     draw, fleet = random.Random(seed), open_fleet(makers)
     left = {f"test {index}": draw.sample(NAMES, draw.randint(1, MOST_ALIVE)) for index in range(12)}
     while left:
@@ -162,7 +162,7 @@ def test_no_server_starts_without_memory_for_it(makers: Makers, open_fleet: Open
 
 
 def test_where_memory_is_short_the_running_test_has_it(makers: Makers, open_fleet: Open) -> None:
-    """As if each server took all that a start wants, and there were memory for two."""
+    """As if each server took all the memory that a start requires, and there were memory for two."""
     fleet = open_fleet(makers, available=lambda: (2 - len(makers.running())) * SERVER_BYTES)
     fleet.turn("a", ["one"], {"b": ["two"], "c": ["three"]})
     assert fleet.take("one").is_running()

@@ -1,4 +1,4 @@
-"""Forked servers end with the process that started them, as when a process of pytest-xdist breaks down."""
+"""Forked servers end with the process that started them, for example when a pytest-xdist process crashes."""
 
 from __future__ import annotations
 

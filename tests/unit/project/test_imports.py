@@ -23,14 +23,14 @@ HEIGHT = {
     "lab": 6,
 }
 TOP = 4
-"""Commands of the product. What lies above, the lab, is imported by nothing outside of it."""
+"""Layer of the product's commands. Only the lab is above it, and nothing outside the lab imports the lab."""
 PURE = ("policy", "runtime", "helper")
 ADAPTERS = ("sglang_plugin", "lab/cpu_engine")
 FILES = sorted(PACKAGE.rglob("*.py"))
 
 
 def layer(parts: tuple[str, ...]) -> str:
-    """The layer of a module path below the package; single files are helpers, but for those of commands."""
+    """Return the layer of a module path below the package; single files are helpers, except commands."""
     if parts[:2] == ("lab", "cpu_engine"):
         return "lab/cpu_engine"
     if len(parts) > 1 or (PACKAGE / parts[0]).is_dir():
@@ -42,7 +42,7 @@ def layer(parts: tuple[str, ...]) -> str:
 
 
 def imported(path: Path) -> Iterator[tuple[str, int]]:
-    """Yield every imported module with its line, wherever in the file and under whatever condition it is."""
+    """Yield every imported module with its line, anywhere in the file and under any condition."""
     here = ("sglang_adaptive", *path.relative_to(PACKAGE).parent.parts)
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
@@ -72,7 +72,7 @@ def test_imports_of_a_file_obey_the_layers(path: Path) -> None:
 
 
 def imported_when_loaded(path: Path) -> set[Path]:
-    """Files of ``policy`` that the file *path* of it needs to be imported; not those that only types need."""
+    """Return the files of ``policy`` that importing its file *path* requires, without those only for types."""
     tree = ast.parse(path.read_text())
     for node in ast.walk(tree):
         if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":

@@ -1,4 +1,4 @@
-"""``make test`` says what it left out for want of a program."""
+"""``make test`` reports what it skipped because a program is missing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The patches for a source fork: they apply to the released sources, and repair what they say."""
+"""The patches for a source fork: they apply to the released sources and make the repairs that they claim."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ INTERPRETED = {"TRITON_INTERPRET": "1"}
 
 @pytest.fixture(scope="module")
 def findings(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Findings]:
-    """What the checks say of stock SGLang and of the patched copy; both run at the same time."""
+    """Return the checks' findings for stock SGLang and for the patched copy; both run at once."""
     site = patched_site(tmp_path_factory.mktemp("patched"))
     running = checks.start("tests.patch_checks", site, **INTERPRETED)
     stock = checks.findings("tests.patch_checks.__main__", **INTERPRETED)
@@ -66,7 +66,7 @@ def test_patched_sglang_is_repaired(name: str, findings: dict[str, Findings]) ->
 
 @pytest.mark.parametrize("name", REPAIRED)
 def test_stock_sglang_needs_the_repair(name: str, findings: dict[str, Findings]) -> None:
-    # Anything but a failed assertion would be a check that does not fit this SGLang.
+    # Anything but a failed assertion means that the check does not fit this SGLang.
     assert (findings["stock"][name] or "").startswith("AssertionError"), findings["stock"][name]
 
 

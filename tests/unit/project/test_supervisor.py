@@ -1,4 +1,4 @@
-"""A run of the tests leaves no process behind, whatever ends it."""
+"""A test run leaves no process behind, however it ends."""
 
 from __future__ import annotations
 
@@ -48,12 +48,12 @@ def test_hangs(three):
 
 
 def _hear_of_hang_ups() -> None:
-    """Undo what `nohup` does to everything that it starts, these tests and their runs included."""
+    """Undo what `nohup` does to everything that it starts, including these tests and their runs."""
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 class Run:
-    """A run that starts servers and other processes, and then hangs unless it is to end by itself."""
+    """A run that starts servers and other processes, and then hangs unless it should end by itself."""
 
     def __init__(self, command: list[str], folder: Path) -> None:
         self._folder, self._mark = folder, uuid.uuid4().hex
@@ -64,7 +64,7 @@ class Run:
         )  # fmt: skip
 
     def processes(self) -> list[psutil.Process]:
-        """Return every process that has the mark of this run in its environment."""
+        """Return every process with this run's mark in its environment."""
         found = []
         for process in psutil.process_iter():
             with suppress(psutil.Error):
@@ -73,7 +73,7 @@ class Run:
         return found
 
     def until_it_hangs(self) -> None:
-        """Wait until all its processes are there."""
+        """Wait until all its processes exist."""
         wait_until(lambda: all((self._folder / name).exists() for name in ("escaped", "hangs")), "the run hangs")
         assert len(self.processes()) >= 6  # itself, its supervisor, its tests, a server, what escaped, what sleeps
 
@@ -87,7 +87,7 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Run]]:
     runs = []
 
     def started(*around: str, joined: str | None = None, workers: int = 0) -> Run:
-        """Start a run by the command *around*; it gets the run's as one word that begins with *joined*, or as words."""
+        """Start a run with the command *around*, then the run's words, or one word of *joined* and them."""
         command = inner_run(tmp_path, TESTS, "-n", str(workers))
         runs.append(Run([*around, *(command if joined is None else [joined + shlex.join(command)])], tmp_path))
         return runs[-1]
@@ -124,7 +124,7 @@ def test_a_run_whose_first_process_is_killed_leaves_nothing(start: Start, worker
 
 
 def test_a_whole_group_that_is_killed_leaves_nothing(start: Start) -> None:
-    """As by timeout --signal KILL."""
+    """Like timeout --signal KILL."""
     run = start()
     run.until_it_hangs()
     os.killpg(run.first.pid, signal.SIGKILL)
@@ -132,7 +132,7 @@ def test_a_whole_group_that_is_killed_leaves_nothing(start: Start) -> None:
 
 
 def test_make_that_is_killed_leaves_nothing(start: Start, tmp_path: Path) -> None:
-    """It is the first process of `make test`."""
+    """Make is the first process of `make test`."""
     (tmp_path / "Makefile").write_text("test:\n\t$(COMMAND)\n")
     run = start("make", "-f", str(tmp_path / "Makefile"), "test", joined="COMMAND=")
     run.until_it_hangs()

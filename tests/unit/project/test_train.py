@@ -1,4 +1,4 @@
-"""The training of the tiny pair: its text, its losses, and the evaluation against a literal drafting loop."""
+"""The training of the tiny pair: its text, its losses, and its evaluation, compared with a literal drafting loop."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from train.optimise import Recipe
 SEEDS = st.integers(0, 2**32)
 TINY = ModelSize(hidden=16, heads=2, kv_heads=1, ffn=16)
 FEW_STEPS = Recipe(steps=12, matrix_rate=0.02, batch=(4, 64), long_batch=(4, 64), warm_up=2)
-"""For a draft as large as the shipped one, whose optimiser takes most of a step; at rates of 0 no loss falls by 10%."""
+"""For a draft of the shipped size, whose optimizer takes most of a step; at rates of 0 no loss falls by 10%."""
 
 
 def entries(family: str, text: str) -> list[list[int]]:
-    """The entries of every whole line, read back from the text."""
+    """Return the entries of every complete line, parsed from the text."""
     lines = text.split("\n")[1:-1]
     if family == "hard":
         return [[int(c) for c in line if c.isdigit()] for line in lines]
@@ -36,7 +36,7 @@ def entries(family: str, text: str) -> list[list[int]]:
 
 
 def share_by_rule(family: str, text: str) -> float:
-    """The share of entries that are the successor of the one above, one more when the one before is 5 or greater."""
+    """Return the share of entries that succeed the one above, by one more if the one before is 5 or greater."""
     lines = entries(family, text)
     flat = [entry for line in lines for entry in line]
     width = len(lines[0])
@@ -153,7 +153,7 @@ def test_evaluation_counts_what_a_literal_loop_of_blocks_counts(steps, target):
 
 @torch.no_grad()
 def literal_rounds_of_blocks(target, draft, ids: list[int], steps: int, new_tokens: int) -> list[int]:
-    """Draft a block behind the last token, from the features before it, verify with the target, append, repeat."""
+    """Draft a block after the last token from the features before it, verify with the target, append, repeat."""
     end, lengths = len(ids) + new_tokens, []
     ids = [*ids, next_token(target, ids)]
     while len(ids) - 1 < end - steps:
@@ -170,7 +170,7 @@ def literal_rounds(target, draft, ids: list[int], steps: int, new_tokens: int) -
     """Draft from the draft's own tokens, verify with the target, append, repeat."""
     end, lengths = len(ids) + new_tokens, []
     ids = [*ids, next_token(target, ids)]
-    # As the evaluation does, leave out rounds whose last draft would lie past the end.
+    # Like the evaluation, skip rounds whose last draft would lie past the end.
     while (anchor := len(ids) - 2) < end - steps:
         drafts: list[int] = []
         features = target(torch.tensor([ids]))[1]
@@ -185,7 +185,7 @@ def literal_rounds(target, draft, ids: list[int], steps: int, new_tokens: int) -
 
 
 def verified(target, ids: list[int], drafts: list[int], lengths: list[int]) -> list[int]:
-    """Return *ids* with the drafts that the target accepts and its own token; add how many they are to *lengths*."""
+    """Return *ids* with the accepted drafts and the target's own token; append the number of them to *lengths*."""
     accepted = 0
     while accepted < len(drafts) and drafts[accepted] == next_token(target, [*ids, *drafts[:accepted]]):
         accepted += 1

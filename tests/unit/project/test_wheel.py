@@ -1,4 +1,4 @@
-"""What travels in the wheel, and what the installed package can find of it."""
+"""The contents of the wheel, and what the installed package finds in it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,6 @@ def tracked(folder: str) -> set[str]:
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The wheel that hatchling builds from this tree."""
     out = tmp_path_factory.mktemp("wheel")
     code = f"from hatchling.build import build_wheel; print(build_wheel({str(out)!r}))"
     built = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)

@@ -1,4 +1,4 @@
-"""``sglang-adaptive report``: figures are those of the files, and what is no result is refused."""
+"""``sglang-adaptive report``: figures match the files, and input that is not a result is refused."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def demo(tmp_path: Path) -> Path:
 
 
 def rows(page: str) -> dict[str, list[str]]:
-    """Return the cells of the tables' rows of a Markdown page by the row's name; of equal names the first."""
+    """Return the cells of a Markdown page's table rows by row name; for equal names, the first."""
     found: dict[str, list[str]] = {}
     for line in page.splitlines():
         if line.startswith("| "):
@@ -62,7 +62,7 @@ LATENCY = {"p50_ms": 5.0, "p95_ms": 9.0, "p99_ms": 10.0, "mean_ms": 6.0, "count"
 
 
 def benchmark_document() -> dict[str, Any]:
-    """A result of ``python -m benchmarks.policies`` with several workloads."""
+    """Return a result of ``python -m benchmarks.policies`` with several workloads."""
 
     def one(rate: float, **more: Any) -> dict[str, Any]:
         return {"tokens_per_second": rate, "rounds": 10, "seconds": 1.0, "accept_length": 2.0, **more}
@@ -118,7 +118,7 @@ def test_demo_figures(demo: Path, capsys: pytest.CaptureFixture[str]) -> None:
     page = printed(capsys, str(demo))
     assert "In every run all 12 requests came out token for token as without speculation" in page
     speed = next(line for line in page.splitlines() if line.startswith("| **EMA**"))
-    assert speed.split(" | ")[-3:] == ["**20**", "**2.00**", "**1.25** |"]  # 20 tokens a second, 16 at depth 3
+    assert speed.split(" | ")[-3:] == ["**20**", "**2.00**", "**1.25** |"]  # 20 tokens per second, 16 at depth 3
     data = json.loads(demo.read_text())
     demo.write_text(json.dumps({**data, "failures": ["EMA: the depth never moved"]}))
     assert "FAILED: EMA: the depth never moved" in printed(capsys, str(demo))
@@ -138,7 +138,7 @@ LADDER = (0, 1, 2, 3, 5, 7)
 
 
 def simulated(folder: Path, *words: str) -> dict[str, Any]:
-    """Run a simulation, and return what it wrote to report.json in *folder*."""
+    """Run a simulation and return its report.json from *folder*."""
     path = folder / "report.json"
     assert simulate([*words, "--rounds", "100", "--no-progress", "--json", str(path)]) == 0
     found: dict[str, Any] = json.loads(path.read_text())

@@ -19,7 +19,7 @@ from tests.unit.runtime.test_controller import AdaptiveController, ScriptedPolic
 
 EVIDENCE = BudgetEvidence(3, 5, {1: 3}, {1: 2})
 ROUND = RoundObservation(3, [1, 0, 2], 3, 0.02, budget=1, verified=[1, 0, 2], completed=[3, 0, 2], evidence=EVIDENCE)
-"""Of the first request only one draft was verified, of the second none."""
+"""Only one draft of the first request and none of the second were verified."""
 
 
 class Chooser(ScriptedPolicy):
@@ -186,7 +186,7 @@ def test_the_exponent_is_what_makes_chances_right(exponent: float) -> None:
             believed[at] += round(UNITS * chance)
             accepted[at] += draw.random() < chance**exponent
         calibration.add(trials, believed, accepted)
-    # One power for all bins but the last, matched to their sum.
+    # One exponent for all bins but the last, fitted to their sum.
     assert calibration.exponent == pytest.approx(exponent, abs=0.06)
     report = budget_report(None, Counters(), calibration)["calibration"]
     assert [(one["from"], one["to"]) for one in report] == [(at / BINS, (at + 1) / BINS) for at in range(BINS)]

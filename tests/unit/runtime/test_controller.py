@@ -1,4 +1,4 @@
-"""The rules of the controller: when it may switch, whom it credits, and how it fails."""
+"""The controller's rules: when it may switch, which depth it credits, and how it fails."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def state(steps: int) -> SpecRuntimeState:
 
 
 class Worker:
-    """A worker that runs nothing: it keeps the live state, which is all that the controller touches."""
+    """A worker that runs nothing: it holds the live state, which is all that the controller uses."""
 
     def __init__(self, steps: int) -> None:
         self.speculative_num_steps = steps
@@ -49,7 +49,7 @@ class Worker:
 
 
 class ScriptedPolicy:
-    """Answers what the test says and keeps what it was told."""
+    """Returns scripted answers and records its input."""
 
     name = "scripted"
 
@@ -179,7 +179,7 @@ def test_a_zero_step_rounds_time_has_its_share_of_the_drafts_extend() -> None:
         extends = index % 8 == 3
         times.add(RoundObservation(0, [0], 1, 5.8 if extends else 5.0, extended=extends))
         if index < 11:
-            assert times.as_list() == []  # the beginning of the first cycle was not seen
+            assert times.as_list() == []  # the start of the first cycle was not seen
     [cell] = times.as_list()
     assert (cell["rounds"], cell["seconds"]) == (16, pytest.approx(5.1))
 
@@ -333,7 +333,7 @@ def test_memory_is_bounded_over_many_switches() -> None:
 
 
 class Learner(ScriptedPolicy):
-    """A policy that wants its table handed over after every second round."""
+    """A policy that hands over its table after every second round."""
 
     def __init__(self) -> None:
         super().__init__([0, 1, 3], 3)
@@ -387,7 +387,7 @@ def test_rank_without_a_table_does_not_leave_the_others_waiting() -> None:
 
 
 class Sized(Device):
-    """A device with graphs for these batch sizes, and a gigabyte less after every reading."""
+    """A device with graphs for these batch sizes, and one gigabyte less after every reading."""
 
     def __init__(self, sizes: list[int] | None) -> None:
         self.sizes = sizes
@@ -405,7 +405,7 @@ def graphed(sizes: list[int] | None, launch: int = 3) -> tuple[AdaptiveControlle
     worker, policy = Worker(launch), ScriptedPolicy([0, 1, 3, 7], 7)
     controller = AdaptiveController(worker, policy, device=Sized(sizes))
     controller.register(state(launch))
-    controller.init_states(None)  # what SGLang 0.5.23 passes, though it captures
+    controller.init_states(None)  # what SGLang 0.5.23 passes, although it captures
     return controller, worker, policy
 
 
@@ -417,7 +417,7 @@ def test_the_device_says_which_batch_sizes_are_captured() -> None:
     assert [(tier["steps"], tier["graph_batch_sizes"]) for tier in tiers] == [
         (0, [1, 2, 4, 8]),
         (1, [1, 2, 4, 8]),
-        (3, [1, 2, 4, 8]),  # the launch depth, whatever the policy says
+        (3, [1, 2, 4, 8]),  # the launch depth, whatever the policy returns
         (7, [8]),
     ]
     assert [tier["gigabytes"] for tier in tiers] == [1.0, 1.0, None, 1.0]

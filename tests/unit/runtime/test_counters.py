@@ -71,8 +71,6 @@ def test_switches_by_cause_and_a_reading_that_goes_on_when_degraded() -> None:
 
 
 class Prober(ScriptedPolicy):
-    """A policy that probes when the test says so."""
-
     probing = False
 
     def probe_totals(self) -> ProbeTotals:
@@ -96,7 +94,7 @@ def test_the_way_into_a_probe_and_back_is_told_from_a_decision(after: int, cause
 
 
 def learnt(budget: float = 0.05) -> tuple[ThroughputPolicy, list[ProbeTotals], Counter[bool]]:
-    """A policy after text of changing acceptance, with the totals and probe rounds seen on the way."""
+    """Return a policy after text of changing acceptance, with the totals and probe rounds seen along the way."""
     policy, rng = ThroughputPolicy(3, ThroughputOptions(probe_budget=budget)), random.Random(1)
     totals, probing = [], Counter[bool]()
     for index in range(3000):

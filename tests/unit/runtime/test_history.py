@@ -1,4 +1,4 @@
-"""An hour of rounds: what is kept, how coarse, how much memory it takes, and what it says of their worth."""
+"""An hour of rounds: what is kept, at which resolution, the memory it takes, and the rounds' value."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ DEPTHS = (0, 1, 3)
 
 
 class Priced:
-    """Prices every depth alike but for its time: a round takes 10 ms and 2 ms a step."""
+    """Prices all depths alike except for their time: a round takes 10 ms plus 2 ms per step."""
 
     def prices(self, batch_size: int, steps: int) -> RoundPrices:
         seconds = {depth: 0.010 + 0.002 * depth for depth in DEPTHS}
@@ -28,7 +28,7 @@ class Priced:
 
 
 def play(history: History, ticks: Ticks, seconds: int, batch: int = 2, rounds: int = 10, **more: Any) -> None:
-    """Verify rounds of 3 steps that accept 1 draft a request, second after second."""
+    """Verify rounds of 3 steps that accept 1 draft per request, second after second."""
     for _ in range(seconds):
         for _ in range(rounds):
             history.close(Priced())
@@ -92,7 +92,7 @@ def test_worth_of_the_hour(ticks: Ticks) -> None:
     assert against[3]["times"] == pytest.approx(1.0, rel=1e-4) and against[3]["deviation"] == 0.0
     assert against[0]["times"] == pytest.approx(10 / 16 * 2 / 1, rel=1e-4)
     assert against[0]["deviation"] == pytest.approx(against[0]["times"] * 0.01 * 2**0.5, rel=1e-3)
-    play(history, ticks, 5, chosen=False)  # held by an operator: shown, but no merit of the policy
+    play(history, ticks, 5, chosen=False)  # held by an operator: shown, but not credited to the policy
     assert history.span(HOUR)["by_batch"][0]["rounds"] == [0, 0, 350]
     assert history.speedup()["against"] == found["against"]  # type: ignore[index]
 
@@ -127,10 +127,10 @@ def test_a_controller_keeps_it_and_tells_the_worth() -> None:
     against = {one["steps"]: one for one in told["against"]}
     assert set(against) == set(found.tiers)
     deepest = found.tiers[-1]
-    # All drafts are accepted: almost every round ran the deepest depth, and its true worth over none is known.
+    # All drafts are accepted: almost every round ran the deepest depth, whose true gain over zero steps is known.
     assert against[deepest]["times"] == pytest.approx(1.0, rel=0.05)
     true = (deepest + 1) * 0.010 / (0.010 + 0.001 * deepest)
-    # Zero steps were never timed here, so their time is a guess, and the deviation has to say so.
+    # Zero steps were never timed here, so their time is a guess, and the deviation must show it.
     assert against[0]["times"] == pytest.approx(true, abs=2.0 * against[0]["deviation"])
     assert against[0]["deviation"] < 0.4 * true
     rounds = [sum(one["rounds"]) for one in found.history(HOUR)["by_batch"]]  # type: ignore[index]

@@ -1,4 +1,4 @@
-"""Two ranks that run their rounds together: what each learns of round times, whose probes run, and what it says."""
+"""Two ranks that run rounds together: what each learns of round times, whose probes run, and what each reports."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ DEPTHS = (0, 1, 2, 3, 5, 7)
 
 
 def seconds(requests: int, steps: int, step: float = 0.0) -> float:
-    """A round; deep drafts are nearly free unless *step* is their price, and cost much more to who has no profile."""
+    """Return seconds; deep drafts are nearly free unless *step* prices them, but seem dear without a profile."""
     return 0.02 + step * steps + 1e-5 * requests * (steps + 1)
 
 
@@ -91,7 +91,7 @@ def test_a_rank_that_becomes_the_largest_prices_rounds_by_what_it_learnt_as_a_sm
         ranks.round()
     steps = ranks.round()
     learnt = ranks.policy(1)._times.at(24)
-    assert learnt.seconds[steps] == pytest.approx(seconds(24, steps), rel=0.03)  # it began with less than half of that
+    assert learnt.seconds[steps] == pytest.approx(seconds(24, steps), rel=0.03)  # it started at less than half of that
     assert learnt.deviation[steps] < 0.01
 
 
@@ -136,7 +136,7 @@ def test_a_probe_is_paid_for_and_not_repeated_by_the_rank_that_becomes_the_large
     for _ in range(400):
         ranks.round()
     assert first.started == started and 0 < second.started <= len(DEPTHS) - started
-    assert rests.items() <= second._rests.items()  # what it probed was not probed before
+    assert rests.items() <= second._rests.items()  # its probe was not probed before
 
 
 def test_a_probe_ends_when_its_rank_is_not_the_largest_any_more() -> None:
@@ -173,7 +173,7 @@ def test_a_policy_that_fails_to_follow_changes_no_steps() -> None:
     for _ in range(50):
         ranks.round()
     del ranks.policy(1)._prober
-    steps = {ranks.round() for _ in range(100)}  # both ran the same, or it would raise
+    steps = {ranks.round() for _ in range(100)}  # both ran the same, or this would raise
     assert steps - {3}
     degraded = [each.snapshot()["degraded_reason"] for each in ranks.controllers]
     assert degraded[0] is None and "_prober" in (degraded[1] or "")

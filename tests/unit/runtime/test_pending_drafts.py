@@ -1,4 +1,4 @@
-"""Rows that are held back come out once, in order, and under the request that they belong to."""
+"""Held rows come out once, in order, and for the request that they belong to."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def test_settled_rows_are_gone_and_the_next_round_starts_anew() -> None:
 
 
 def test_a_reused_pool_row_owes_nothing_of_its_last_request() -> None:
-    """The key of a request holds the generation of its row."""
+    """The key of a request includes the generation of its row."""
     pending = PendingDrafts()
     pending.hold([(3, 1)])
     assert pending.owed((3, 2)) == 0 and pending.catch_up([(3, 2)]) is None
@@ -119,7 +119,7 @@ def test_who_is_left_out_of_the_last_round_is_told_what_it_owes_until_the_next_i
 
 @given(rounds=ROUNDS, later=ROUNDS)
 def test_what_was_written_is_owed_no_more_but_the_latest_row(rounds: list[list[int]], later: list[list[int]]) -> None:
-    """Of the requests of the latest round; who is not in it is told what it owes, once."""
+    """This holds for the latest round's requests; other requests get what they owe once."""
     pending, tokens = PendingDrafts(), []
     for keys in rounds:
         pending.hold(keys)

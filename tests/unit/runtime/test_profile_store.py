@@ -1,4 +1,4 @@
-"""Profiles on disk: whole or not at all, set aside when bad, shared by servers, saved now and then."""
+"""Profiles on disk: complete or absent, set aside if bad, shared by servers, saved periodically."""
 
 from __future__ import annotations
 

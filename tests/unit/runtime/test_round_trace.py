@@ -1,4 +1,4 @@
-"""Rounds are written down whole, under salted ids, in bounded space, and never at the price of serving."""
+"""Rounds are recorded completely, with salted ids, in bounded space, and never at the cost of serving."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def test_rounds_that_the_disk_is_too_slow_for_are_counted(tmp_path: Path, monkey
     written(tmp_path / "t", *[seen(3, a=3)] * 5)
     found = read_rounds(tmp_path / "t")
     assert (found.count, found.lost) == (3, 2)
-    assert list(found.requests.values()) == [[[(3, 3)] * 3, []]]  # what follows a gap is another stretch
+    assert list(found.requests.values()) == [[[(3, 3)] * 3, []]]  # a gap starts another stretch
 
 
 def test_a_disk_that_fails_ends_the_trace_with_one_line(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -1,4 +1,4 @@
-"""What adaptive speculation was worth: hand-made rounds, and rounds whose true worth is known."""
+"""The value of adaptive speculation, for hand-made rounds and for rounds of known value."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_a_depth_without_a_price_prices_nothing() -> None:
 
 @pytest.mark.parametrize("drafted", [0, 1, 3])
 def test_it_is_the_ratio_of_the_two_rates(drafted: int) -> None:
-    """Drafts accepted with 0.8, then 0.75 and 2/3 given the one before, as TOKENS says; times vary by 20%."""
+    """Drafts are accepted with 0.8, then 0.75 and 2/3 given the one before, matching TOKENS; times vary by 20%."""
     draw = random.Random(1)
 
     def accepted() -> int:

@@ -1,4 +1,4 @@
-"""What start-up says of its progress."""
+"""Progress messages at start-up."""
 
 from __future__ import annotations
 

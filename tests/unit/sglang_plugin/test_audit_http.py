@@ -1,4 +1,4 @@
-"""Equal, tie, wrong or unfinished, by what zero steps answer when they are asked again."""
+"""Equal, tie, wrong or unfinished, by the answer of zero steps to the same request."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ OURS = [5, 8, 7]
 
 
 def answer(ids: list[int], *places: dict[int, float], reason: str = "length") -> dict[str, Any]:
-    """An answer of SGLang with the likeliest tokens of every place, decoded or read; the chosen one among them."""
+    """Return an SGLang answer with the most likely tokens of every position, decoded or read, and the chosen one."""
     top = [[[value, token, None] for token, value in place.items()] for place in places]
     chosen = [[place[token], token, None] for token, place in zip(ids, places, strict=False)]
     meta = {f"{side}_{what}": told for side in ("input", "output") for what, told in
@@ -32,14 +32,14 @@ FAR, NEAR, MOVED = {6: -0.2, 8: -3.0}, {6: -0.7, 8: -0.75}, {6: -0.72, 8: -0.78}
 
 
 async def over(again: DecodesAgain) -> None:
-    """Begin, and wait for the end."""
+    """Start, and wait for the end."""
     again.begin()
     assert again._task is not None
     await again._task
 
 
 class Server:
-    """A tokenizer manager and schedulers with one finished request, which answer what the test says."""
+    """A tokenizer manager and schedulers with one finished request and scripted answers."""
 
     def __init__(self, *answers: Any) -> None:
         self._answers, self.asked, self.reports = list(answers), [], []  # type: ignore[var-annotated]
@@ -129,7 +129,7 @@ async def test_it_ends_at_once_where_nobody_wants_it() -> None:
     server = Server(answer(OURS))
     server._finished.clear()
     again = DecodesAgain(lambda: server, server.take, server.send)
-    for _ in range(2):  # a later configuration begins it anew
+    for _ in range(2):  # a later configuration restarts it
         await over(again)
     assert not server.asked and not server.reports
 

@@ -1,4 +1,4 @@
-"""Which finished requests are decoded again, when, what their rounds run at, and what a verdict does."""
+"""Which finished requests are decoded again, when, at which steps, and what a verdict does."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def one_rank() -> Iterator[None]:
 
 
 def done(rid: str = "mine", output: list[int] = OUTPUT, reason: Any = None, how: Any = None, **more: Any) -> Req:
-    """A request of SGLang's that has come to its end."""
+    """Return a finished SGLang request."""
     sampling = SamplingParams(**{"temperature": 0, **(how or {})})
     req = Req(rid, "", array("q", PROMPT), sampling, **more)
     req.output_ids.extend(output)
@@ -79,7 +79,7 @@ def test_a_greedy_request_is_decoded_again_as_it_was_asked() -> None:
         {"output": [11]},
         {"output": [11] * audit_scheduler.MOST_TOKENS},
     ],
-    # Not the values: every process has to collect the same names, and an object's has its address.
+    # Not the values: every process must collect the same names, and an object's name has its address.
     ids=lambda told: ".".join((*told, *told.get("how", ()))),
 )
 def test_other_requests_are_left_out(told: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:

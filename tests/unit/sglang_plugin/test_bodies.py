@@ -1,4 +1,4 @@
-"""What the record of hooked bodies sees of a release, and that it is the record of what is served."""
+"""The record of hooked function bodies covers a release correctly, and matches the supported releases."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Base:
             return 2
 """
 TARGETS = ("Worker", "Worker.steps", "Worker.draft", "Worker.verify", "ours", "absent")
-"""All that the worker's module has: its own, inherited, below a condition, and imported in three ways."""
+"""Everything in the worker's module: its own, inherited, conditional, and imported in three ways."""
 
 
 def written(folder: Path, worker: str = WORKER, base: str = BASE) -> dict[str, str]:

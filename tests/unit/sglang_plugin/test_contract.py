@@ -1,4 +1,4 @@
-"""What SGLang has to have is found, whichever way a class gets it, and what is missing is named."""
+"""Required parts of SGLang are found however a class gets them, and missing ones are named."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A part that fails is left to SGLang's code from then on, on all ranks where they have to do the same."""
+"""A part that fails is left to SGLang's code from then on, on all ranks if they must act alike."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the plugin touches of SGLang: nothing it does not list, and nothing at all where it is not asked."""
+"""What the plugin changes in SGLang: only what it lists, and nothing if not enabled."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ PROCESSES = (
     "(Process.ENTRY, Process.EVERY, Process.LAUNCHER, Process.HTTP, Process.SCHEDULER, "
     "Process.SCHEDULER_PLAN_STREAM, Process.SCHEDULER_VERIFY_BUDGET)"
 )
-"""Those whose hooks a machine without a GPU can load."""
+"""The processes whose hooks a machine without a GPU can load."""
 
 
 @pytest.fixture(scope="module")
 def facts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """Everything that the tests below ask, from one process."""
+    """Return everything that the tests below ask, from one process."""
     config = tmp_path_factory.mktemp("hooks") / "adaptive.json"
     config.write_text(json.dumps({"1": {"candidate_steps": [0, 1, 3]}}))
     found: dict[str, Any] = checks.scripted(SCRIPT.replace("CONFIG", json.dumps(str(config))))
@@ -80,7 +80,7 @@ print(json.dumps({{
 
 
 def test_installed_sglang_fits(facts: dict[str, Any]) -> None:
-    """The fixture says what does not."""
+    """The fixture reports the misfits."""
 
 
 def test_every_seam_declares_hooks_and_is_listed() -> None:
@@ -112,7 +112,7 @@ def test_next_server_in_the_process_is_not_adaptive_by_accident(facts: dict[str,
 
 
 def test_each_function_has_one_hook(facts: dict[str, Any]) -> None:
-    """SGLang warns of several AROUND hooks on one function."""
+    """SGLang warns about several AROUND hooks on one function."""
     assert sorted(facts["hooks"]) == facts["wanted"]
     assert {len(kinds) for kinds in facts["hooks"].values()} == {1}
     assert facts["registered"] == facts["every"] == len(facts["wanted"])
@@ -120,7 +120,7 @@ def test_each_function_has_one_hook(facts: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("shared", [False, True], ids=["an index of its own", "one that forks share"])
 def test_no_module_keeps_a_hooked_function_as_it_was(shared: bool) -> None:
-    """Where a module has imported it by name, the hook has to be put there as well."""
+    """If a module imported it by name, the hook must be installed there as well."""
     script = f"""
 import json, pkgutil, sys
 from types import ModuleType

@@ -1,4 +1,4 @@
-"""What graphs need is looked up once for each number of requests, and keeps no graph alive."""
+"""The inputs of graphs are looked up once per number of requests, and keep no graph alive."""
 
 from __future__ import annotations
 

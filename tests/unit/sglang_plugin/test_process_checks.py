@@ -1,6 +1,6 @@
-"""What this package puts inside SGLang does what SGLang's own code does: the checks of tests/*_checks.py hold.
+"""This package's replacements inside SGLang match SGLang's own code: the checks of tests/*_checks.py pass.
 
-Each module of them runs in one process of the CPU engine; those that are interpreted have Triton run their kernels.
+Each module runs in one process of the CPU engine; those with kernels run in Triton's interpreter.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""``sglang-adaptive simulate`` as a person calls it."""
+"""``sglang-adaptive simulate`` as a user calls it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ CHEAP = [*SHORT, "--policy", "ema", "--policy", "static-3", "--policy", "static-
 
 
 def no_maker() -> None:
-    """Take no Launch, as a constructor that somebody names may not."""
+    """Stand in for a constructor that wrongly takes no Launch."""
 
 
 @pytest.mark.parametrize(
@@ -79,7 +79,7 @@ def test_a_broken_profile_is_one_line_and_exit_2(
 
 
 def profile_with(file: Path, keep: Callable[[dict[str, int]], bool]) -> str:
-    """Write the cells of the shipped profile that *keep* is true of to *file*, and return its path."""
+    """Write the shipped profile's cells for which *keep* is true to *file*; return its path."""
     profile = json.loads(shipped_config("profiles/h200-llama31-8b-eagle3-fa3.json").read_text())
     profile["cells"] = [cell for cell in profile["cells"] if keep(cell)]
     file.write_text(json.dumps(profile))
@@ -102,7 +102,7 @@ def test_a_profile_that_lacks_cells_is_bad_input(
 
 @pytest.fixture
 def of_few_steps(tmp_path: Path) -> str:
-    """A profile as `calibrate` writes it for the steps 0, 1, 3 and 7."""
+    """A profile like `calibrate` writes for the steps 0, 1, 3 and 7."""
     return profile_with(tmp_path / "few.json", lambda cell: cell["steps"] in (0, 1, 3, 7))
 
 

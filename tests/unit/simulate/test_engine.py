@@ -18,14 +18,14 @@ SMALL = Setting(COST, rounds=300, traces=6, seed=3)
 
 
 def uniform_trace(batch: int, p: float, rounds: int = 200) -> Trace:
-    """One regime in which every request accepts with probability *p* at every position."""
+    """Return one regime in which every request accepts with probability *p* at every position."""
     rng = np.random.default_rng(9)
     who = closed_loop(np.full(rounds, batch), rng, 64)
     return Scene(COST, who, np.full(rounds, p), np.ones(rounds), given=COST).build(rng)
 
 
 class Recorder:
-    """Chooses a new depth every round and writes down what it is told."""
+    """Chooses a new depth every round and records its input."""
 
     def __init__(self, ladder: tuple[int, ...]) -> None:
         self.ladder = ladder
@@ -52,7 +52,7 @@ def test_the_lag_is_exactly_one_round() -> None:
     kinds = [kind for kind, _ in recorder.events]
     assert kinds == ["choose"] + ["choose", "observe"] * 39
     observed = [event for kind, event in recorder.events if kind == "observe"]
-    # The n-th result arrives after the choice for round n + 1 and is round n's.
+    # The n-th result arrives after the choice for round n + 1 and belongs to round n.
     for index, seen in enumerate(observed):
         assert isinstance(seen, RoundObservation)
         assert seen.steps == depths[index]

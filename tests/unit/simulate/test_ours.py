@@ -1,4 +1,4 @@
-"""The throughput policy in the simulator, whole and with one part off."""
+"""The throughput policy in the simulator, complete and with one part disabled."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ def test_the_policy_stays_near_the_oracle_and_above_every_static_depth() -> None
 
 @pytest.mark.parametrize("name", ABLATIONS)
 def test_every_ablation_plays_and_differs_from_the_whole_policy(name: str) -> None:
-    # Only with a wrong profile, changing acceptance and several batch sizes has every part something to do; only a
-    # useless draft makes long stays at zero steps, where it is heard.
+    # Only a wrong profile, changing acceptance and several batch sizes exercise every part; only a useless draft causes
+    # long stays at zero steps, where hits are observed.
     traces = list(SUITES["bad-draft" if name == "no-hearing" else "profile-15"].traces(SETTING))
     differs = [not np.array_equal(play(build(t, ABLATIONS[name]), t), play(build(t), t)) for t in traces]
     assert any(differs)

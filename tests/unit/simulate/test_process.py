@@ -1,4 +1,4 @@
-"""The simulator's truth: acceptance, cost, load."""
+"""The simulator's ground truth: acceptance, cost, load."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ COST: RoundCost = load_cost(None)[1]
 
 
 def trace_of(p: list[float], rounds: int, changes: tuple[int, ...] = ()) -> Trace:
-    """A batch of len(p) requests that stay for the whole trace, each with its own acceptance."""
+    """Return a batch of len(p) requests that stay for the whole trace, each with its own acceptance."""
     requests = np.full((rounds, 64), -1)
     requests[:, : len(p)] = np.arange(len(p))
     arrivals = np.zeros(rounds, dtype=np.int64)
@@ -92,7 +92,7 @@ def test_equal_requests_gain_nothing_from_depths_of_their_own_in_a_small_batch()
 
 
 def result_of(suite: str, **figures: float) -> SuiteResult:
-    """A suite on whose only trace the judged policy scored *figures*."""
+    """Return a suite with one trace, on which the judged policy scored *figures*."""
     values = {"share": 1.0, "drawn_share": 1.0, "plain_ratio": 1.0, "zero_window": 1.0, "switches": 0.0}
     values.update(figures)
     found = TraceScore(**values, curve=(0.5, 1.0), recoveries=(3, 31))

@@ -1,4 +1,4 @@
-"""A trace of rounds is cut anew into what every depth would have taken."""
+"""A trace of rounds is re-cut into what every depth would have taken."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ HEAD = '{"format": "sglang-adaptive rounds", "version": 2}\n'
 
 
 def served(file: Path, steps: list[int], batch: int = 4, lookups: Sequence[Tally] = ()) -> Rounds:
-    """Serve requests at random, each depth for 50 rounds, as a server would that writes its rounds to *file*."""
+    """Serve random requests, each depth for 50 rounds, like a server that writes its rounds to *file*."""
     work = next(work for work in scenes(TEXTS, batch, 800, seed=1) if work.name == "at random")
     live, trace, now = Live(work), RoundTrace(file, 64e6), 0
     live.join(0.0)
@@ -47,7 +47,7 @@ def served(file: Path, steps: list[int], batch: int = 4, lookups: Sequence[Tally
     ("rounds", "runs"),
     [
         ([(3, 1)], [2]),
-        ([(3, 3), (3, 0)], [5]),  # the second round's start was right, its first draft was not
+        ([(3, 3), (3, 0)], [5]),  # the second round's start was correct, its first draft was not
         ([(3, 3), (1, 1), (5, 2), (3, 0)], [9, 1]),
         ([(3, 3)], [4]),  # the end cut it short
         ([(3, 3), (0, 0), (3, 1)], [4, 2]),

@@ -1,4 +1,4 @@
-"""Traces are read back as they were written, cut where the text repeats, and refused in one line when damaged."""
+"""Traces survive a round trip, are cut where the text repeats, and are refused in one line if damaged."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_no_request_is_left() -> None:
 
 
 def test_lookups_are_told_position_by_position() -> None:
-    """At output token 2 the last three tokens stood in the prompt, and the two that follow there are right."""
+    """At output token 2, the last three tokens occur in the prompt, and the two that follow them there are correct."""
     ids = [1, 2, 3, 4, 5, 9, 8, 1, 2, 3, 4, 5, 7]
     assert lookups(ids, prompt=7, positions=5).tolist() == [[0, 0], [2, 3], [3, 2], [4, 1], [5, 0]]
 
@@ -188,7 +188,7 @@ def changed_about(arrays: dict[str, Any], **change: object) -> None:
 
 
 def refused(folder: Path, change: Any) -> TraceError:
-    """Return the error that reading raises after *change* of a good file's arrays."""
+    """Return the error from reading after *change* of a good file's arrays."""
     path = folder / "t.npz"
     write(path, made())
     with np.load(path) as loaded:

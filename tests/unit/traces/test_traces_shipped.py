@@ -1,4 +1,4 @@
-"""The recorded traces can be read, are small, and are what their page says."""
+"""The recorded traces are readable, small, and match their page."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A random Llama of toy size with a chat template, and questions that it may not be trained on."""
+"""A random toy-size Llama with a chat template, and held-out questions that it may not train on."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def toy_target(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def held_out_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two categories of two questions, in words of the toy's vocabulary."""
+    """A file of two categories of two questions, in words of the toy's vocabulary."""
     lines = [
         {"category": category, "turns": [" ".join(f"word{(first + 7 * step) % 120}" for step in range(20))]}
         for category, first in (("math_reasoning", 1), ("qa", 2), ("math_reasoning", 3), ("qa", 4))

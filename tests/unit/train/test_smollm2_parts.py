@@ -1,4 +1,4 @@
-"""Parts of the recipe of SmolLM2's draft, each held to something else that computes the same."""
+"""Parts of the recipe of SmolLM2's draft, each compared with another computation of the same."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ def written(target: Llama, folder: Path) -> Documents:
 
 
 def test_training_accepts_the_drafts_that_the_recorder_accepts(toy_target: Path, tmp_path: Path) -> None:
-    """Packed rows and chosen chains change nothing: the recorder judges the same draft a document at a time."""
+    """Packed rows and chosen chains change nothing: the recorder judges the same draft one document at a time."""
     target = Llama(toy_target, None, CPU, torch.float32)
     documents = written(target, tmp_path / "documents")
     torch.manual_seed(1)
     vocabulary = torch.arange(3, 143, 2)
     first = new_draft(target, vocabulary, None)
     save_draft(tmp_path / "draft", first, toy_target, [1, 3, 4], vocabulary)
-    draft = new_draft(target, vocabulary, tmp_path / "draft")  # in what bfloat16 leaves of it
+    draft = new_draft(target, vocabulary, tmp_path / "draft")  # as rounded to bfloat16
     recorder = Eagle3(tmp_path / "draft", CPU, torch.float32)
     rows = packed(documents, [[2, 0, 3], [1]], (128,))
     lesson = lesson_of(rows, STEPS, 1.0, np.random.default_rng(0), CPU)
@@ -61,7 +61,7 @@ def test_training_accepts_the_drafts_that_the_recorder_accepts(toy_target: Path,
             hidden, features = target.prefill(ids[None], target.cache(1, len(ids)))
             best = target.logits(hidden[0]).argmax(dim=-1)
         drafts, _ = recorder.chains(target.embedding, ids, features[0], prompt - 1, STEPS)
-        for chain in range(len(ids) - 1 - prompt):  # the last one's first draft comes before the document's end
+        for chain in range(len(ids) - 1 - prompt):  # the first draft of the last one comes before the document's end
             truth = best[prompt + chain : len(ids) - 1]
             right = drafts[chain][: len(truth)] == truth[:STEPS]
             accepted += int(right.long().cumprod(dim=0).sum())
@@ -133,7 +133,7 @@ def test_rounded_outputs_keep_the_wanted_precision_though_the_weights_do_not() -
     outputs = inputs @ matrix.T
     error = (inputs @ widened.T - outputs).norm() / outputs.norm()
     assert 0.01 < error < 0.025
-    # Each weight rounded to the same steps, and nothing made good:
+    # Each weight rounded to the same steps, without compensation:
     alone = (matrix / found.step).round() * found.step
     assert (inputs @ alone.T - outputs).norm() / outputs.norm() > 2 * error
 

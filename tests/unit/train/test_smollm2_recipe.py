@@ -1,4 +1,4 @@
-"""The recipe of SmolLM2's draft, all stages, on a random model of toy size."""
+"""The recipe of SmolLM2's draft, all stages, on a random toy-size model."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ def call(out: Path, target: Path, held_out: Path, *more: object) -> int:
 
 
 class Steps(Clock):
-    """A clock that stands still and stops a training after a number of steps."""
+    """A clock that stands still and stops training after a number of steps."""
 
     def __init__(self, out: Path, left: int) -> None:
         super().__init__(out / "progress.json", "train", minutes=1, now=lambda: 0.0)
         self.left = left
 
     def share(self) -> float:
-        self.left -= 1  # asked once a step
+        self.left -= 1  # asked once per step
         return 0.5
 
     def stop(self) -> bool:
@@ -54,12 +54,12 @@ class Steps(Clock):
 
 
 def train(out: Path, target: Path, answers: Path, *steps: int) -> Path:
-    """Train in calls of so many *steps* each; return *out*."""
+    """Train in calls of *steps* steps each; return *out*."""
     out.mkdir(exist_ok=True)
     plan = Plan(vocabulary=96, train_tokens=1024, widths=(64, 256), rate=0.01, warm_up=5, log_seconds=0)
     llama = Llama(target, None, CPU, torch.float32)
     for several in steps:
-        torch.manual_seed(0)  # of what no checkpoint replaces: there must be nothing
+        torch.manual_seed(0)  # would show in whatever no checkpoint replaces: there must be nothing
         training = Training(out, llama, target, Shards(answers / "answers").read(), plan)
         assert not training.run(Steps(out, several))
     return out
@@ -67,7 +67,7 @@ def train(out: Path, target: Path, answers: Path, *steps: int) -> Path:
 
 @pytest.fixture(scope="module")
 def made(toy_target: Path, held_out_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What all stages made; the training in two calls, and a third one that finds its time over."""
+    """Return the results of all stages; training takes two calls, and a third that finds its time over."""
     out = tmp_path_factory.mktemp("made")
     for stage in ("questions", "answers"):
         assert call(out, toy_target, held_out_file, "--stage", stage, "--minutes", 10) == 0

@@ -1,4 +1,4 @@
-"""Several processes that train one draft, joined as torchrun joins them; on the CPU, in forks that have PyTorch."""
+"""Several processes that train one draft, joined like by torchrun; on the CPU, in forks with PyTorch loaded."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def one_of_two(rank: int, port: int) -> None:
     together = Together.of_environment()
     assert (together.rank, together.world, together.first) == (rank, WORLD, rank == 0)
     assert together.agreed(0.5 + rank) == 0.5
-    # The fifth batch is nobody's: whoever had it would wait for the other's gradients.
+    # No rank gets the fifth batch: it would wait for the other's gradients.
     assert list(together.share(["a", "b", "c", "d", "e"])) == [["a", "c"], ["b", "d"]][rank]
     matrix, norm, unused = nn.Parameter(torch.zeros(2, 3)), nn.Parameter(torch.zeros(3)), nn.Parameter(torch.zeros(1))
     matrix.grad, norm.grad = torch.full((2, 3), 1.0 + 2 * rank), torch.arange(3.0) * rank

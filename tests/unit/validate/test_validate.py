@@ -1,4 +1,4 @@
-"""``sglang-adaptive validate`` says what a server says, and what it reads back is what the policy does."""
+"""``sglang-adaptive validate`` matches a server, and its description matches the policy."""
 
 from __future__ import annotations
 
@@ -53,9 +53,9 @@ def test_moves_that_are_told_are_those_of_the_slot(preset: str) -> None:
                 rises = there == move["up_to"]
                 for average, expected in ((at, not rises), (at + 0.01, rises)):
                     live = AdaptiveStepSlot(move["steps"], slot)
-                    accepted = round(100 * average)  # of a hundred requests together
+                    accepted = round(100 * average)  # of a hundred requests in total
                     live.update([accepted // 100 + (index < accepted % 100) for index in range(100)])
-                    # One that falls below several thresholds goes on down.
+                    # If it falls below several thresholds, it moves down several times.
                     moved = live.current_steps >= there if rises else live.current_steps <= there
                     assert moved is expected, (move, average)
                     moves += 1

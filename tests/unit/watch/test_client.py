@@ -1,4 +1,4 @@
-"""What the client makes of a server's answers."""
+"""How the client interprets a server's answers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from sglang_adaptive.client import ADMIN_PATHS, Client
 
 
 class Told(Client):
-    """A client whose server answers *answer* to everything."""
+    """A client whose server gives the same *answer* to everything."""
 
     def __init__(self, answer: Any) -> None:
         super().__init__("127.0.0.1", 9)
@@ -57,7 +57,7 @@ def test_address(url: str, port: int) -> None:
 
 
 class Connection:
-    """Answers everything, and keeps the key that it was asked with."""
+    """Answers everything, and records the key of the request."""
 
     status = 200
 

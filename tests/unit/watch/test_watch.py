@@ -1,4 +1,4 @@
-"""What ``sglang-adaptive watch`` makes of a server's states, which real controllers give."""
+"""How ``sglang-adaptive watch`` displays states of real controllers."""
 
 from __future__ import annotations
 
@@ -164,7 +164,7 @@ def test_every_reader_takes_built_depths_that_a_later_configuration_leaves_out(
 
 
 def successor(found: AdaptiveController, policy: str, ladder: tuple[int, ...]) -> AdaptivePolicy:
-    """Return the policy that a server makes of a later configuration; see ``policies.build_successor``."""
+    """Return the policy that a server builds for a later configuration; see ``policies.build_successor``."""
     live = found.worker.speculative_num_steps
     if policy == "ema":
         return AdaptiveSpeculativeParams(live, config=check_config({"1": {"candidate_steps": list(ladder)}}, "test"))

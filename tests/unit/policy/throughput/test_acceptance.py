@@ -1,4 +1,4 @@
-"""Expected tokens by steps: levels, what they foretell, censored counts; and whether shadow drafts are believed."""
+"""Expected tokens by steps: levels and their predictions, censored counts, and trust in shadow drafts."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_finds_the_acceptance_of_a_steady_process(p: float, batch: int) -> None:
 
 
 def test_in_a_steady_process_levels_come_to_say_little() -> None:
-    """All requests are alike, so what one had accepted by luck says nothing of its next round."""
+    """All requests are alike, so one's luck predicts nothing about its next round."""
     learner, rng = estimator(), random.Random(2)
     spans = []
     for index in range(3000):
@@ -112,7 +112,7 @@ def test_a_round_informs_only_the_positions_that_it_drafted() -> None:
         learner.update(2, [2] * 4)
     assert learner.trials(1) > 10 and learner.trials(2) > 10
     assert [learner.trials(position) for position in range(3, 8)] == [0.0] * 5
-    # Not drafted is not rejected: what follows is carried on from the position before.
+    # Not drafted is not rejected: the estimates continue from the position before.
     assert learner.conditional[2] > 0.9 * learner.conditional[1]
 
 
@@ -198,7 +198,7 @@ def test_any_rounds_leave_usable_estimates(rounds: list[tuple[int, list[int]]], 
 
 
 def test_a_deep_ladder_of_drafts_that_are_never_right_has_finite_figures() -> None:
-    """Without a pull the chance of the last of 32 is below what a float can hold."""
+    """Without a pull, the probability of the last of 32 underflows a float."""
     learner = AcceptanceEstimator((0, 1, 32), 3840, 0.0)
     for _ in range(6000):
         learner.update(1, [0] * 64)
@@ -222,7 +222,7 @@ EVERY = 8
 def around_a_change(
     trust: ShadowTrust, shadow: float, verified: float, rng: random.Random, batch: int = 1, hears_first: bool = True
 ) -> None:
-    """Let a stretch of one kind follow on one of the other."""
+    """Follow a stretch of one kind with a stretch of the other."""
     for hears in (hears_first, not hears_first):
         for _ in range(32):
             outcome = [int(rng.random() < (shadow if hears else verified)) for _ in range(batch)]
@@ -289,14 +289,14 @@ def test_text_that_turned_hard_before_zero_steps_began_is_no_disagreement() -> N
 
 
 def profile() -> CostProfile:
-    """A batch of 32 pays for nothing but zero steps, a single request for drafts that are good."""
+    """At a batch of 32 only zero steps pay; for a single request, good drafts do."""
     seconds = {1: {0: 0.007, 1: 0.008, 3: 0.010, 7: 0.014}, 32: {0: 0.010, 1: 0.035, 3: 0.060, 7: 0.100}}
     key = ProfileKey("target", "draft", "gpu", 1, 1, "fa3")
     return CostProfile(key, ordered(ProfileCell(n, s, t) for n, row in seconds.items() for s, t in row.items()))
 
 
 def serve(policy: ThroughputPolicy, p: float, rounds: int, batch: int, sense: Callable[[float], float]) -> list[int]:
-    """Return the depths of *rounds* rounds; *sense* gives how often zero steps hear a hit."""
+    """Return the depths of *rounds* rounds; *sense* gives how often zero steps see a hit."""
     rng, depths, outputs = random.Random(1), [], DraftOutputs(EVERY)
     for _ in range(rounds):
         steps = policy.get_steps_for_batch(batch)

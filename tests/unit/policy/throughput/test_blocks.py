@@ -1,6 +1,6 @@
-"""Drafts that come in blocks: the policy on the recorded acceptance of the tiny target's block draft, simulated.
+"""Block drafts: the policy on the recorded acceptance of the tiny target's block draft, simulated.
 
-Nothing is seen of such a draft at zero steps, and a round of one draft takes as long as one of fifteen at batch 1.
+Zero steps show nothing about such a draft, and at batch 1 a round of one draft takes as long as one of fifteen.
 """
 
 from __future__ import annotations
@@ -19,15 +19,16 @@ from tests.checks import ROOT
 
 LADDER = (0, 1, 3, 7, 15)
 MILLISECONDS = {1: (5.06, 6.27, 6.28, 6.49, 6.32), 16: (5.42, 6.70, 6.82, 7.22, 8.89)}
-"""Of a round of Qwen3-8B's shape on an H200, by batch size: benchmarks/results/served/blocks-h200-1.json; 1 draft is
-taken to need what 3 do, as it does at batch 1."""
+"""Of a round of Qwen3-8B's shape on an H200, by batch size.
+
+Source: benchmarks/results/served/blocks-h200-1.json; 1 draft is assumed to take as long as 3, as at batch 1.
+"""
 SEEDS = range(4)
 TOKENS = 192
 
 
 @pytest.fixture(autouse=True)
 def deaf(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Zero steps show nothing of a block draft."""
     monkeypatch.setattr(engine.DraftOutputs, "check", lambda *_: False)
 
 
@@ -37,21 +38,21 @@ def texts() -> Texts:
 
 
 def work_of(texts: Texts, size: int, seed: int) -> Work:
-    """Return all requests in a drawn order, *size* at a time."""
+    """Return all requests in random order, *size* at a time."""
     order = np.random.default_rng(seed).permutation(len(texts.begin))
     begin = texts.begin[order]
     return Work("blocks", texts, begin, np.minimum(texts.end[order], begin + TOKENS), texts.kind[order], size)
 
 
 def table_of(size: int) -> FloatArray:
-    """Return seconds by batch size and steps; of smaller batches as of the full one."""
+    """Return seconds by batch size and steps; smaller batches take as long as the full one."""
     table = np.full((size + 1, LADDER[-1] + 1), np.nan)
     table[:, list(LADDER)] = np.array(MILLISECONDS[size]) / 1000.0
     return table
 
 
 def played(work: Work, seed: int) -> serve.Served:
-    """Return what the policy, which starts from nothing, makes of *work*."""
+    """Return the results of the policy on *work*, starting without data."""
     policy = ThroughputPolicy(LADDER[-1], ThroughputOptions(candidate_steps=LADDER))
     policy.set_cuda_graph_bs([1, 2, 4, 8, 16])
     clock = 1.0 + 0.01 * np.random.default_rng(seed + 1).standard_normal(4096)
@@ -71,7 +72,7 @@ def test_little_is_lost_to_the_best_width(size: int, least: float, texts: Texts)
 
 
 def test_an_easy_text_is_found_after_a_hard_one(texts: Texts) -> None:
-    """Of no two requests in a row takes the policy much longer than the widest block does."""
+    """No two requests in a row take the policy much longer than the widest block."""
     worst = []
     for seed in SEEDS:
         work = work_of(texts, 1, seed)

@@ -1,4 +1,4 @@
-"""What budgets keep is learnt; the best one stands for its steps, and the policy runs it and learns its time."""
+"""What budgets keep is learned; the best budget stands for its steps, and the policy runs it and learns its time."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ BATCH = 32
 
 
 def seconds(batch: int, steps: int, verified: int) -> float:
-    """A large target: a verified token is dear, a drafted step cheap."""
+    """Seconds on a large target: a verified token is expensive, a draft step cheap."""
     return 0.02 + 0.0003 * steps + 0.00012 * batch * (verified + 1)
 
 
@@ -41,11 +41,11 @@ def policy(budgets: bool = True, allowed: bool = True) -> ThroughputPolicy:
 
 
 SURE = [5] * 8 + [1] * 8 + [0] * 16
-"""Accepted drafts of a batch whose requests differ, as the draft knows."""
+"""Accepted drafts of a batch with unequal requests; the draft knows them."""
 
 
 def serve(made: ThroughputPolicy, rounds: int, slower: float = 1.0) -> Counter[tuple[int, int | None]]:
-    """Serve the batch, rounds with a budget *slower* than they should be; the draft ranks perfectly."""
+    """Serve the batch; rounds with a budget take *slower* times as long as predicted; the draft ranks perfectly."""
     done: Counter[tuple[int, int | None]] = Counter()
     last = None
     for index in range(rounds):
@@ -70,7 +70,7 @@ def serve(made: ThroughputPolicy, rounds: int, slower: float = 1.0) -> Counter[t
 
 
 def spread(whole: list[int], steps: int, budget: int) -> list[int]:
-    """Give each request its right drafts first, then the others what is left."""
+    """Give each request its correct drafts first, then divide the rest."""
     left, given = budget * len(whole), []
     for count in sorted(whole, reverse=True):
         given.append(min(count, left))
@@ -143,7 +143,7 @@ def test_zero_steps_are_weighed_with_the_time_that_the_round_took() -> None:
 
 
 class Rows:
-    """Rows of the table, folded."""
+    """The table's rows, folded."""
 
     def __init__(self) -> None:
         self.times = RoundTimeTable(CostModel(LADDER, PROFILE))
@@ -154,7 +154,7 @@ class Rows:
         return self.budgets.fold(self.times.at(batch), self.acceptance, now)
 
     def say(self, share: float) -> None:
-        """Say of each pair that it saves *share* of what a uniform cut loses."""
+        """Report for each pair that it saves *share* of the loss of a uniform cut."""
         for steps in LADDER[2:]:
             budgets = [b for b in LADDER if 0 < b < steps]
             self.budgets.yields.learn(
@@ -209,13 +209,13 @@ def test_a_budget_is_kept_until_another_is_better_by_the_margin() -> None:
     plain, tokens = rows.times.at(BATCH), rows.acceptance.tokens
 
     def even(budget: int) -> float:
-        """Return the share by which *budget* promises as much as verifying all drafts, its doubt counted for that."""
+        """Return the share at which *budget* promises as much as verifying all drafts, with its doubt included."""
         took = next(took for found, took, _ in plain.packed[steps] if found == budget)
         all_drafts = plain.seconds[steps] * (1.0 - plain.deviation[steps])
         return (took / all_drafts * tokens[steps] - tokens[budget]) / (tokens[steps] - tokens[budget])
 
     def say(share: float, now: int) -> int | None:
-        """Let a budget of 2 save *share*, and one of 1 nothing; return the budget that is then taken."""
+        """Let a budget of 2 save *share* and one of 1 nothing; return the chosen budget."""
         rows.budgets.yields = BudgetYields()
         rows.budgets.yields.learn(BudgetEvidence(steps, 100_000, {1: 0, 2: int(100_000 * share)}, {1: 0, 2: 0}))
         return rows.fold(now=now).budgets.get(steps)
@@ -228,7 +228,7 @@ def test_a_budget_is_kept_until_another_is_better_by_the_margin() -> None:
 
 
 def kept_of(steps: int, whole: int, kept: dict[int, tuple[int, int]]) -> BudgetEvidence:
-    """*kept* are by budget what the likeliest and what the first drafts brought."""
+    """*kept* gives, by budget, what the most likely and the first drafts yielded."""
     ranked, uniform = ({budget: pair[at] for budget, pair in kept.items()} for at in (0, 1))
     return BudgetEvidence(steps, whole, ranked, uniform)
 

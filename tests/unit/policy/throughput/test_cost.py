@@ -1,4 +1,4 @@
-"""Round times: the base table, what was measured, and rounds that verify fewer drafts than they make."""
+"""Round times: the base table, measurements, and rounds that verify fewer drafts than they make."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def full(batches: tuple[int, ...] = (1, 4, 16, 64)) -> CostProfile:
 
 
 def load(model: CostModel, cells: dict[tuple[int, int], float], readings: int = 31) -> None:
-    """Tell *model* that it measured these seconds."""
+    """Give *model* these seconds as measurements."""
     rows = {(b, s): model.base.seconds(b)[LADDER.index(s)] for b, s in cells}
     model.load(0.0, [[b, s, s, math.log(t / rows[b, s]), readings] for (b, s), t in cells.items()])
 
@@ -129,7 +129,7 @@ def pair(model: CostModel, steps: int, budget: int, batch: int = BATCH) -> tuple
 def test_a_pair_takes_a_round_of_its_verified_drafts_and_the_further_drafts() -> None:
     model = CostModel(FOUR, paired())
     found, deviation = pair(model, 5, 1)
-    # At batch 1 a further step costs its draft and one verified token.
+    # At batch 1 another step costs its draft and one verified token.
     each = (DRAFT + 0.0001) * (1 + DRAFT_GROWTH * (BATCH - 1))
     assert found == pytest.approx(seconds(BATCH, 1) + 4 * each + packing(BATCH))
     assert model.base.shape_seconds(BATCH, (5, 1)) == (pytest.approx(found), False)

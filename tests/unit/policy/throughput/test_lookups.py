@@ -1,4 +1,4 @@
-"""Lookups in the throughput policy: what is learnt of them, when they are chosen, and when they are not."""
+"""Lookups in the throughput policy: what it learns about them, and when it chooses them."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ SECONDS = {0: 1.0, 1: 1.2, 3: 1.4, 7: 1.8}
 
 
 def policy(behind: int = 0, slope: float = 0.002) -> ThroughputPolicy:
-    """Return a policy of a server on which a further token to verify costs *slope* of a plain decode."""
+    """Return a policy of a server where one more token to verify costs *slope* of a plain decode."""
     cells = [
         ProfileCell(batch, steps, 0.005 * (seconds + slope * batch * (steps + 1)), 31)
         for batch in (1, 2, 4, 8, 16, 32, 64, 128)
@@ -49,7 +49,7 @@ def policy(behind: int = 0, slope: float = 0.002) -> ThroughputPolicy:
 
 
 def serve(made: ThroughputPolicy, found: list[Lookup], accepted: int = 1) -> int:
-    """Run a round in which every request has so many drafts accepted, or those of *found* in one of lookups."""
+    """Run a round in which every request gets *accepted* drafts, or those of *found* in a lookup round."""
     steps = made.get_steps_for_batch(len(found))
     looked_up = steps in DRAFTS
     counts = [min(steps, one.agreed if looked_up else accepted) for one in found]
@@ -90,12 +90,12 @@ def test_rounds_teach_how_far_texts_agree() -> None:
 
 
 def rounds_of(*found: Lookup, accepted: int = 3, request: str = "a") -> list[RoundObservation]:
-    """Rounds of one request, with so many drafts accepted in each."""
+    """Return rounds of one request, with *accepted* drafts in each."""
     return [RoundObservation(3, [accepted], 1, lookups=[one], requests=[request]) for one in found]
 
 
 def test_a_copy_is_followed_until_it_breaks() -> None:
-    """Three rounds of four tokens agree, the fourth breaks after one: each start saw what was left of the copy."""
+    """Three rounds of four tokens match, the fourth breaks after one: each start saw the rest of the copy."""
     agreement = Agreement()
     runs, plain = Runs(agreement), Agreement()
     whole = [Lookup(8, 4, 12), Lookup(12, 4, 16), Lookup(16, 4, 20)]
@@ -176,7 +176,7 @@ def test_larger_batches_and_unknown_ones_are_drafted() -> None:
 
 
 def test_a_run_has_to_outlast_the_round_that_is_under_way() -> None:
-    """With overlap the match is known a round late: a short one is likely over by then, a long one is not."""
+    """With overlap the match is known one round late: a short one is likely over by then, a long one is not."""
     for match, late in ((2, False), (64, True)):
         for behind in (0, 1):
             made = policy(behind)
@@ -188,7 +188,7 @@ def test_a_run_has_to_outlast_the_round_that_is_under_way() -> None:
 
 
 def followed(made: ThroughputPolicy, rounds: int) -> list[int]:
-    """Serve *rounds* in which nothing is copied; return the lengths of the looks and, between them, of the rests."""
+    """Serve *rounds* without copies; return the lengths of tracked stretches and of the pauses between them."""
     seen = []
     for _ in range(rounds):
         seen.append(made.lookup_requests > 0)
@@ -253,7 +253,7 @@ def test_their_times_are_learnt_and_shared() -> None:
 
 
 def test_the_curve_foretells_an_edited_file() -> None:
-    """A file, then the same with a word changed here and there: what is expected is what lookups bring."""
+    """A file, then the same with a few words changed: the prediction matches what lookups yield."""
     words = re.findall(r"\w+|\s+|[^\w\s]", Path(lookups.__file__).read_text())
     number = {word: at for at, word in enumerate(dict.fromkeys(words))}
     before, draw = [number[word] for word in words], random.Random(5)

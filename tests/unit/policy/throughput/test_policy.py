@@ -84,7 +84,7 @@ def test_the_ladder_never_changes_and_no_graphs_means_none() -> None:
 
 
 def test_depths_that_cannot_win_never_run() -> None:
-    # Past the roofline a round takes as long as its tokens: depth pays only while drafts are free.
+    # Past the roofline a round's time is proportional to its tokens: depth pays only while drafts are free.
     cells = {(b, s): 0.005 * max(1.0, b * (s + 1) / 256) + 0.0003 * s for b in (1, 64, 512) for s in LADDER}
     steep = CostProfile(KEY, ordered(ProfileCell(b, s, t) for (b, s), t in cells.items()))
     policy = ThroughputPolicy(3, profile=steep)
@@ -101,7 +101,7 @@ def test_a_small_gain_does_not_switch() -> None:
 
 
 def drive_replica(policy: ThroughputPolicy, payloads: list[str | None], lying: bool) -> list[int]:
-    """One rank: its own clock, but the payloads of rank 0 (None: this is rank 0, which fills the list)."""
+    """Run one rank with its own clock but the payloads of rank 0 (None: this is rank 0, which fills the list)."""
     rng, clock, depths, handed = random.Random(1), random.Random(2), [], iter(list(payloads))
     leads = not payloads
     for index in range(900):
@@ -124,7 +124,7 @@ def test_ranks_with_one_table_decide_alike_whatever_their_clocks_say() -> None:
     other = drive_replica(ThroughputPolicy(3, profile=H200), payloads, lying=True)
     assert first == other
     assert len(set(first)) > 2
-    # The clock does matter: a rank that believed its own lies would part from the others.
+    # The clock does matter: a rank that used its wrong times would diverge from the others.
     alone: list[str | None] = []
     assert drive_replica(ThroughputPolicy(3, profile=H200), alone, lying=True) != first
 
@@ -138,7 +138,7 @@ def test_between_hand_overs_the_clock_changes_nothing() -> None:
 
 
 class Recorded:
-    """A policy whose probe rounds are written down."""
+    """A policy that records its probe rounds."""
 
     def __init__(self, policy: Any) -> None:
         self.policy, self.probes, self._round = policy, [], -1
@@ -213,7 +213,7 @@ def test_a_draft_that_collapses_costs_at_most_one_percent_and_is_found_again(bat
 
 
 def agree(policy: ThroughputPolicy, p: float, rounds: int) -> list[int]:
-    """Serve one request whose first draft is right in a share *p* of rounds, foretold or verified; return depths."""
+    """Serve one request whose first draft is correct with share *p*, predicted or verified; return depths."""
     depths = []
     for index in range(rounds):
         depths.append(policy.get_steps_for_batch(1))
@@ -231,7 +231,7 @@ def test_zero_steps_want_shadow_drafts_until_the_draft_is_known() -> None:
 
 
 def test_a_slow_request_counts_as_much_as_a_fast_one() -> None:
-    """Of two kinds of text a batch holds one each. Most tokens a second is not what both are done soonest with."""
+    """The batch holds one each of two kinds of text, and most tokens per second does not finish both soonest."""
     policy, rng = ThroughputPolicy(3, profile=H200), random.Random(0)
     requests = list(range(64))
     for _ in range(400):
@@ -275,8 +275,8 @@ def test_twelve_thousand_rounds_leave_the_state_as_small_as_three_thousand() -> 
             policy.observe(RoundObservation(steps, counts, batch, 0.006))
             if policy.cost_sync_due:
                 policy.import_cost(policy.export_cost())
-            if index % 250 == 249:  # what it derives from the latest times is built anew as batch sizes come
-                largest = max(largest, len(pickle.dumps(policy)))  # every object that the policy holds on to
+            if index % 250 == 249:  # values derived from the latest times are rebuilt as batch sizes come
+                largest = max(largest, len(pickle.dumps(policy)))  # every object that the policy keeps
         return largest
 
     first = largest_within(3_000)
@@ -285,7 +285,7 @@ def test_twelve_thousand_rounds_leave_the_state_as_small_as_three_thousand() -> 
 
 def test_losses_of_a_depth_that_an_operator_holds_are_not_the_policys() -> None:
     policy, rng = ThroughputPolicy(3, profile=H200), random.Random(0)
-    for _ in range(300):  # seven steps for a draft that is never right lose a fifth of every round and more
+    for _ in range(300):  # seven steps for a draft that is never correct lose a fifth of every round and more
         policy.observe(RoundObservation(7, drafts(rng, 0.0, 7, 32), 32, chosen=False))
     for _ in range(100):
         policy.observe(RoundObservation(1, drafts(rng, 0.3, 1, 32), 32, chosen=False))
@@ -355,9 +355,9 @@ def test_expected_improvement_is_the_mean_of_the_positive_part() -> None:
 
 @pytest.mark.parametrize("batch", [8, 32])
 def test_steady_load_is_left_alone(batch: int) -> None:
-    """Fewer than 60 switches an hour once the first minute is over, in the mean of two draws; a probe is two.
+    """Fewer than 60 switches per hour after the first minute, averaged over two draws; a probe is two.
 
-    Before dips of the batch, spells of slower rounds and disturbed probes were seen through it was 340 and 120.
+    Before the policy saw through dips of the batch, spells of slower rounds and disturbed probes, it was 340 and 120.
     """
     found = [steady_switches.measure(batch, seed, rounds=20_000) for seed in (1, 2)]
     assert math.fsum(one["minutes"] for one in found) > 4.0

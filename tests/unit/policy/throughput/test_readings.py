@@ -1,4 +1,4 @@
-"""How readings are split between a cell and a common slowdown; zero-step rounds are averaged over real cycles."""
+"""How readings split between a cell and a common slowdown; zero-step rounds are averaged over real cycles."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ LADDER = (0, 1, 2, 3, 5, 7)
 THREE = LADDER.index(3)
 RECORDED = Path(__file__).parents[4] / "benchmarks" / "results" / "h200" / "rounds.csv"
 ROUND, WRITE, EXTEND = 1.0, 0.25, 0.6
-"""What a round takes, and what a write and an extend add."""
+"""A round's time, and the time that a write and an extend add."""
 
 
 def served(requests: int, every: int, curious: bool, rounds: int) -> Iterator[tuple[float, bool]]:
-    """Yield seconds, and whether the extend ran, of zero-step rounds as ``DeferredDraftExtend`` runs them."""
+    """Yield seconds, and whether the extend ran, of zero-step rounds like those of ``DeferredDraftExtend``."""
     owed = writes = 0
     for _ in range(rounds):
         owed += 1
@@ -41,7 +41,7 @@ def served(requests: int, every: int, curious: bool, rounds: int) -> Iterator[tu
 
 
 def mean_of(requests: int, every: int, curious: bool) -> float:
-    """Return what a round takes in the long run."""
+    """Return a round's average time in the long run."""
     cycle = rounds_between_outputs(requests, every, curious)
     taken = list(served(requests, every, curious, 50 * cycle))
     assert sum(extended for _, extended in taken) == 50
@@ -151,7 +151,7 @@ def test_a_stall_of_the_host_is_no_news_of_the_steps_that_met_it() -> None:
 
 @pytest.mark.parametrize("batch", [8, 32])
 def test_a_gpu_that_is_faster_after_every_pause_changes_no_comparison(batch: int) -> None:
-    """Steady load as an H200 served it, batch 32 and then 8: the rounds after a prefill take up to 13% less."""
+    """Steady load as on an H200, batch 32 and then 8: rounds after a prefill take up to 13% less."""
     with RECORDED.open(newline="") as file:
         rounds = [{name: int(value) for name, value in row.items()} for row in csv.DictReader(file)]
     readings, model, compared = Readings(), CostModel(LADDER, None), []

@@ -1,4 +1,4 @@
-"""The worked example of docs/how-it-decides.md, recomputed with the policies from what the page itself says."""
+"""The worked example of docs/how-it-decides.md, recomputed with the policies from the page's own numbers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an operator holds: draft steps, for good or for a time, and with them a budget; what may not be held."""
+"""What an operator can hold: draft steps, permanently or for a time, and a budget with them; and what is refused."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ SHORT = 0.01
 
 
 class Scheduler:
-    """Handles messages as SGLang's does: validates a whole one, then applies it."""
+    """Handles messages like SGLang's: validates a complete one, then applies it."""
 
     def __init__(self) -> None:
         self.controller = ema()
         self.ends = 0
-        """Messages so far that a hold is over."""
+        """Messages so far that end a hold."""
 
     async def __call__(self, values: dict[str, Any]) -> list[bool]:
         handlers = {FORCE_KEY: ForceSteps(self.controller), LEASE_OVER_KEY: LeaseOver(self.controller)}
@@ -53,7 +53,7 @@ class Scheduler:
 
 
 def worker(scheduler: Scheduler) -> AdminRoute:
-    """Return the layer of an HTTP worker, over an application that passes messages on as SGLang's route does."""
+    """Return an HTTP worker's layer over an application that passes messages on like SGLang's route."""
 
     async def stock(scope: Any, receive: Callable[[], Awaitable[dict[str, Any]]], send: Any) -> None:
         values = json.loads((await receive())["body"])["server_args"]
@@ -86,7 +86,7 @@ async def until(condition: Callable[[], bool]) -> None:
 
 
 def held(scheduler: Scheduler) -> int | None:
-    """Return the steps that the next round holds, as /server_info has them."""
+    """Return the steps that the next round holds, as shown by /server_info."""
     found: int | None = scheduler.controller.snapshot()["forced_steps"]
     return found
 

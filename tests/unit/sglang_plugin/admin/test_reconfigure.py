@@ -1,4 +1,4 @@
-"""Another configuration while the server runs: the switch of policies, the checks, and the ways in."""
+"""Another configuration while the server runs: the switch of policies, the checks, and the entry points."""
 
 from __future__ import annotations
 
@@ -226,10 +226,10 @@ def test_change_is_told_in_one_line() -> None:
 
 
 class Schedulers:
-    """What a scheduler's handler would see; each message is unpacked as there."""
+    """Records what a scheduler's handler would get; each message is unpacked as there."""
 
     def __init__(self, config: dict[str, Any] | None = None) -> None:
-        """*config* is in force at first."""
+        """*config* is the initial configuration."""
         self.config = check_config(config or {}, "f").as_dict()
         self.changes: list[Change] = []
         self.updated = [True, True]
@@ -246,7 +246,7 @@ class Schedulers:
 
 
 async def stock(scope: dict[str, Any], receive: Any, send: Any) -> None:
-    """The application behind the layer: it answers with what reached it."""
+    """The application behind the layer: it returns what reached it."""
     await send({"type": "http.response.start", "status": 299, "headers": []})
     await send({"type": "http.response.body", "body": (await receive()).get("body", b"")})
 
@@ -324,7 +324,7 @@ def test_refusal_of_one_scheduler_is_told() -> None:
 
 @pytest.mark.parametrize("method", ["GET", "HEAD", "OPTIONS", "DELETE", "PATCH"])
 def test_method_that_the_key_check_lets_through_is_not_ours(method: str) -> None:
-    """SGLang's check asks for the administrator's key only where method and path are those of its route."""
+    """SGLang asks for the administrator's key only if method and path are those of its route."""
     route, schedulers = routed()
     assert post(route, wanted(SLOTS), method) == (299, wanted(SLOTS))
     assert schedulers.changes == []
@@ -415,7 +415,7 @@ async def test_a_file_is_watched_from_when_a_client_of_another_worker_asks_for_i
 def test_a_watched_file_that_says_what_is_in_force_changes_nothing(
     by: str, changed: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made = []  # for each, the scheduler saves times when it ends
+    made = []  # the scheduler saves each one's times when it ends
 
     def build(*args: Any) -> Any:
         made.append(build_successor(*args))

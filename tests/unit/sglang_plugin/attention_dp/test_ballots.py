@@ -1,4 +1,4 @@
-"""Ranks in gloo processes, with SGLang's own gather: one depth in every round, and SGLang's columns as they were."""
+"""Ranks in gloo processes, with SGLang's own gather: one depth in every round, and SGLang's columns unchanged."""
 
 from __future__ import annotations
 

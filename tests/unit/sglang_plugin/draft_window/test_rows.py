@@ -1,4 +1,4 @@
-"""The draft's rows of the slot table, against the slots that a request really has."""
+"""The draft's rows of the slot table, compared with a request's real slots."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import torch
 from sglang_adaptive.sglang_plugin.draft_window.rows import SINKS, Shape, shortened
 
 ROWS, COLUMNS, AHEAD, FIRST = 6, 256, 8, 5008
-"""FIRST: where the slots of the sinks begin."""
+"""FIRST: first slot of the sinks."""
 
 
 def table(page: int) -> torch.Tensor:
@@ -47,7 +47,7 @@ def test_rows_hold_the_sinks_and_the_latest_tokens(page: int, extends: bool) -> 
 
 @pytest.mark.parametrize("page", [4, 16])
 def test_pages_stay_pages(page: int) -> None:
-    """Backends divide the slot of every first token of a page by the page's size."""
+    """Backends divide the slot of every first token of a page by the page size."""
     shape, slots = Shape.of(130, 40, page, AHEAD), table(page)
     seen = shortened(slots, torch.arange(4), torch.tensor([131, 163, 180, 229]), None, shape, FIRST)
     for row, length in zip(seen.rows, seen.lengths, strict=True):

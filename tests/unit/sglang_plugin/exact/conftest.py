@@ -1,4 +1,4 @@
-"""SGLang compiles some functions of its sampling at their first use, which takes longer than these tests."""
+"""Runs SGLang's sampling functions eagerly: compiling them at first use takes longer than these tests."""
 
 from __future__ import annotations
 

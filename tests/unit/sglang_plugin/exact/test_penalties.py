@@ -35,7 +35,7 @@ class _Req:
 
 
 class _Batch(SimpleNamespace):
-    """What SGLang's penalizers and ours read of a batch."""
+    """The parts of a batch that SGLang's penalizers and ours read."""
 
     def __init__(self, kinds: list[dict[str, Any]]) -> None:
         none = {"frequency_penalty": 0.0, "presence_penalty": 0.0, "repetition_penalty": 1.0, "min_new_tokens": 0}
@@ -44,7 +44,7 @@ class _Batch(SimpleNamespace):
         self.renew()
 
     def renew(self) -> None:
-        """Begin the penalizers anew, as SGLang does for a request that it has retracted."""
+        """Restart the penalizers, like SGLang for a retracted request."""
         kinds = {
             *(penaltylib.BatchedFrequencyPenalizer, penaltylib.BatchedMinNewTokensPenalizer),
             *(penaltylib.BatchedPresencePenalizer, penaltylib.BatchedRepetitionPenalizer),
@@ -54,7 +54,7 @@ class _Batch(SimpleNamespace):
 
 
 def _penalised(kind: dict[str, Any], text: list[int], logits: torch.Tensor) -> torch.Tensor:
-    """Return one row of *logits* with the penalties of a plain decode that wrote *text*, a token at a time."""
+    """Return one row of *logits* with the penalties of a plain decode that wrote *text* token by token."""
     orchestrator = _Batch([kind]).sampling_info.penalizer_orchestrator
     for token in text:
         orchestrator.cumulate_output_tokens(torch.tensor([token]))
@@ -112,7 +112,7 @@ def test_every_row_of_a_chain(pending: bool, retract_at: int | None) -> None:
 
 
 def test_paths_of_a_tree() -> None:
-    """The root has the children 1 and 2, 2 has 3 and 5, and 5 has 6; 4 and 7 are in no tree."""
+    """The root has children 1 and 2, 2 has 3 and 5, and 5 has 6; 4 and 7 are in no tree."""
     links = SimpleNamespace(
         draft_token=torch.zeros(8), draft_token_num=8, tree_topk=-1,
         retrieve_next_token=torch.tensor([[1, -1, 3, -1, -1, 6, -1, -1]]),

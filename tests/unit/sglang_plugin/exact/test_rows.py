@@ -1,4 +1,4 @@
-"""What the sampler is told of a verify's rows."""
+"""The sampler's parameters for a verify's rows."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_a_row_has_the_parameters_of_its_request() -> None:
     assert found == {1: ([0, 1, 4, 5], [0, 1, 4, 5]), 2: ([2], [2])}
     assert rows.of(info, 2) is made
     assert len(rows.of(info, 3)) == 9
-    info.temperatures = info.temperatures.clone()  # as where a request comes or goes
+    info.temperatures = info.temperatures.clone()  # happens when a request joins or leaves
     assert rows.of(info, 3).temperatures.shape == (9, 1)
 
 

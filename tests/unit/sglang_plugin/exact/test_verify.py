@@ -1,4 +1,4 @@
-"""Rounds of a toy model, whose next token depends on the one before it, through SGLang's own sampler."""
+"""Rounds of a toy model, whose next token depends on the previous one, through SGLang's own sampler."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from sglang_adaptive.sglang_plugin.guard import Guard
 
 VOCABULARY = 12
 ALPHA = 1e-4
-"""Chance that a right distribution is called wrong, for each of the tests' comparisons."""
+"""Chance that a correct distribution is rejected, for each comparison in the tests."""
 
 
 class _Forbids(CustomLogitProcessor):  # type: ignore[misc]
@@ -33,7 +33,7 @@ class _Forbids(CustomLogitProcessor):  # type: ignore[misc]
 
 
 class _Counts(CustomLogitProcessor):  # type: ignore[misc]
-    """Wants the token that is as many as its request has written."""
+    """Selects the token whose id is the number of tokens that its request has written."""
 
     def __call__(self, logits: Any, custom_param_list: Any = None) -> Any:
         for row, parameters in enumerate(custom_param_list):
@@ -65,7 +65,7 @@ def exact(monkeypatch: pytest.MonkeyPatch) -> Iterator[ExactVerify]:
 
 
 class Toy:
-    """Requests that a table of logits [token before, token] decodes."""
+    """Requests that decode from a table of logits [previous token, token]."""
 
     def __init__(self, exact: ExactVerify, size: int, processor: Any = None, **sampling: Any) -> None:
         self.exact, self.table = exact, torch.randn(VOCABULARY, VOCABULARY) * 2
@@ -77,7 +77,7 @@ class Toy:
             info.custom_params = [{"forbidden": [1, 3], "__req__": req} for req in self.batch.reqs]
 
     def round(self, width: int) -> list[list[int]]:
-        """Verify likely drafts, *width* - 1 a request; return the accepted tokens of each request."""
+        """Verify likely drafts, *width* - 1 per request; return each request's accepted tokens."""
         batch = self.batch
         roots = torch.tensor([req.output_ids[-1] for req in batch.reqs])
         batch.seq_lens = torch.tensor([PROMPT + len(req.output_ids) - 1 for req in batch.reqs])
@@ -110,7 +110,7 @@ WAYS: list[dict[str, Any]] = [
 
 
 def _law(logits: torch.Tensor, temperature: float, top_k: int = 0, top_p: float = 1.0, min_p: float = 0.0) -> Any:
-    """Return how often each token comes, by definition."""
+    """Return the probability of each token, by definition."""
     chances, places = (logits / temperature).softmax(-1).sort(descending=True)
     kept = (torch.arange(VOCABULARY) < (top_k or VOCABULARY)) & (chances.cumsum(0) - chances <= top_p)
     kept &= chances >= chances[0] * min_p
@@ -118,7 +118,7 @@ def _law(logits: torch.Tensor, temperature: float, top_k: int = 0, top_p: float 
 
 
 def _probability(counts: torch.Tensor, law: torch.Tensor) -> float:
-    """Return how likely counts as unlike their *law* as these are, by chi-square."""
+    """Return the probability of counts that differ this much from their *law*, by chi-square."""
     assert counts[law == 0].sum() == 0, "a token came that was ruled out"
     wanted = law * counts.sum()
     rare = wanted < 5
@@ -131,7 +131,7 @@ def _probability(counts: torch.Tensor, law: torch.Tensor) -> float:
 @pytest.mark.parametrize("how", WAYS, ids=str)
 @pytest.mark.parametrize("width", [1, 4])
 def test_tokens_come_as_often_as_the_law_says(exact: ExactVerify, width: int, how: dict[str, Any]) -> None:
-    """The first tokens of a round, and those that follow where the draft before them was drawn."""
+    """Covers a round's first tokens, and tokens after a drawn draft."""
     toy = Toy(exact, 3000, **how)
     for req in toy.batch.reqs:
         req.output_ids[-1] = 2
@@ -184,7 +184,7 @@ def test_a_processor_that_reads_its_request_gets_one_token_a_round(
 
 
 def test_logits_are_left_for_logprobs(exact: ExactVerify) -> None:
-    """They have what penalties, bias and processors add, and are no probabilities."""
+    """Logprobs need logits with penalties, biases and processors applied, not probabilities."""
     toy = Toy(exact, 3, _Forbids(), temperature=0.7, logit_bias={"5": 2.0})
     toy.batch.return_logprob = True
     toy.round(3)

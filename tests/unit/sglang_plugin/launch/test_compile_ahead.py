@@ -40,7 +40,7 @@ def test_a_failure_costs_the_others_nothing_and_is_one_line(caplog: pytest.LogCa
     assert compiled == ["right"]
     assert caplog.messages == ["adaptive: could not compile broken, worse ahead: RuntimeError: x.cu(3): error: no such"]
     assert compile_ahead.compile_all(wanted[2:])
-    assert len(caplog.messages) == 1  # what was found in no time is not worth one
+    assert len(caplog.messages) == 1  # instant results are not logged
 
 
 def test_a_server_that_does_not_adapt_or_has_no_gpu_compiles_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -53,7 +53,7 @@ def test_a_server_that_does_not_adapt_or_has_no_gpu_compiles_nothing(monkeypatch
 
 def test_a_host_without_a_cache_says_so_in_one_line(tmp_path: Path) -> None:
     cache = tmp_path / "cache"
-    cache.write_text("")  # a file where a folder has to be made; a superuser may write to any folder
+    cache.write_text("")  # a file where a folder must be created; a superuser may write to any folder
     ended = subprocess.run(
         [sys.executable, "-c", LAUNCHER],
         env=_environment(cache, cuda=tmp_path / "nothing"),
@@ -67,7 +67,7 @@ def test_a_host_without_a_cache_says_so_in_one_line(tmp_path: Path) -> None:
 
 
 def test_a_host_without_a_compiler_says_so_in_one_line(tmp_path: Path) -> None:
-    """All of SGLang's and FlashInfer's modules, in a fork of what has imported SGLang, with the real FlashInfer."""
+    """Covers all of SGLang's and FlashInfer's modules, in a fork with SGLang and the real FlashInfer."""
     here = _on_hopper(tmp_path / "cache", cuda=tmp_path / "nothing")
     before = f"import os, sys; os.environ |= {here!r}; sys.path.remove({str(STAND_IN)!r})"
     ended = launch_lab.shared().launch([compile_ahead.__name__, json.dumps(dataclasses.asdict(SETUP))], before)
@@ -114,7 +114,7 @@ def test_compilers_end_with_a_launcher_that_is_killed(tmp_path: Path) -> None:
 def _name(process: psutil.Process) -> str:
     try:
         return process.name()
-    except psutil.NoSuchProcess:  # what asks nvcc for its version ends soon
+    except psutil.NoSuchProcess:  # the process that asks nvcc for its version ends soon
         return ""
 
 

@@ -1,4 +1,4 @@
-"""The doctor names the faster attention backend where the GPU runs it."""
+"""The doctor names the faster attention backend if the GPU supports it."""
 
 from __future__ import annotations
 

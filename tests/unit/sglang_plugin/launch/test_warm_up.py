@@ -1,4 +1,4 @@
-"""The sizes that the warm-up runs, and what it sends, to a server that only notes it."""
+"""The batch sizes that the warm-up runs, and its requests, on a server that only records them."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_an_http_worker_does_not_repeat_what_another_has_done(done: bool, monkey
 
 
 class Noted(warm_up._Server):
-    """Notes what would be sent; the scheduler covers a size at the second attempt."""
+    """Records the requests; the scheduler covers a size at the second attempt."""
 
     def __init__(self) -> None:
         self._replicas = 2
@@ -76,14 +76,14 @@ def test_a_size_is_tried_again_until_every_depth_has_run_and_the_end_is_always_s
     server = Noted()
     server.warm_up()
     loads = [body for path, body in server.sent if path == "/generate"]
-    # One request a replica; then a pass with log-probabilities, a sampled one, prefills of either kind of length.
+    # One request per replica; then a pass with log probabilities, a sampled one, and prefills of both kinds of length.
     assert [len(load["input_ids"]) for load in loads] == [2, 2, 2, 2, 2, 2]
     assert [load["sampling_params"]["max_new_tokens"] for load in loads] == [3, 12, 3, 3, 1, 1]
     assert [load["sampling_params"]["temperature"] for load in loads] == [0.0, 0.0, 0.0, 1.0, 0.0, 0.0]
     assert [load.get("return_logprob", False) for load in loads] == [False, False, True, False, False, False]
     assert [[len(ids) for ids in load["input_ids"]] for load in loads[4:]] == [[32, 32], [33, 33]]
     first_tokens = [tuple(ids[:8]) for load in loads for ids in load["input_ids"]]
-    assert len(set(first_tokens)) == len(first_tokens)  # nothing that the prefix cache knows
+    assert len(set(first_tokens)) == len(first_tokens)  # not in the prefix cache
     switches = [body["server_args"]["adaptive_warm_up"] for path, body in server.sent if path == "/set_internal_state"]
     assert switches == [1, 1, 1, 0]
     assert [path for path, _ in server.sent][-2] == "/flush_cache"

@@ -1,4 +1,4 @@
-"""The texts that lookups are made in: on the host, and by the kernels in an interpreter."""
+"""The texts for lookups: on the host, and by the kernels in an interpreter."""
 
 from __future__ import annotations
 
@@ -43,11 +43,11 @@ def test_rounds_append_and_say_how_far_drafts_were_right() -> None:
 
 
 def test_only_tokens_of_the_model_are_drafted() -> None:
-    """Places that the host has not brought yet, and ids that stand for images."""
+    """Covers places that the host does not have yet, and ids that stand for images."""
     texts = Texts(100, VOCABULARY, "cpu")
     prompt = [1, 2, 3, 900_000, -5]
     texts.write(0, 0, np.array(prompt), comes=True)
-    told = follow(texts, 0, len(prompt) + 1, [1, 2, 3], 4)  # the first token behind the prompt is not known
+    told = follow(texts, 0, len(prompt) + 1, [1, 2, 3], 4)  # the first token after the prompt is not known
     assert told[2] == 3
     drafts = texts.drafts(torch.tensor([0]), DRAFTS - 1)
     assert drafts.min() >= 0 and drafts.max() < VOCABULARY
@@ -74,11 +74,11 @@ def test_tokens_are_those_behind_a_place() -> None:
     prompt, output = array("q", [1, 2, 3]), array("q", [4, 5])
     for begin in range(6):
         assert tokens_from(prompt, output, begin).tolist() == [1, 2, 3, 4, 5][begin:]
-    output.append(6)  # nobody holds on to its memory
+    output.append(6)  # nothing holds its memory
 
 
 def test_kernels_look_up_what_the_definition_does() -> None:
-    """In Triton's interpreter; a process of its own, because Triton asks once which it is to be."""
+    """Runs in Triton's interpreter, in a separate process because Triton reads its mode only once."""
     variables = {**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-m", "benchmarks.lookup_kernel", "--check"]
     ran = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=400, check=False)

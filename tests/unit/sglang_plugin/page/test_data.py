@@ -37,9 +37,9 @@ OPAQUE = (
         for key in ("profile_key", "config", "startup", "zero_steps", "verify_budget", "budget_shares")
     ),
 )
-"""Objects whose inside is described where they come from."""
+"""Objects whose contents are documented at their source."""
 FROM_THE_WORKER = {"ranks[].zero_steps", "ranks[].verify_budget", "ranks[].draft_window"}
-"""Fields that a controller without SGLang's worker does not have; a running server's are tested with it."""
+"""Fields that a controller without SGLang's worker lacks; the tests of a running server cover them."""
 KINDS = {
     "integer": lambda value: type(value) is int,
     "number": lambda value: type(value) in (int, float),
@@ -52,7 +52,7 @@ KINDS = {
 
 
 def served(policy: AdaptivePolicy) -> AdaptiveController:
-    """A controller that was configured anew, and has switched, been held, and timed rounds."""
+    """Return a controller that was reconfigured, has switched, been held, and timed rounds."""
     ticks, looks_up = Ticks(), isinstance(policy, ThroughputPolicy) and policy.options.lookup
     found = controller(policy, RoundClock(ticks), looks_up)
     found.replace_policy(policy, by="a test")
@@ -82,7 +82,7 @@ def encoded(*ranks: dict[str, Any]) -> dict[str, Any]:
 
 
 def paths(value: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield every field as its path in the documentation, list items as [] and keys that are depths as *."""
+    """Yield every field as its documented path, with list items as [] and depth keys as *."""
     if isinstance(value, dict):
         by_depth = bool(value) and all(key.isdigit() for key in value)
         for key, inner in value.items():
@@ -95,14 +95,14 @@ def paths(value: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def documented(address: str = routes.DATA) -> dict[str, str]:
-    """Return the type of each path that the documentation lists for *address*."""
+    """Return the documented type of each path of *address*."""
     section = DOCUMENT.read_text().partition(f"\n## `{address}`\n")[2].partition("\n## ")[0]
     table = re.findall(r"^\| `([a-z_.\[\]*]+)` \| ([a-z, ]+) \|", section, re.M)
     return dict(table)
 
 
 def documented_paths(document: dict[str, Any], address: str = routes.DATA) -> set[str]:
-    """Return the paths in *document*; fail when one of them is not documented, or as another type."""
+    """Return the paths in *document*; fail if one is undocumented or has another type."""
     listed, seen = documented(address), set()
     for path, value in paths(document):
         if not path.startswith(OPAQUE):
@@ -142,7 +142,7 @@ def test_replicas_keep_their_place_in_whatever_order_they_answer() -> None:
 
 
 class Scheduler:
-    """Answers when told to, and counts what it is asked."""
+    """Answers on demand, and counts its requests."""
 
     def __init__(self) -> None:
         self.asked = 0

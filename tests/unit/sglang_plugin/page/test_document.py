@@ -1,4 +1,4 @@
-"""The page as it is sent: one document, nothing from outside, and no gap in its words."""
+"""The served page: one document, nothing external, and no gap in its words."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who gets to see the page, decided by SGLang's own key check around the real routes."""
+"""Access to the page, decided by SGLang's own key check around the real routes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ async def fetch_history(span: int) -> bytes:
 
 
 def server(api_key: str | None, admin_api_key: str | None, root_path: str = "") -> TestClient:
-    """An application with the page, put together in the order in which SGLang and its hooks do it."""
+    """Return an application with the page, assembled in the same order as SGLang and its hooks."""
     app = FastAPI()
     routes.add_routes(app, fetch, fetch_history)
     if api_key or admin_api_key:
@@ -67,7 +67,7 @@ def test_a_refused_browser_is_asked_for_the_key() -> None:
         refused = client.get(routes.PAGE, headers=BROWSER)
         shown = client.get(routes.PAGE, headers={**BROWSER, **bearer(API)})
         assert (refused.status_code, shown.status_code) == (401, 200)
-        assert refused.content == shown.content  # a document that is the same for everybody tells nothing
+        assert refused.content == shown.content  # a document that is the same for all reveals nothing
         assert refused.headers["www-authenticate"] == "Bearer"
         assert refused.headers["content-security-policy"] == shown.headers["content-security-policy"]
         assert client.get(routes.DATA, headers=BROWSER).json() == {"error": "Unauthorized"}

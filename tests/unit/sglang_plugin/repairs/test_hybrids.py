@@ -1,4 +1,4 @@
-"""Hybrid models whose depth may not change are refused with the reason, by the server and by the doctor."""
+"""Hybrid models whose depth must not change are refused with the reason, by the server and by the doctor."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MODELS: dict[str, dict[str, Any]] = {
     "LlamaForCausalLM": {"model_type": "llama"},
     "InklingForConditionalGeneration": {"model_type": "inkling_model"},
 }
-"""Configurations alone; the first three have Mamba2 layers."""
+"""Only configurations; the first three have Mamba2 layers."""
 
 SCRIPT = """
 import json
@@ -52,7 +52,7 @@ print(json.dumps(found))
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """What is said of every model, from one process."""
+    """Return the messages for every model, from one process."""
     folders: dict[str, str] = {}
     for name, own in MODELS.items():
         folder = tmp_path_factory.mktemp(name)

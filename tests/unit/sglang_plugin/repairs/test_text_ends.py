@@ -1,4 +1,4 @@
-"""Several tokens of a round end a text where they end it one by one."""
+"""Several tokens of a round end a text where they would one by one."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MOST = 14
 
 
 class Letters:
-    """A tokenizer of a letter a token; one of them ends a text."""
+    """A tokenizer with one token per letter; one letter ends a text."""
 
     eos_token_id = END
     additional_stop_token_ids = None
@@ -34,7 +34,7 @@ class Letters:
 
 
 def ended(text: str, stops: list[str], regexes: list[str], cuts: Sequence[int]) -> tuple[str, Any] | None:
-    """Return what is left of *text*, written in rounds up to each of *cuts*, and why it ended; None if it did not."""
+    """Return what is kept of *text*, written in rounds up to each of *cuts*, and why it ended; None if it did not."""
     sampling = SamplingParams(max_new_tokens=MOST, stop=stops, stop_regex=regexes)
     sampling.normalize(Letters())
     req = Req("a", "", array("q", [1]), sampling)
@@ -59,7 +59,7 @@ def repaired() -> Iterator[None]:
     Req._locate_str_stop_finished_len = original
 
 
-# SGLang 0.5.22 asks one that is anchored to the end after a round's last token alone.
+# SGLang 0.5.22 tests a regex anchored to the end only after a round's last token.
 REGEXES = ["a+b", "b ?b", "[ab]{3}", *(() if IS_OLDER else (" $",))]
 texts = st.text("ab $", min_size=1, max_size=16)
 

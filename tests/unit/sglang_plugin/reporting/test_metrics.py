@@ -1,4 +1,4 @@
-"""The metrics: their names, how many series there can be, and that what is written is what was counted."""
+"""The metrics: their names, their number of series, and that the written values are the counted ones."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ LABELS = {"model_name": "tiny", "engine_type": "unified", "tp_rank": 0}
 
 
 class Served:
-    """A controller whose rounds the test makes, with metrics in a registry of its own."""
+    """A controller with rounds made by the test, and metrics in a separate registry."""
 
     def __init__(
         self,
@@ -79,7 +79,7 @@ def served() -> Served:
     made = Served()
     attached = made.metrics()
     assert attached is not None
-    # By the machine's clock an update that the machine was slow at would skip the next one.
+    # By the machine's clock, a slow update would skip the next one.
     attached._clock, attached._last = made.ticks, made.ticks()
     made.update = attached.update
     return made
@@ -97,7 +97,7 @@ def test_names_follow_prometheus_rules() -> None:
 def test_promtool_finds_nothing_to_say_about_them(served: Served) -> None:
     served.serve([2, 3, 1])
     served.update()
-    # The colon is SGLang's own prefix; promtool wants it for recording rules alone.
+    # The colon is SGLang's own prefix; promtool accepts it only for recording rules.
     text = generate_latest(served.registry).replace(b"sglang:", b"sglang_")
     done = subprocess.run(["promtool", "check", "metrics"], input=text, capture_output=True, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
@@ -174,7 +174,7 @@ def test_a_degraded_controller_still_reports(served: Served, caplog: pytest.LogC
     assert served.value("degraded") == 1 and served.value("draft_steps") == 3
     assert served.total("rounds_total") == 25
     for gauge, own in (("expected_speedup_ratio", {}), ("expected_tokens_per_second", {"batch_region": "2-3"})):
-        assert math.isnan(served.value(gauge, **own) or 0.0)  # what is not known any more is not shown as if it were
+        assert math.isnan(served.value(gauge, **own) or 0.0)  # a value that is no longer known is not shown
 
 
 def test_profile_age_is_the_time_since_it_was_saved() -> None:
@@ -237,7 +237,7 @@ def test_updates_take_a_bounded_share_of_the_time(monkeypatch: pytest.MonkeyPatc
         now[0] += 0.002
 
     monkeypatch.setattr(told, "_write_all", slow)
-    while now[0] < 100.0:  # asked every millisecond, as a server full of short prefills would
+    while now[0] < 100.0:  # asked every millisecond, as by a server full of short prefills
         now[0] += 0.001
         told.update()
     assert 0.9 * metrics.SHARE <= 0.002 * len(writes) / now[0] <= 1.1 * metrics.SHARE

@@ -1,4 +1,4 @@
-"""New weights: graphs of every depth are captured anew, and what was learnt of the draft counts for little."""
+"""New weights: graphs of every depth are captured again, and earlier acceptance counts for little."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SIZES = [1, 2, 4]
 
 
 class GraphedWorker(Worker):
-    """Keeps what it built, and like SGLang's worker ignores a state of the depth that it runs."""
+    """Records what it built, and like SGLang's worker ignores a state of its current depth."""
 
     def __init__(self) -> None:
         self.built: list[tuple[int, list[int] | None]] = []
@@ -84,13 +84,13 @@ def test_nothing_to_capture_without_graphs_or_without_a_second_depth() -> None:
 
 @pytest.mark.parametrize("success", [True, False])
 def test_what_was_learnt_of_the_draft_counts_for_little(success: bool) -> None:
-    """Of a failed update as well: it may have failed on one rank alone."""
+    """Also after a failed update: it may have failed on only one rank."""
     told, untold = (mean(off_after_a_fall(seed, told, success) for seed in range(12)) for told in (True, False))
     assert told < 0.5 * untold, (told, untold)
 
 
 def off_after_a_fall(seed: int, told: bool, success: bool) -> float:
-    """Return how far the expected tokens of 3 steps are off, 16 rounds after acceptance fell from 0.7 to 0.6."""
+    """Return the error of the expected tokens at 3 steps, 16 rounds after acceptance fell from 0.7 to 0.6."""
     controller, draw = throughput([3])[0], Random(seed)
     for acceptance, rounds in ((0.7, 300), (0.6, 16)):
         if acceptance == 0.6 and told:

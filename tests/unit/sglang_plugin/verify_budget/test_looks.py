@@ -1,4 +1,4 @@
-"""What a round tells the host, against the same computed draft by draft."""
+"""What a round reports to the host, compared with the same computed draft by draft."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def drawn(requests: int, steps: int, seed: int) -> tuple[torch.Tensor, list[int]
 
 
 class Lab:
-    """Rounds with a budget, as the hooks drive them; every round is looked at."""
+    """Rounds with a budget, driven like by the hooks; every round is read."""
 
     def __init__(self, budget: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(budgets, "LOOKS", 1)
@@ -35,7 +35,7 @@ class Lab:
         self.rounds = PackedRounds(lambda: budget, ladder=LADDER)
 
     def told(self, chances: torch.Tensor, whole: list[int]) -> tuple[RoundNote, list[int]]:
-        """Return what the round says, and the drafts of each request that were verified."""
+        """Return the round's report, and each request's number of verified drafts."""
         requests, steps = chances.shape
         verify = SimpleNamespace(retrieve_next_token=torch.zeros(requests, steps + 1))
         self.rounds.note_drafts(chances)
@@ -50,7 +50,7 @@ class Lab:
         return note, verified
 
     def note(self) -> RoundNote:
-        """Return the note on the round that was looked at last."""
+        """Return the note on the round that was read last."""
         note = RoundNote(0)
         self.rounds.attach(note)
         return note

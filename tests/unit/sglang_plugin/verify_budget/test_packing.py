@@ -1,6 +1,6 @@
-"""Packing and spreading against lists, acceptance of the chains that are cut, and which drafts are kept.
+"""Packing and spreading compared with lists, acceptance of cut chains, and the choice of drafts to keep.
 
-The drafts to verify are held against every way of spending the budget, in exact fractions.
+The kept drafts are compared with every way to spend the budget, in exact fractions.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ VOCABULARY = 3
 
 @st.composite
 def kepts(draw: st.DrawFn) -> tuple[list[int], int]:
-    """Drafts kept of each request, and the steps."""
+    """Draw each request's kept drafts, and the steps."""
     steps = draw(st.integers(1, 5))
     return draw(st.lists(st.integers(0, steps), min_size=1, max_size=5)), steps
 
@@ -31,7 +31,7 @@ def packing(kept: list[int], steps: int) -> Packing:
 
 
 def links(requests: int, width: int) -> torch.Tensor:
-    """SGLang's links of uncut chains."""
+    """Return SGLang's links of uncut chains."""
     return torch.cat((torch.arange(1, width), torch.tensor([-1]))).repeat(requests, 1)
 
 
@@ -85,11 +85,11 @@ def test_greedy_acceptance_is_that_of_shorter_chains(batch: tuple[list[int], int
 
 
 def test_the_token_after_a_cut_chain_is_drawn_from_the_whole_distribution() -> None:
-    """An absent draft was not refused: its token may well be the next one."""
+    """An absent draft was not rejected: its token may be the next one."""
     requests, steps = 1, 2
     found = packing([1], steps)
     chances = torch.zeros(requests, steps + 1, VOCABULARY)
-    chances[0, 0, 1] = 1.0  # the first draft is right
+    chances[0, 0, 1] = 1.0  # the first draft is correct
     chances[0, 1] = torch.tensor([0.25, 0.25, 0.5])
     tokens = []
     for coin in (0.1, 0.3, 0.6, 0.9):
@@ -115,7 +115,7 @@ EIGHTHS = 8
 
 @st.composite
 def batches(draw: st.DrawFn) -> tuple[list[list[int]], int]:
-    """Eighths [requests, steps], and a budget."""
+    """Draw eighths [requests, steps], and a budget."""
     requests, steps = draw(st.integers(1, 4)), draw(st.integers(1, 4))
     chain = st.lists(st.integers(0, EIGHTHS), min_size=steps, max_size=steps)
     return draw(st.lists(chain, min_size=requests, max_size=requests)), draw(st.integers(0, steps))

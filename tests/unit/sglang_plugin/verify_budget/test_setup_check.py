@@ -1,4 +1,4 @@
-"""Who asks for a verify budget, and what is refused before SGLang is looked at."""
+"""Which settings request a verify budget, and what is refused before SGLang is inspected."""
 
 from __future__ import annotations
 

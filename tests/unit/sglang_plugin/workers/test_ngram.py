@@ -1,4 +1,4 @@
-"""NGRAM's trees of any width: links and masks, roots, and the lengths that the host knows."""
+"""NGRAM's trees of any width: links and masks, roots, and the lengths known to the host."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ WIDEST = 12
 
 @st.composite
 def answers(draw: st.DrawFn) -> tuple[list[list[int]], list[list[int]]]:
-    """Parents and tokens of 1 to 3 trees as the corpus gives them: parents first, then padding below the root."""
+    """Draw parents and tokens of 1 to 3 trees in the corpus's form: parents first, then padding below the root."""
     parents, tokens = [], []
     for _ in range(draw(st.integers(1, 3))):
         real = draw(st.integers(1, WIDEST))
@@ -45,7 +45,7 @@ def answers(draw: st.DrawFn) -> tuple[list[list[int]], list[list[int]]]:
 
 
 def masks(parents: list[list[int]]) -> np.ndarray:
-    """[trees, n, n]: entry (i, j) is 1 where j is i or above it."""
+    """Return [trees, n, n]: entry (i, j) is 1 if j is i or an ancestor of i."""
     found = np.tile(np.eye(len(parents[0]), dtype=np.int64), (len(parents), 1, 1))
     for mask, tree in zip(found, parents, strict=True):
         for node, parent in enumerate(tree[1:], start=1):
@@ -66,7 +66,7 @@ def test_what_is_kept_is_a_tree_of_the_same_paths(answer: tuple[list[list[int]],
     kept_tokens, kept_mask = kept_tokens.reshape(-1, width), kept_mask.reshape(-1, width, width)
     for tree, whole, seen, before in zip(kept_tokens, tokens, kept_mask, mask, strict=True):
         assert tree[0] == whole[0] and (np.triu(seen, 1) == 0).all() and (np.diag(seen) == 1).all()
-        # Its ancestors are kept with every node, so each path is one of the wide tree's.
+        # Each node's ancestors are kept with it, so each path is one of the wide tree's.
         assert not set(paths(tree, seen)) - set(paths(np.array(whole), before))
         real = sum(token > 0 for token in whole)
         assert sum(token > 0 for token in tree) == min(real, width)
@@ -74,7 +74,7 @@ def test_what_is_kept_is_a_tree_of_the_same_paths(answer: tuple[list[list[int]],
 
 @given(st.integers(1, WIDEST - 1), st.data())
 def test_the_longest_continuation_is_kept_first(width: int, data: st.DataObject) -> None:
-    """A chain of half the nodes, the rest single tokens: a narrow round verifies the chain."""
+    """Half the nodes form a chain, the rest are single tokens: a narrow round verifies the chain."""
     chain = [-1, *range(WIDEST // 2), *[0] * (WIDEST - 1 - WIDEST // 2)]
     tokens = np.arange(100, 100 + WIDEST)
     tree, _ = cut(tokens, masks([chain]).ravel(), WIDEST, width)
@@ -148,7 +148,7 @@ DEPTH = 18
 
 
 def asked(first: int, tokens: int, *written: int) -> SimpleNamespace:
-    """Return a request with a prompt that counts from *first*."""
+    """Return a request whose prompt counts up from *first*."""
     prompt = array("q", range(first, first + tokens))
     return SimpleNamespace(rid=f"from {first}", origin_input_ids_unpadded=prompt, output_ids=list(written))
 
@@ -159,7 +159,7 @@ def corpus() -> NgramCorpus:
 
 
 def drafted(corpus: NgramCorpus, behind: int) -> list[int]:
-    """Return what a corpus of counting prompts drafts behind the DEPTH tokens up to *behind*."""
+    """Return the drafts after the DEPTH tokens up to *behind*, from a corpus of counting prompts."""
     corpus.synchronize()
     tokens, _ = corpus.batch_get(["a"], [list(range(behind - DEPTH + 1, behind + 1))], [behind])
     corpus.erase_match_state(["a"])
@@ -167,7 +167,7 @@ def drafted(corpus: NgramCorpus, behind: int) -> list[int]:
 
 
 def test_the_corpus_reads_a_prompt_a_part_a_round(corpus: NgramCorpus) -> None:
-    """Up to its end, with what lies across two parts."""
+    """It reads to the end, including what spans two parts."""
     prompts, one = Prompts(DEPTH), asked(1, 3 * PROMPT_TOKENS - 50)
     prompts.join([one])
     for rounds in (1, 2, 3):
@@ -195,7 +195,7 @@ def test_an_empty_corpus_reads_prompts_again(corpus: NgramCorpus) -> None:
     prompts, one = Prompts(DEPTH), asked(1, 60)
     prompts.join([one])
     prompts.read(corpus)
-    corpus.synchronize()  # or its thread would put them in after the reset
+    corpus.synchronize()  # or its thread would insert them after the reset
     corpus.reset()
     prompts.read(corpus)
     assert drafted(corpus, 30) == []
@@ -206,7 +206,7 @@ def test_an_empty_corpus_reads_prompts_again(corpus: NgramCorpus) -> None:
 
 
 def test_a_request_that_has_written_is_not_read_again(corpus: NgramCorpus) -> None:
-    """As one that decodes in a mixed batch, or comes back."""
+    """Such a request decodes in a mixed batch, or comes back."""
     prompts = Prompts(DEPTH)
     prompts.join([asked(1, 60, 7)])
     prompts.read(corpus)
@@ -214,7 +214,7 @@ def test_a_request_that_has_written_is_not_read_again(corpus: NgramCorpus) -> No
 
 
 def test_a_corpus_that_fails_goes_without_prompts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(guard, "require_of_all", lambda error: None)  # there is one rank, and no group of it here
+    monkeypatch.setattr(guard, "require_of_all", lambda error: None)  # here there is one rank and no group
     calls: list[Any] = []
 
     def failing(parts: Any) -> None:

@@ -1,4 +1,4 @@
-"""The numbers that a catch-up sends to the device: one copy, and each part as aligned as a tensor of its own."""
+"""The numbers that a catch-up sends to the device: one copy, with each part aligned like a separate tensor."""
 
 from __future__ import annotations
 
@@ -15,5 +15,5 @@ def test_every_part_arrives_whole_and_aligned(parts: list[list[int]]) -> None:
     found = on_device(parts, "cpu")
     assert [tensor.tolist() for tensor in found] == parts
     starts = {tensor.data_ptr() % 16 for tensor in found if len(tensor)}
-    assert len(starts) <= 1  # that of the whole, which an allocator of device memory aligns
+    assert len(starts) <= 1  # that of the whole, which the device allocator aligns
     assert len({tensor.untyped_storage().data_ptr() for tensor in found}) == 1

@@ -1,4 +1,4 @@
-"""Hidden states of zero-step rounds of a block drafter: kept, appended together, and what an error leaves."""
+"""Hidden states of a block drafter's zero-step rounds: kept, appended together, and the state after an error."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ WIDEST = 16
 
 
 class Appended:
-    """What reached the draft's KV: rows of (hidden state, slot, position), a list for each append."""
+    """The rows that reached the draft's KV: (hidden state, slot, position), one list per append."""
 
     def __init__(self) -> None:
         self.calls: list[list[tuple[float, int, int]]] = []
@@ -24,7 +24,7 @@ class Appended:
     def __call__(self, *, target_hidden: Any, cache_loc: Any, positions: Any, commit_lens: Any = None) -> None:
         if self.fails:
             raise RuntimeError("no such thing")
-        if commit_lens is not None:  # a round's own append, of which SGLang leaves the padding out
+        if commit_lens is not None:  # a round's own append, without SGLang's padding
             target_hidden = target_hidden[: len(cache_loc)]
         rows = zip(target_hidden[:, 0].tolist(), cache_loc.tolist(), positions.tolist(), strict=True)
         self.calls.append(list(rows))
@@ -38,7 +38,7 @@ def batch(*rows: int) -> Any:
 
 
 def round_of(later: DeferredAppend, append: Appended, at: int, *rows: int) -> bool:
-    """Run a zero-step round of *rows* of the pool, all at position *at*; SGLang overwrites its tensors afterwards."""
+    """Run a zero-step round of the pool's *rows*, all at position *at*; SGLang overwrites its tensors afterwards."""
     own = [float(100 * row + at) for row in rows]
     hidden = torch.tensor([*own, -1.0])[:, None].repeat(1, 3)  # the last row is padding
     slots, positions = torch.tensor([1000 * row + at for row in rows]), torch.full((len(rows),), at)
@@ -72,7 +72,7 @@ def test_rounds_are_appended_together_and_each_row_once(later: DeferredAppend) -
 def test_a_block_is_drafted_behind_the_pending_rows_of_its_requests_alone(later: DeferredAppend) -> None:
     append = Appended()
     round_of(later, append, 0, 1, 2, 3)
-    later._pool.req_generation[3] += 1  # another request has its row of the pool now
+    later._pool.req_generation[3] += 1  # another request now has its row of the pool
     round_of(later, append, 1, 2, 1)
     later.before_draft(append, batch(3, 1))
     assert append.sorted() == sorted([*rows_of(0, 1), *rows_of(1, 1)])

@@ -1,4 +1,4 @@
-"""Lengths on the host after zero-step rounds; with SGLang's scheduler they are tested in `test_stepped`."""
+"""Lengths on the host after zero-step rounds; `test_stepped` tests them with SGLang's scheduler."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def lengths() -> KnownLengths:
 
 
 class FutureMap:
-    """Waits for the lengths where they are needed, as SGLang's does."""
+    """Waits for lengths when they are needed, like SGLang's."""
 
     needs_cpu_seq_lens = True
 
@@ -50,7 +50,7 @@ def test_each_request_is_one_token_longer_after_a_zero_step_round(lengths: Known
 
 
 def test_a_drafted_round_is_waited_for(lengths: KnownLengths) -> None:
-    """Nobody said that the round between was one of zero steps."""
+    """The round in between was not reported as a zero-step round."""
     future_map = FutureMap()
     lengths.expect(_batch("a", lengths=[5]))
     for waits in (0, 1):
@@ -65,7 +65,7 @@ def test_a_batch_with_a_request_of_unknown_length_is_waited_for(lengths: KnownLe
 
 
 def test_a_request_that_is_prefilled_again_is_waited_for(lengths: KnownLengths) -> None:
-    """A prefill of others, between two decode rounds, changes nothing."""
+    """A prefill of other requests between two decode rounds changes nothing."""
     for prefilled, waits in (("other", 0), ("a", 1)):
         future_map = FutureMap()
         lengths.expect(_batch("a", lengths=[5]))
@@ -82,7 +82,7 @@ def test_lengths_that_the_backend_does_not_need_stay_away(lengths: KnownLengths)
 
 
 def test_lengths_that_nobody_reads_are_not_waited_for(lengths: KnownLengths) -> None:
-    """Nor are they told where they are known, and a round later nothing is left of them."""
+    """Nor are they reported if known, and nothing of them remains a round later."""
     future_map = FutureMap()
     lengths.expect(_batch("a", lengths=[5]))
     for _ in range(2):

@@ -1,4 +1,4 @@
-"""What the draft foretells at zero steps: how it travels with a round's result, and what the policy makes of it."""
+"""Shadow drafts at zero steps: how they travel with a round's result, and how the policy uses them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ EVERY = 8
 
 
 def heard(shadow: ShadowDrafts, keys: list[str], *tokens: int) -> list[int]:
-    """Return what the note on a round of the requests *keys* says, once their *tokens* have arrived."""
+    """Return the note on a round of the requests *keys* after their *tokens* arrived."""
     note = RoundNote(0)
     shadow.attach(note, keys)
     assert note.shadow_accepts == ()
@@ -31,7 +31,7 @@ def heard(shadow: ShadowDrafts, keys: list[str], *tokens: int) -> list[int]:
 
 
 def test_a_batch_is_heard_of_more_often_than_a_single_request() -> None:
-    """From eight requests on a token in two rounds and more, however rarely extends have an output."""
+    """From eight requests on, two rounds bring at least one token, however rarely extends have an output."""
     assert [writes_between(requests, EVERY) for requests in (1, 7, 8, 15, 16, 24, 64)] == [1, 1, 1, 1, 2, 3, 3]
     assert [writes_between(64, every) for every in (1, 2, 3)] == [0, 0, 3]
     assert all(requests / (EVERY * (writes_between(requests, EVERY) + 1)) >= 0.5 for requests in range(8, 65))
@@ -93,7 +93,7 @@ def at_zero(hears: bool, rounds: int = 800) -> ThroughputPolicy:
 
 
 def rounds_to_leave(hears: bool, curious: bool = True) -> list[int]:
-    """Return after how many rounds of easy text it drafts, the text having turned at one round or another."""
+    """Return the rounds of easy text before it drafts, for text that turned at different rounds."""
     found = []
     for turned in range(800, 1200, 50):
         depths = serve(at_zero(hears, turned), 0.95, 1500, hears, curious=curious)
@@ -106,7 +106,7 @@ def test_zero_steps_end_soon_after_the_text_turned_easy() -> None:
     assert max(heard_of) <= 8 * EVERY
     assert max(content) <= 24 * EVERY
     assert statistics.median(content) > 2 * max(heard_of)  # a request that never yields more than a token in 15 rounds
-    assert statistics.median(probed) > 4 * max(content)  # probes alone, whose cost is bounded, take longer
+    assert statistics.median(probed) > 4 * max(content)  # probes alone, with their bounded cost, take longer
 
 
 def test_a_draft_that_stays_bad_is_seldom_asked_for_more(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -124,7 +124,7 @@ def test_depths_are_hardly_probed_at_zero_steps_while_the_draft_is_heard_of() ->
 
 
 def test_simulated_acceptance_is_not_heard(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A real draft's hits say nothing of what SGLANG_SIMULATE_ACC_LEN accepts."""
+    """A real draft's hits say nothing about what SGLANG_SIMULATE_ACC_LEN accepts."""
     shadow = ShadowDrafts.of(SimpleNamespace(hot_token_id=None), torch.tensor([[1]]), ["a"])
     assert heard(shadow, ["a"], 1) == [1]
     monkeypatch.setenv("SGLANG_SIMULATE_ACC_LEN", "3.5")

@@ -30,7 +30,7 @@ def played(policy: object, work: Work) -> Served:
 
 
 def one_by_one(request: int, steps: int) -> int:
-    """Rounds of a request, as the definition of L has it."""
+    """Return a request's rounds, by the definition of L."""
     at, rounds = int(TEXTS.begin[request]), 0
     while at < TEXTS.end[request]:
         at, rounds = at + min(int(TRACE.accepted[at]), steps) + 1, rounds + 1
@@ -76,7 +76,7 @@ def test_fixed_steps_are_what_playing_them_gives(batch: int, steps: int) -> None
 
 
 class Recorder:
-    """Changes the depth again and again, and keeps what it is told and when."""
+    """Keeps changing the depth, and records its input with times."""
 
     def __init__(self) -> None:
         self.chosen: list[int] = []
@@ -111,12 +111,12 @@ def test_rounds_are_timed_where_they_can_be_compared() -> None:
     assert timed
     for index in timed:
         assert told[index].steps == told[index - 1].steps
-        assert set(told[index].requests) == set(told[index - 1].requests)  # nobody's prefill shares the round
+        assert set(told[index].requests) == set(told[index - 1].requests)  # no prefill shares the round
         assert told[index].seconds == pytest.approx(TABLE[4, told[index].steps])
 
 
 class LooksUpAtTimes(Recorder):
-    """Looks 15 or 31 drafts up in three rounds of five, and drafts 3 in the others."""
+    """Looks up 15 or 31 drafts in three rounds of five, and drafts 3 in the others."""
 
     lookup_drafts, lookup_requests = (15, 31), 2
 
