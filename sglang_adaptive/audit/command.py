@@ -35,7 +35,7 @@ from sglang_adaptive.provenance import command_line, git_commit, versions
 from sglang_adaptive.signals import Interrupted, StopSignals
 
 LONGEST = 6000
-"""Characters of the longest prompt that ships."""
+"""Characters of the longest built-in prompt."""
 
 
 def parser() -> CommandParser:
@@ -129,7 +129,7 @@ def _audit(
 
 
 def _kinds(subject: Subject, reference: Client | None) -> list[str]:
-    """Return the kinds of requests to ask. Raises NotReady where there is nothing to compare with."""
+    """Return the kinds of requests to ask. Raises NotReady if there is nothing to compare with."""
     if reference is None:
         if subject.server is None:
             url = subject.client.url
@@ -153,7 +153,7 @@ def _kinds(subject: Subject, reference: Client | None) -> list[str]:
 
 
 def _room(info: Mapping[str, Any], tokens: int) -> int:
-    """Return the characters of the longest prompt, a sixth of the context at most where each is a token."""
+    """Return the length of the longest prompt in characters: at most a sixth of the context if each is a token."""
     most = info.get("max_req_input_len") or LONGEST
     return max(200, min(LONGEST, (int(most) - tokens) // 6))
 
