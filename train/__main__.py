@@ -26,7 +26,7 @@ def main(argv: Sequence[str]) -> int:
     """Train target and drafts, write the prompts, measure; returns the exit code."""
     arguments = parse(argv)
     torch.set_num_threads(arguments.threads)
-    # What decides the result; where it is written does not.
+    # What decides the result; the output folder does not.
     command = f"python -m train --seed {arguments.seed} --threads {arguments.threads} --scale {arguments.scale:g}"
     for part in [arguments.part] if arguments.part else PARTS:
         begin = time.monotonic()
@@ -48,7 +48,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
 
 
 def run(part: str, arguments: argparse.Namespace, command: str) -> None:
-    """Do one part; the draft and the evaluation read what the parts before them wrote."""
+    """Do one part; the draft and the evaluation read the output of earlier parts."""
     if part in RECIPES:
         teach_one(part, arguments, command)
     elif part == "prompts":
