@@ -35,7 +35,7 @@ COLUMNS = ["texts", "scene", "batch", "profile", "best depth", POLICY, LOOKUPS]
 
 
 def main(argv: Sequence[str]) -> int:
-    """Play every cell and print a row a text and batch size; 2 on bad input."""
+    """Play every cell and print one row per text and batch size; 2 on bad input."""
     given = parser().parse_args(argv)
     try:
         texts = load_texts([str(file) for file in given.texts])
