@@ -612,7 +612,7 @@ class OutOfTime(RuntimeError):
 
 
 def in_time(end: float) -> None:
-    """Raise OutOfTime if *end* (monotonic) has passed."""
+    """Raises OutOfTime if *end* (monotonic) has passed."""
     if time.monotonic() > end:
         raise OutOfTime("out of time")
 
