@@ -418,7 +418,6 @@ def _say(line: str) -> None:
 
 
 def parser() -> argparse.ArgumentParser:
-    """Return the parser of the command."""
     made = command_parser("architectures", __doc__)
     made.add_argument("families", nargs="*", help="names, as --list shows them; all by default, the most used first")
     start.add_options(made, 420.0)

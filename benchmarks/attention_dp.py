@@ -628,7 +628,6 @@ def main(argv: Sequence[str]) -> int:
 
 
 def parser() -> argparse.ArgumentParser:
-    """Return the parser of the command."""
     made = command_parser("attention_dp", __doc__)
     start.add_options(made, 545.0)
     add = made.add_argument

@@ -81,7 +81,6 @@ def _request(draw: random.Random) -> load.Body:
 
 
 def parser() -> argparse.ArgumentParser:
-    """Return the command line's parser."""
     found = command_parser("audit_hour", __doc__)
     found.add_argument("--minutes", type=float, default=60.0)
     found.add_argument("--rate", type=float, default=0.15, help="requests a second")

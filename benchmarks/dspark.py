@@ -177,7 +177,6 @@ def main(argv: Sequence[str]) -> int:
 
 
 def parser() -> argparse.ArgumentParser:
-    """Return the parser of the command."""
     made = command_parser("dspark", __doc__)
     start.add_options(made, 560.0)
     made.add_argument("--target", choices=sorted(shapes.TARGETS), default="qwen3-8b")

@@ -154,7 +154,6 @@ def _table(row: dict[str, Any]) -> str:
 
 
 def parser() -> argparse.ArgumentParser:
-    """Return the parser of the command."""
     made = command_parser("host_time", __doc__)
     made.add_argument("--server", action="append", required=True, metavar="NAME=URL", type=named)
     made.add_argument("--batches", type=ints, default=[1, 8, 64])

@@ -92,7 +92,6 @@ def _ratios(race: Race, others: Sequence[str], last: str) -> list[dict[str, Any]
 
 
 def parser() -> argparse.ArgumentParser:
-    """Return the parser of the command."""
     made = command_parser("in_turn", __doc__)
     add = made.add_argument
     add("--server", action="append", required=True, metavar="NAME=URL", type=named, help="the last one over each other")

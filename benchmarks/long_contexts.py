@@ -233,7 +233,6 @@ def _timed(server: Server, batch: int, context: int, steps: int) -> dict[str, An
 
 
 def parser() -> argparse.ArgumentParser:
-    """Return the parser of the command line."""
     found = command_parser("long_contexts", __doc__)
     found.add_argument("what", choices=("real", "times", "prefill"))
     start.add_options(found, 560.0)

@@ -77,7 +77,6 @@ def _mean(plays: Plays, name: str) -> float:
 
 
 def parser() -> argparse.ArgumentParser:
-    """Return the command line's parser."""
     found = command_parser("lookup_replay", __doc__)
     found.add_argument("--texts", type=Path, action="append", default=[], help="recorded with lookups (default: all)")
     found.add_argument("--rounds", type=int, default=DEFAULT_ROUNDS, help="of a cell, roughly")

@@ -200,7 +200,6 @@ def _asked(given: argparse.Namespace, found: Sequence[list[int]]) -> Blocks:
 
 
 def parser() -> argparse.ArgumentParser:
-    """Return the command line's parser."""
     found = command_parser("lookups", __doc__)
     found.add_argument("what", choices=["edits", "chat", "cost", "ngram"])
     start.add_options(found, 300.0)

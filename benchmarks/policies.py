@@ -585,7 +585,6 @@ def _workloads(text: str) -> list[str]:
 
 
 def parser() -> argparse.ArgumentParser:
-    """Return the parser of the command."""
     made = command_parser("policies", __doc__)
     verbs = made.add_subparsers(dest="verb", required=True)
     for verb in ("matrix", "start", "drive", "stop"):

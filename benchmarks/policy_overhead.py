@@ -272,7 +272,6 @@ def main(argv: Sequence[str]) -> int:
 
 
 def parser() -> argparse.ArgumentParser:
-    """Return the parser of the command."""
     made = command_parser("policy_overhead", __doc__)
     made.add_argument("--parts", type=names, default=list(PARTS), help=f"of {', '.join(PARTS)}")
     made.add_argument("--rounds", type=int, default=50_000, help="of decisions")

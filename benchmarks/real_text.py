@@ -131,7 +131,6 @@ def _policy(setting: DrawnSetting) -> list[Any]:
 
 
 def parser() -> argparse.ArgumentParser:
-    """Return the parser of the command."""
     made = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     made.add_argument("--texts", action="append", default=[], metavar="F", help="recording (default: the shipped)")
     made.add_argument("--rounds", type=int, default=DEFAULT_ROUNDS, help="rounds of a cell (default: %(default)s)")

@@ -544,7 +544,6 @@ PHASES: dict[str, Callable[[Phase], None]] = {
 
 
 def parser() -> argparse.ArgumentParser:
-    """Return the parser of the command."""
     made = command_parser("served", __doc__)
     verbs = made.add_subparsers(dest="verb", required=True)
     for verb in ("start", "drive", "stop"):

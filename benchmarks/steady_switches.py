@@ -60,7 +60,6 @@ def main(argv: Sequence[str]) -> int:
 
 
 def parser() -> argparse.ArgumentParser:
-    """Return the parser of the command."""
     made = command_parser("steady_switches", __doc__)
     made.add_argument("--output", type=Path)
     made.add_argument("--rounds", type=int, default=ROUNDS)

@@ -439,7 +439,6 @@ def main(argv: Sequence[str]) -> int:
 
 
 def parser() -> argparse.ArgumentParser:
-    """Return the parser of the command."""
     made = command_parser("verify_budget", __doc__)
     made.add_argument("--batches", type=ints, default=BATCHES, metavar="N,N,...")
     made.add_argument("--output", type=Path, default=FOLDER / "results" / "verify_budget" / "policy" / "policy.json")

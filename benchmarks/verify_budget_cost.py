@@ -229,7 +229,6 @@ def main(argv: Sequence[str]) -> int:
 
 
 def parser() -> argparse.ArgumentParser:
-    """Return the parser of the command."""
     made = command_parser("verify_budget_cost", __doc__)
     made.add_argument("--shape", choices=tuple(TARGETS), default="llama8b")
     made.add_argument("--tp", type=int, default=1, help="GPUs that share the shape; one of them is measured")

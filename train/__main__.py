@@ -37,7 +37,6 @@ def main(argv: Sequence[str]) -> int:
 
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:
-    """Read the command line."""
     parser = argparse.ArgumentParser(prog="python -m train", description="Train the CPU engine's tiny model pair.")
     parser.add_argument("part", nargs="?", choices=PARTS, help="one part only; by default all, in this order")
     parser.add_argument("--out", type=Path, default=MODELS, help="folder to write to (default: the package's)")

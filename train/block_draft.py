@@ -18,7 +18,7 @@ Rotation = tuple[Tensor, Tensor]
 
 
 class BlockAttention(Attention):
-    """The target's attention with normalised queries and keys."""
+    """The target's attention with normalized queries and keys."""
 
     def __init__(self, size: ModelSize) -> None:
         super().__init__(size, size.hidden)

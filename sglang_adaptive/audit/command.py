@@ -39,7 +39,6 @@ LONGEST = 6000
 
 
 def parser() -> CommandParser:
-    """Return the parser of the command."""
     found = CommandParser(
         "audit",
         "Asks a live server the same greedy requests at every depth, while depths switch and by its policy, alone and "

@@ -169,7 +169,6 @@ def _ladder(server: AdaptiveServer) -> list[int]:
 
 
 def parser() -> CommandParser:
-    """Return the parser of the command."""
     parser = CommandParser(
         "calibrate",
         "Forces each depth of a live adaptive server at a ladder of batch sizes, times the rounds, and writes a cost "

@@ -29,7 +29,6 @@ _CAUSES = {
 
 
 def parser() -> CommandParser:
-    """Return the parser of the command."""
     found = CommandParser(
         "explain",
         "Reads a live server's /server_info and says which depth is live, since when, why, and what would change it.",

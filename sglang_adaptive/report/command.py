@@ -17,7 +17,6 @@ TITLE = "Adaptive speculation: results"
 
 
 def parser() -> CommandParser:
-    """Return the parser of the command."""
     found = CommandParser(
         "report",
         "Makes one page of benchmark results: what demo --json and simulate --json wrote, and the files of "

@@ -32,7 +32,6 @@ PATIENCE_SECONDS = 15.0
 
 
 def parser() -> CommandParser:
-    """Return the parser of the command."""
     found = CommandParser(
         "watch",
         "Shows live what a server's speculation does: the depth, tokens per second and accept length since the last "

@@ -111,7 +111,7 @@ class Driver:
 
 
 class DraftOutputs:
-    """Which zero-step draft extends have an output if every *every*-th does; the next round checks it."""
+    """When draft extends at zero steps have an output, with *every* rounds held; the next round checks it."""
 
     def __init__(self, every: int) -> None:
         self._every = every

@@ -17,7 +17,7 @@ COMPARED = {
     "ema-all": "SGLang EMA, all tiers",
     "static": "best single depth",
 }
-"""Series of every chart, by colour class; ``static`` stands for the best static depth of the suite."""
+"""Series of every chart, by color class; ``static`` stands for the best static depth of the suite."""
 STARTS = ("cold-start", "stationary", "both")
 """Suites whose first rounds are drawn."""
 
