@@ -29,13 +29,13 @@ Record = dict[str, Any]
 LARGEST_BATCH = max(BATCHES)
 NEW_TOKENS = 48
 SWITCH_SECONDS = 0.03
-"""Time between two forced depths while requests run; a round takes 2 to 10 ms."""
+"""Seconds between two forced depths while requests run; a round takes 2 to 10 ms."""
 
 STOPPING = 10.0
-"""Seconds kept back at the end of the budget, to end servers and write."""
+"""Seconds reserved at the end of the budget to stop servers and write."""
 
 LEAST_SECONDS = 30.0
-"""With less, a family is not begun."""
+"""With less time, a family is not started."""
 
 _GPU = (
     *("--load-format", "dummy", "--skip-tokenizer-init", "--disable-radix-cache", "--dtype", "bfloat16"),
@@ -43,7 +43,7 @@ _GPU = (
     *("--mem-fraction-static", "0.85", "--max-total-tokens", "24576", "--context-length", "1024"),
     *("--max-running-requests", str(LARGEST_BATCH), "--cuda-graph-bs-decode", *map(str, BATCHES)),
     *("--cuda-graph-backend-prefill", "disabled", "--sampling-backend", "pytorch", "--watchdog-timeout", "300"),
-    "--disable-flashinfer-autotune",  # it searches for speed, which no family is judged by, for up to a minute
+    "--disable-flashinfer-autotune",  # it tunes speed, which is not judged here, for up to a minute
 )
 _CPU = ("--disable-radix-cache", "--max-running-requests", str(LARGEST_BATCH))
 
@@ -67,24 +67,24 @@ class Family:
     draft_kind: str
     target: Shape
     draft: Shape | None = None
-    """None where the target's folder holds the draft layers, or none is needed."""
+    """None if the target's folder holds the draft layers, or no draft is needed."""
     arguments: tuple[str, ...] = ()
     variables: Mapping[str, str] = field(default_factory=dict)
     needs: str = ""
-    """What this family compiles or asks for beside Triton and prebuilt kernels."""
+    """What this family compiles or needs besides Triton and prebuilt kernels."""
     launch: tuple[str, ...] = CHAIN
-    """What an adaptive server is started with for its drafts."""
+    """Arguments of an adaptive server for its drafts."""
     depths: tuple[int, ...] = (0, 1, 2, 3, 5)
     warm_up: bool | None = None
-    """As in the adaptive configuration: None warms up on a GPU alone."""
+    """As in the adaptive configuration: None warms up only on a GPU."""
     static: tuple[str, ...] = ()
-    """What SGLang's own server of static speculation at the deepest is started with; without it there is none."""
+    """Arguments of SGLang's own server with static speculation at the deepest steps; without them there is none."""
 
 
 FA3, TRITON, FLASHINFER = (("--attention-backend", name) for name in ("fa3", "triton", "flashinfer"))
 HYBRID = (*FA3, "--max-mamba-cache-size", "80")
 NEMOTRON = (*HYBRID, "--moe-runner-backend", "triton")
-"""Without it SGLang takes FlashInfer's CUTLASS experts, which nvcc compiles for minutes at the first start."""
+"""Without it SGLang uses FlashInfer's CUTLASS experts, which nvcc compiles for minutes at the first start."""
 
 
 def _eagle3(name: str, models: str, target: Shape, arguments: tuple[str, ...] = FA3, **more: Any) -> Family:
@@ -131,7 +131,7 @@ FAMILIES: tuple[Family, ...] = (
         "llama-flashinfer", "Llama 3.x, FlashInfer backend", shapes.LLAMA, FLASHINFER,
         needs="nvcc compiles FlashInfer's kernels, for minutes at the first start",
     ),
-    # Kinds of drafting and not of models.
+    # Kinds of drafting, not of models.
     Family("standalone", _DENSE, "STANDALONE", "a smaller model", shapes.LLAMA, shapes.LLAMA_CUT, FA3),
     Family(
         "ngram", _DENSE, "NGRAM", "earlier text", shapes.LLAMA, arguments=FA3, launch=(), depths=(0, 3, 7, 11, 15),
@@ -149,13 +149,13 @@ FAMILIES: tuple[Family, ...] = (
 
 _TINY = ("--load-format", "dummy", "--skip-tokenizer-init")
 _TINY_DEPTHS = (0, 1, 2, 3)
-# The engine has no sliding window, so Gemma 4's assistant drafts for a Llama here; it reads the keys and values of the
-# target's last layer, whatever the target is. For multi-layer EAGLE each layer is a copy of the EAGLE-3 draft.
+# The engine has no sliding window, so Gemma 4's assistant drafts for a Llama here; it reads the keys and values of any
+# target's last layer. For multi-layer EAGLE each layer is a copy of the EAGLE-3 draft.
 REHEARSAL = (
     Family("rehearsal", "none", "EAGLE3", "EAGLE-3", shapes.TINY, shapes.TINY_EAGLE3, _TINY, depths=_TINY_DEPTHS),
     Family(
         "rehearsal-frozen-kv", "none", "EAGLE", "Frozen-KV MTP", shapes.TINY_TYPED, shapes.TINY_ASSISTANT,
-        (*_TINY, "--disable-overlap-schedule"), depths=_TINY_DEPTHS,  # SGLang turns it off on a CPU for EAGLE alone
+        (*_TINY, "--disable-overlap-schedule"), depths=_TINY_DEPTHS,  # SGLang turns it off on a CPU only for EAGLE
     ),
     Family(
         "rehearsal-layers", "none", "EAGLE3", "multi-layer", shapes.TINY, shapes.TINY_LAYER,
@@ -185,11 +185,11 @@ def named(families: Sequence[Family], wanted: Sequence[str]) -> tuple[Family, ..
 # -- servers --------------------------------------------------------------------------------------------------------
 
 ADAPTIVE, REFERENCE, STATIC = "", "-reference", "-static"
-"""Kinds of servers by the end of their names: the throughput policy, no speculation, SGLang's own static one."""
+"""Kinds of servers, by suffix of their names: the throughput policy, no speculation, SGLang's static one."""
 
 
 def family_server(family: Family, folder: Path, kind: str, cpu: bool, **variables: str) -> Server:
-    """Return a server of *family*, not yet launched; *variables*, of a further plugin for instance, come on top."""
+    """Return an unlaunched server of *family*; *variables*, for example of another plugin, are added last."""
     target = shapes.write(folder / "models" / family.name, family.target)
     given = ["--model-path", str(target), *(_CPU if cpu else _GPU), *family.arguments]
     if kind != REFERENCE:
@@ -248,7 +248,7 @@ class Examined:
         self._judge = texts.Judge(self._servers[REFERENCE].client, self._prompts, self._in_time)
 
     def run(self) -> Record:
-        """Run the family and return its record, which is written after every step; no error of a server is raised."""
+        """Run the family and return its record, which is written after every step; server errors are not raised."""
         try:
             for server in self._servers.values():
                 server.launch()
@@ -271,7 +271,7 @@ class Examined:
         return self.record
 
     def _ask_everything(self) -> None:
-        """Ask the reference, the adaptive server at every depth, switching and by its policy, and the static one."""
+        """Ask the reference, then the adaptive server at every depth, switching and by policy, and the static one."""
         adaptive = self._servers[ADAPTIVE]
         self._look()
         self._keep()
@@ -283,7 +283,7 @@ class Examined:
             self._run("launch depth", adaptive)
             return
         depths = self.record["depths"] = [tier["steps"] for tier in self.record["startup"]["tiers"]]
-        for steps in sorted(depths, reverse=True):  # the deepest first: a narrower one may read what it left behind
+        for steps in sorted(depths, reverse=True):  # the deepest first, because a narrower one may read its leftovers
             adaptive.force(steps)
             self._run(f"depth {steps}", adaptive)
         self._run("switching", adaptive, depths)
@@ -307,7 +307,7 @@ class Examined:
             self._keep()
 
     def _look(self) -> None:
-        """Add what the server says of itself; nothing where it does not answer."""
+        """Add the server's state; nothing if it does not answer."""
         adaptive = self._servers[ADAPTIVE]
         if adaptive.start_seconds is None or not adaptive.is_running():
             return
@@ -328,18 +328,18 @@ class Examined:
 
 LOSSLESS, WRONG, REFUSED, FAILED, UNFINISHED = "lossless", "wrong tokens", "refused", "failed", "unfinished"
 OPEN = "open"
-"""Single tokens that the reference would not take, in texts that are otherwise as likely as its own."""
+"""Single tokens that the reference would not choose, in texts that are otherwise as likely as its own."""
 
 WRONG_SHARE, A_FEW = 0.05, 5
-"""By what share of its tokens, and by how many at least, a run has more unlikely ones than the reference when a state
-or a key is wrong: that changes every token after it."""
+"""A wrong state or key changes every token after it: the run then has more unlikely tokens than the reference, by
+this share of its tokens and by at least this many."""
 
 
 def verdict_on(record: Mapping[str, Any]) -> str:
-    """Return what a family's record shows: LOSSLESS needs every depth, forced and switched, and no different text.
+    """Return the verdict on a family's record: LOSSLESS needs every depth, forced and switched, and no different text.
 
-    A wrong state changes every token after it, so texts that differ in single tokens alone are OPEN. Where one token of
-    the reference has a large gap, every text is a tie; the share of unlikely tokens tells a wrong state there, too.
+    A wrong state changes every token after it, so texts that differ only in single tokens are OPEN. If one token of the
+    reference has a large gap, every text is a tie; the share of unlikely tokens reveals a wrong state even then.
     """
     runs = record.get("runs", [])
     if any(_is_wrong(run, record.get("reference", {})) for run in runs):
@@ -356,7 +356,7 @@ def verdict_on(record: Mapping[str, Any]) -> str:
 
 
 def _is_wrong(run: Mapping[str, Any], reference: Mapping[str, Any]) -> bool:
-    """Compare with the reference's texts of the same batch: one of 8 requests may be four times as noisy as all are."""
+    """Compare with the reference's texts of the same batch: one of 8 requests may be four times as noisy as all."""
     share = run.get("unlikely_tokens", float(run[DIFFERENT] > 0))
     usual = reference.get("unlikely_by_batch", {}).get(str(run.get("batch")), reference.get("unlikely_tokens", 0.0))
     return bool((share - usual) * run["tokens"] > max(WRONG_SHARE * run["tokens"], A_FEW))
@@ -366,7 +366,7 @@ def _is_wrong(run: Mapping[str, Any], reference: Mapping[str, Any]) -> bool:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run the families; returns 0 when none had wrong tokens, else 1; 2 for an unknown family."""
+    """Run the families; returns 0 if none had wrong tokens, else 1; 2 for an unknown family."""
     given = parser().parse_args(argv)
     if given.list:
         for family in FAMILIES:
@@ -403,7 +403,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def told(record: Record) -> str:
-    """Return a line that sums up *record*."""
+    """Return a one-line summary of *record*."""
     runs = record.get("runs", [])
     counts = ", ".join(f"{sum(run[verdict] for run in runs)} {verdict}" for verdict in (EQUAL, TIE, DIFFERENT))
     accepted = sum(run["accepted"] for run in runs)
@@ -418,7 +418,6 @@ def _say(line: str) -> None:
 
 
 def parser() -> argparse.ArgumentParser:
-    """Return the parser of the command."""
     made = command_parser("architectures", __doc__)
     made.add_argument("families", nargs="*", help="names, as --list shows them; all by default, the most used first")
     start.add_options(made, 420.0)

@@ -36,11 +36,11 @@ from sglang_adaptive.client import Client
 RANKS = 2
 TP = ("--tp-size", str(RANKS))
 DP = (*TP, "--dp-size", str(RANKS), "--enable-dp-attention")
-# Servers that load side by side leave the ranks of one unequal memory, which SGLang would refuse.
+# Servers that load side by side leave a server's ranks with unequal memory, which SGLang would reject.
 SIDE_BY_SIDE = {"SGLANG_ENABLE_TP_MEMORY_INBALANCE_CHECK": "0"}
 LARGE = "qwen3-30b-a3b"
 SIZES = ("1", "2", "4", "8", "16", "32", "48")
-"""Batch sizes of a rank with CUDA graphs."""
+"""A rank's batch sizes with CUDA graphs."""
 
 LIE = 3.0
 SMALL = {"qwen3-moe": shapes.QWEN3_MOE, "deepseek-v3": shapes.DEEPSEEK_V3}
@@ -56,7 +56,7 @@ COUNTED = (
     "policy", "active", "reason", "launch_steps", "tiers", "switches", "rounds_by_tier", "drafted_by_tier",
     "accepted_by_tier", "tokens_by_tier", "degraded", "degraded_reason", "startup", "rounds", "probes", "dp_rank",
 )  # fmt: skip
-"""Of what a rank says of itself, that which a file keeps."""
+"""The parts of a rank's state that a file keeps."""
 
 
 class Hung(OSError):
@@ -83,7 +83,7 @@ class Place:
     adaptive     a small mixture of experts with weights under which layers matter, real acceptance; logs its rounds
     reference    the same without speculation
     liar         the small shape with simulated acceptance, the second rank's clock lies; logs its rounds
-    liar-tp      the same with tensor parallelism alone
+    liar-tp      the same with only tensor parallelism
     rated        the large shape with simulated acceptance; logs its rounds
     none         the large shape without speculation
     """
@@ -92,9 +92,9 @@ class Place:
     cpu: bool
     pair: str = "qwen3-moe"
     layers: int | None = None
-    """Of the large shape; None for all."""
+    """Layers of the large shape; None for all."""
     arguments: Sequence[str] = ()
-    """More for every server."""
+    """Additional arguments of every server."""
     servers: dict[str, Server] = field(default_factory=dict)
 
     def begin(self, name: str) -> Server:
@@ -105,7 +105,7 @@ class Place:
 
     @contextmanager
     def up(self, name: str, deadline: float) -> Iterator[Server]:
-        """Give the server *name* once it answers, and stop it at the end. Raises NotStarted, at *deadline* at last."""
+        """Yield server *name* once it answers; stop it at the end. Raises NotStarted, by *deadline* at the latest."""
         server = self.servers.get(name) or self.begin(name)
         try:
             server.wait(deadline)
@@ -121,7 +121,7 @@ class Place:
         return self.folder / f"{name}-rounds-of-rank-"
 
     def stacks(self, server: Server) -> None:
-        """Let the server's processes write their stacks to its log, to see where a rank waits."""
+        """Make the server's processes write their stacks to its log, to see where a rank waits."""
         for pid in filter(str.isdigit, os.listdir("/proc")):
             with suppress(OSError):
                 title = Path("/proc", pid, "cmdline").read_bytes()
@@ -130,7 +130,7 @@ class Place:
         time.sleep(2.0)
 
     def made(self, name: str) -> Server:
-        """Return a server, not yet launched."""
+        """Return an unlaunched server."""
         self.folder.mkdir(parents=True, exist_ok=True)
         variables = {**SIDE_BY_SIDE, **(TWO_RANKS_ON_CPU if self.cpu else {})}
         logging: dict[str, str] = {}
@@ -144,7 +144,7 @@ class Place:
             server.policy = replace(server.policy, name=name)
             server.log = self.folder / f"{name}.log"
             return server
-        # Rates are of a server whose kernels are loaded; on a CPU there are none.
+        # Rates are measured with loaded kernels; a CPU has none.
         config = {"policy": "throughput", "warm_up": name == "rated" and not self.cpu}
         own = POLICIES["none"] if name == "none" else replace(POLICIES["throughput"], config=config)
         policy = replace(own, name=name, variables=variables)
@@ -192,7 +192,7 @@ LAYOUTS: dict[str, Callable[[int], int]] = {
     "rank 1 idle": lambda at: 0,
     "rank 0 idle": lambda at: 1,
 }
-"""By name, the rank of each request."""
+"""The rank of each request, by name."""
 
 
 def ask(server: Client, wanted: Sequence[Sequence[int]], layout: str) -> list[list[int]]:
@@ -214,9 +214,9 @@ def ask(server: Client, wanted: Sequence[Sequence[int]], layout: str) -> list[li
 def collect(
     server: Client, wanted: Sequence[Sequence[int]], vocabulary: int, say: Callable[[str], None]
 ) -> list[dict[str, Any]]:
-    """Return the adaptive server's texts: at every held depth, the deepest first, while switching, and by its policy.
+    """Return the adaptive server's texts: at every held depth, deepest first, while switching, and by its policy.
 
-    The last ones share the ranks with long prompts, bursts and aborted requests.
+    During the last two the ranks also serve long prompts, bursts and aborted requests.
     """
     runs: list[dict[str, Any]] = []
 
@@ -252,7 +252,7 @@ def equality(run: Run, report: Report) -> str:
         report.add(agreement=agreed, adaptive=counted(server))
     with run.place.up("reference", run.end) as server:
         judge = texts.Judge(server.client, wanted)
-        for layout in reversed(LAYOUTS):  # what differs is counted against the first
+        for layout in reversed(LAYOUTS):  # differences are counted against the first
             judge.expect(layout, ask(server.client, wanted, layout))
         report.add(reference=judge.about())
         verdicts: list[dict[str, Any]] = []
@@ -268,13 +268,13 @@ def equality(run: Run, report: Report) -> str:
 # -- agreement ------------------------------------------------------------------------------------------------------
 
 LOADS = ((8, 8), (16, 1), (0, 12), (24, 24), (2, 16), (12, 0), (1, 1), (0, 1))
-"""Requests of each rank, in turn; ranks that run one batch have them all."""
+"""Requests of each rank, in turn; ranks that run one batch have all of them."""
 
 ACCEPTANCE = (0.9, 0.3, 0.7, 0.05, 0.8)
 PHASE_ROUNDS = 130
 REQUEST_TOKENS = 300
 FORCED_EVERY, NOISY_EVERY = 5, 3
-"""In one phase out of so many depths are forced at random, or a rank is disturbed."""
+"""One phase in this many forces random depths, or disturbs a rank."""
 
 
 def agreement(run: Run, report: Report, name: str = "liar") -> str:
@@ -291,7 +291,7 @@ def agreement(run: Run, report: Report, name: str = "liar") -> str:
 
 
 def tensor_parallel(run: Run, report: Report) -> str:
-    """The same of ranks that run one batch."""
+    """The same for ranks that run one batch."""
     return agreement(run, report, "liar-tp")
 
 
@@ -329,7 +329,7 @@ def _serve(server: Server, run: Run, report: Report, name: str) -> None:
 
 
 def _until_logged(log: Path, rounds: int, end: float, hung: Callable[[], None]) -> None:
-    """Return when both ranks have logged *rounds*, or at *end*. Raises Hung."""
+    """Wait until both ranks have logged *rounds*, or until *end*. Raises Hung."""
     last, at = -1, time.monotonic()
     while (now := min(map(len, round_log.logs(log)))) < rounds and time.monotonic() < end:
         if now != last:
@@ -341,7 +341,7 @@ def _until_logged(log: Path, rounds: int, end: float, hung: Callable[[], None]) 
 
 
 def _ended(log: Path) -> list[list[tuple[int, int]]]:
-    """Return the logs once no round has been added for a second; without requests no rank runs one."""
+    """Return the logs once no round was added for a second; without requests no rank runs one."""
     found = round_log.logs(log)
     for _ in range(20):
         time.sleep(1.0)
@@ -357,10 +357,10 @@ def _ended(log: Path) -> list[list[tuple[int, int]]]:
 POLICY, HELD, CHANGE = "policy", "static-", "changing"
 STATIC = [f"{HELD}{steps}" for steps in (0, 1, 2, 3, 5, 7)]
 SETTLED = 10
-"""Rounds that a contender has run at one depth before it is measured."""
+"""Rounds that a contender runs at one depth before it is measured."""
 
 SETUP_SECONDS = 3.0
-"""Until all requests of a load decode."""
+"""Seconds until all requests of a load decode."""
 
 
 @dataclass(frozen=True)
@@ -389,7 +389,7 @@ CHANGING = (
 
 @dataclass(frozen=True)
 class Times:
-    """Seconds of the parts of a measurement, and new tokens of a request."""
+    """Seconds of the parts of a measurement, and new tokens per request."""
 
     window: float
     learn: float = 2.5
@@ -401,23 +401,23 @@ class Times:
 
 @dataclass(frozen=True)
 class Named:
-    """The policy, a number of steps held, or the server without speculation."""
+    """The policy, a held number of steps, or the server without speculation."""
 
     name: str
 
     def depths(self) -> Sequence[int]:
-        """Return the depths that it may run; a round without speculation is one of depth 0."""
+        """Return the depths that it may run; a round without speculation has depth 0."""
         return [int(self.name.removeprefix(HELD))] if self.name.startswith(HELD) else range(DEEPEST + 1)
 
 
 class Rated:
-    """A server whose rates are measured, with the files that its ranks count into.
+    """A server whose rates are measured, and the files into which its ranks count.
 
     Under constant load a figure is the sum over the ranks of tokens over seconds of decode rounds that follow another
-    one, both with all of the rank's requests: no prefill on either rank, no round with a place free. Under changing
-    load it is all tokens over all seconds. Tokens are those that the rounds yield on average under the declared
-    acceptance. The policy runs for a while that counts for nothing before it is measured, so that it has learnt this
-    load: in the first turn that is all that it knows, in the second it comes after held steps, which teach it too.
+    decode round, both with all of the rank's requests: no prefill on either rank, no round with a free slot. Under
+    changing load it is all tokens over all seconds. Tokens are the expected tokens of the rounds under the declared
+    acceptance. The policy first runs unmeasured to learn the load: in the first turn it knows only this load, in the
+    second it has also learned from held steps.
     """
 
     def __init__(self, server: Server, times: Times, report: Report, scenes: int) -> None:
@@ -428,7 +428,7 @@ class Rated:
         self._loops: list[ClosedLoop] = []
 
     def race(self, taking_part: Callable[[str, int], Sequence[str]], end: float) -> None:
-        """Measure everything once, then again in the reverse order; out of time the second turn is cut short."""
+        """Measure everything once, then again in reverse order; the second turn is cut short when time runs out."""
         earlier = dict(self._report.content["turns"])
 
         def after() -> None:
@@ -467,12 +467,12 @@ class Rated:
             file.full_from = many
 
     def _hold(self, one: Named) -> None:
-        """Hold its steps, or release them for the policy; a server without any needs neither."""
+        """Hold its steps, or release them for the policy; a server without speculation needs neither."""
         if self._server.policy.ours:
             self._server.force(None if one.name == POLICY else one.depths()[0])
 
     def _window(self, one: Named, case: str) -> dict[str, Any]:
-        """Let it run until its kernels are loaded and, if it is the policy, it knows the load; then measure."""
+        """Run it until its kernels are loaded and the policy, if it is one, knows the load; then measure."""
         self._hold(one)
         before = self._read()
         time.sleep(self._times.learn if one.name == POLICY else self._times.settle)
@@ -533,13 +533,13 @@ def rates(run: Run, report: Report) -> str:
     report.add(acceptance=SIMULATED, turns={}, ratios={})
 
     def taking_part(case: str, number: int) -> list[str]:
-        """Of the changing load the second turn has the policy and the two best held steps alone."""
+        """Under changing load the second turn has only the policy and the two best held steps."""
         best = report.content["ratios"].get(CHANGE, {}).get("best_held", []) if case == CHANGE and number else STATIC
         return [POLICY, *best]
 
     with run.place.up("rated", run.end) as server:
         report.add(server=launched(server))
-        # Without speculation a scene takes a window, and the changing load one turn of it.
+        # Without speculation a scene takes one window, and the changing load one turn.
         constant, changing = len(CONSTANT[:scenes]), len(CHANGING[:scenes])
         reserve = constant * (times.window + SETUP_SECONDS) + changing * times.phase + SETUP_SECONDS
         Rated(server, times, report, scenes).race(taking_part, run.end - reserve)
@@ -551,7 +551,7 @@ def rates(run: Run, report: Report) -> str:
 
 
 def ratios(by_scene: Mapping[str, Sequence[Pass]]) -> dict[str, Any]:
-    """Return each scene's mean rates by contender, and the policy's over that of the best number of steps.
+    """Return each scene's mean rates by contender, and the policy's over those of the best number of steps.
 
     ``spread`` is the mean difference of a contender's two rates, over their mean.
     """
@@ -578,7 +578,7 @@ def ratios(by_scene: Mapping[str, Sequence[Pass]]) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Run:
-    """What one command was asked, and until when."""
+    """The options of one command, and its end."""
 
     place: Place
     given: argparse.Namespace
@@ -591,11 +591,11 @@ PHASES: dict[str, tuple[Callable[[Run, Report], str], Sequence[str]]] = {
     "tensor-parallel": (tensor_parallel, ("liar-tp",)),
     "rates": (rates, ("rated", "none")),
 }
-"""By name, what returns a phase's verdict, and its servers."""
+"""By name, the function that returns a phase's verdict, and its servers."""
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run the phases; 1 when one of them failed, or found texts or ranks that differ."""
+    """Run the phases; 1 if one of them failed, or found texts or ranks that differ."""
     given = parser().parse_args(argv)
     end = start.begin(given)
     place = Place(given.work, given.host == "cpu", given.pair, given.layers, given.server_arguments)
@@ -606,7 +606,7 @@ def main(argv: Sequence[str]) -> int:
         report.say(f"{name}: begins")
         try:
             verdicts[name] = PHASES[name][0](run, report)
-        except Exception as error:  # the other phases are still worth their time
+        except Exception as error:  # the other phases are still useful
             traceback.print_exc()
             verdicts[name] = "failed"
             report.add(error=f"{type(error).__name__}: {error}"[:2000])
@@ -617,7 +617,7 @@ def main(argv: Sequence[str]) -> int:
     if not place.cpu:
         for server in (server for name in wanted for server in PHASES[name][1]):
             place.begin(server)
-    # Texts and agreement need no quiet GPU; rates do, and a CPU runs one server at a time.
+    # Texts and agreement do not need a quiet GPU; rates do, and a CPU runs one server at a time.
     quiet = [name for name in wanted if place.cpu or name == "rates"]
     with ThreadPoolExecutor() as pool:
         list(pool.map(tried, [name for name in wanted if name not in quiet]))
@@ -628,7 +628,6 @@ def main(argv: Sequence[str]) -> int:
 
 
 def parser() -> argparse.ArgumentParser:
-    """Return the parser of the command."""
     made = command_parser("attention_dp", __doc__)
     start.add_options(made, 545.0)
     add = made.add_argument

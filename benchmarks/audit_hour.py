@@ -25,12 +25,12 @@ from sglang_adaptive.sglang_plugin.audit_scheduler import VERDICTS
 
 CONFIG: dict[str, Any] = {"policy": "throughput", "throughput": {"lookup": True}}
 MOST = 8
-"""Requests that decode at the same time."""
+"""Maximum requests that decode at the same time."""
 MINUTE = 60.0
 
 
 def main(argv: Sequence[str]) -> int:
-    """Serve for the time given; return 1 when something failed or a token was wrong."""
+    """Serve for the given time; return 1 if something failed or a token was wrong."""
     given = parser().parse_args(argv)
     given.budget = given.minutes * MINUTE + 300.0
     end = start.begin(given)
@@ -67,7 +67,7 @@ def _serve(given: argparse.Namespace, server: Server, report: Report) -> None:
 
 
 def _request(draw: random.Random) -> load.Body:
-    """Return a greedy request of some kind that the audit takes."""
+    """Return a random greedy request of a kind that the audit accepts."""
     how: dict[str, Any] = {"temperature": 0, "max_new_tokens": draw.randint(4, 96), "ignore_eos": draw.random() < 0.5}
     for name, least, most in (("frequency_penalty", 0.1, 2.0), ("repetition_penalty", 1.05, 1.5)):
         if draw.random() < 0.2:
@@ -81,7 +81,6 @@ def _request(draw: random.Random) -> load.Body:
 
 
 def parser() -> argparse.ArgumentParser:
-    """Return the command line's parser."""
     found = command_parser("audit_hour", __doc__)
     found.add_argument("--minutes", type=float, default=60.0)
     found.add_argument("--rate", type=float, default=0.15, help="requests a second")

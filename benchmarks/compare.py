@@ -23,7 +23,7 @@ Rates = dict[str, dict[Case, float]]
 
 
 def main(argv: Sequence[str]) -> int:
-    """Print the tables; 2 where a file is no result."""
+    """Print the tables; 2 if a file is not a result."""
     parser = command_parser("compare", __doc__)
     parser.add_argument("results", type=Path, nargs="+", metavar="RESULT.json")
     parser.add_argument("--workload", help="only this one")
@@ -60,7 +60,7 @@ def rows(path: Path) -> list[dict[str, Any]]:
 
 
 def rates(named_rows: Iterable[tuple[str, Mapping[str, Any]]]) -> Rates:
-    """Return tokens/s by contender and case, the mean of rows that are of the same ones.
+    """Return tokens/s by contender and case, averaged over rows with the same ones.
 
     A row whose p is None holds for every p of its batch size.
     """
@@ -74,12 +74,12 @@ def rates(named_rows: Iterable[tuple[str, Mapping[str, Any]]]) -> Rates:
 
 
 def case_of(row: Mapping[str, Any]) -> Case:
-    """Return what identifies a row's case, hashable."""
+    """Return a hashable key of a row's case."""
     return tuple((key, tuple(value) if isinstance(value, list) else value) for key, value in row["case"].items())
 
 
 def is_static(name: str) -> bool:
-    """Return whether a contender runs one depth, drafts or none."""
+    """Return whether a contender runs one depth, with or without drafts."""
     return name.startswith("static-")
 
 
@@ -137,7 +137,7 @@ def _workload(workload: str, named_rows: Sequence[tuple[str, Mapping[str, Any]]]
 
 
 def _distinct(named_rows: Sequence[tuple[str, Mapping[str, Any]]]) -> list[tuple[str, Mapping[str, Any]]]:
-    """Return contender and row; contenders that several files have carry the file's name."""
+    """Return contender and row; contenders in several files carry the file's name."""
     owners: dict[str, set[str]] = {}
     for label, row in named_rows:
         owners.setdefault(row["contender"], set()).add(label)
@@ -148,7 +148,7 @@ def _distinct(named_rows: Sequence[tuple[str, Mapping[str, Any]]]) -> list[tuple
 
 
 def _label(path: Path, paths: Sequence[Path]) -> str:
-    """Return the file's name, with its folder where another file has the same name."""
+    """Return the file's name, with its folder if another file has the same name."""
     alike = sum(path.name == other.name for other in paths) > 1
     return f"{path.parent.name}/{path.stem}" if alike else path.stem
 

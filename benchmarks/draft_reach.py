@@ -37,7 +37,7 @@ from train import data
 
 DEPTHS = (3, 7)
 BATCH = 4
-"""Documents that are written about together."""
+"""Documents that are processed together."""
 
 
 @dataclass(frozen=True)
@@ -48,11 +48,11 @@ class Reach:
     window: int | None = None
     sinks: int = SINKS
     away: int | None = None
-    """Tokens by which sinks are farther away than in the text; None where they are right before the window."""
+    """Tokens by which sinks are farther away than in the text; None if they are right before the window."""
 
 
 def reaches(trained: int) -> Iterator[Reach]:
-    """Yield what is compared for a draft that was trained on *trained* tokens."""
+    """Yield the reaches to compare for a draft that was trained on *trained* tokens."""
     half = trained // 2
     yield Reach("everything")
     for window in (trained // 8, trained // 4, half, trained * 3 // 4):
@@ -66,18 +66,18 @@ def reaches(trained: int) -> Iterator[Reach]:
 
 @dataclass(frozen=True)
 class Pair:
-    """A target with its draft, as folders, and texts that it goes on with."""
+    """A target with its draft, as folders, and texts to continue."""
 
     target: Path
     draft: Path
     trained: int
     """Tokens of the longest document that the draft was trained on."""
     asked: Callable[[Any, int, int], list[list[int]]]
-    """Returns so many prompts of so many tokens, by the tokenizer."""
+    """Returns that many prompts of that many tokens, by the tokenizer."""
 
 
 def tiny_pages(tokenizer: Any, count: int, length: int) -> list[list[int]]:
-    """Return *count* pages of *length* bytes, kind after kind, that the tiny pair was not trained on."""
+    """Return *count* pages of *length* bytes, by turns of kind, on which the tiny pair was not trained."""
     chance = random.Random(0)
     kinds = [data.FAMILIES[number % len(data.FAMILIES)] for number in range(count)]
     pages = [data.document(kind, chance, length, held_out=True).text for kind in kinds]
@@ -92,7 +92,7 @@ def pair_of(name: str, folder: Path) -> Pair:
 
 
 class Reaching(Eagle3):
-    """The draft, of which every chain sees what `reach` says."""
+    """The draft, each chain of which sees what `reach` allows."""
 
     reach = Reach("everything")
     theta = 10000.0
@@ -104,7 +104,7 @@ class Reaching(Eagle3):
         if reach.window is None:
             return super()._attend(q, keys, values, own, later)
         columns = torch.arange(rows, device=later.device)
-        # A chain knows the rows up to its own, which is one of the window's.
+        # A chain knows the rows up to its own row, which is part of the window.
         lengths = torch.arange(rows - chains, rows, device=later.device) + 1
         left = (lengths - reach.window - reach.sinks).clamp(min=0)
         hidden = later | ((columns >= reach.sinks) & (columns < reach.sinks + left[:, None]))
@@ -123,7 +123,7 @@ class Reaching(Eagle3):
         return out.flatten(0, 1).transpose(0, 1).flatten(1)
 
     def _turned(self, keys: Tensor, by: Tensor) -> Tensor:
-        """Return *keys* [kv heads, 1, sinks, head_dim] turned on by each of *by* [chains] tokens."""
+        """Return *keys* [kv heads, 1, sinks, head_dim] rotated by each of *by* [chains] more tokens."""
         exponents = torch.arange(0, self.head_dim, 2, device=keys.device, dtype=torch.float64) / self.head_dim
         angles = by[:, None].double() * self.theta**-exponents
         angles = torch.cat([angles, angles], dim=-1)[None, :, None]
@@ -131,7 +131,7 @@ class Reaching(Eagle3):
 
 
 def main(argv: Sequence[str]) -> int:
-    """Print and write the tokens a round of every reach and length."""
+    """Print and write the tokens per round of every reach and length."""
     parser = command_parser("draft_reach", __doc__)
     parser.add_argument("--pair", choices=("smollm2", "tiny"), default="smollm2")
     parser.add_argument("--lengths", type=ints, default=[1000, 2000, 3000, 4000, 6000], help="tokens of a document")
@@ -152,7 +152,7 @@ def main(argv: Sequence[str]) -> int:
         for first in range(0, len(asked), BATCH):
             some = asked[first : first + BATCH]
             texts += written(recorder.target, some, given.tokens + CHAIN, recorder.ends, 0.0, recorder.generator)
-        texts = [one for one in texts if len(one.ids) > one.prompt + CHAIN]  # a shorter answer has no whole chain
+        texts = [one for one in texts if len(one.ids) > one.prompt + CHAIN]  # a shorter answer has no complete chain
         for reach in reaches(pair.trained):
             draft.reach = reach
             accepted = [recorder.accepted(one)[0] for one in texts]

@@ -105,7 +105,7 @@ class Run:
             self.keep()
 
     def _load(self, server: Server, batch: int, seconds: float, when: str) -> None:
-        """Decode batches of *batch* for *seconds* at the least; keep the rate of each, and what was learnt by then."""
+        """Decode batches of *batch* for at least *seconds*; keep each rate, and what was learned by then."""
         until = time.monotonic() + seconds
         while time.monotonic() < until:
             self._in_time()
@@ -137,7 +137,7 @@ def _body(first: int, number: int, place: int) -> load.Body:
 
 
 def told(seen: Mapping[str, Any] | None) -> str:
-    """Return in a line what a server says that it has learnt."""
+    """Return in one line what a server has learned."""
     if seen is None:
         return "nothing is learnt there"
     times = {tokens: round(1000 * seconds, 3) for tokens, seconds in seen["seconds_by_tokens"].items()}
@@ -146,7 +146,7 @@ def told(seen: Mapping[str, Any] | None) -> str:
 
 
 def summary(passes: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return tokens/s by batch and server of the turns, and what learning is worth."""
+    """Return tokens/s of the turns by batch and server, and the gain from learning."""
     found: dict[str, Any] = {}
     for batch in BATCHES:
         rates: dict[str, float] = {}
@@ -160,7 +160,7 @@ def summary(passes: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run; returns 0 when no text differs and a table was learnt, else 1; 2 without a GPU."""
+    """Run; returns 0 if no text differs and a table was learned, else 1; 2 without a GPU."""
     given = parser().parse_args(argv)
     if given.host == "cpu":
         print("DSPARK's worker needs a GPU: expected --host gpu", file=sys.stderr)
@@ -177,7 +177,6 @@ def main(argv: Sequence[str]) -> int:
 
 
 def parser() -> argparse.ArgumentParser:
-    """Return the parser of the command."""
     made = command_parser("dspark", __doc__)
     start.add_options(made, 560.0)
     made.add_argument("--target", choices=sorted(shapes.TARGETS), default="qwen3-8b")

@@ -40,7 +40,7 @@ PROMPT, WRITTEN = 1000, 200
 
 
 class Request(SimpleNamespace):
-    """What SGLang's sampling and this package read of a request."""
+    """The parts of a request that SGLang's sampling and this package read."""
 
     __hash__ = object.__hash__
 
@@ -59,7 +59,7 @@ class Request(SimpleNamespace):
 
 
 class Batch(SimpleNamespace):
-    """A decode batch of *size* requests, which SGLang's sampling parameters are made of."""
+    """A decode batch of *size* requests, from which SGLang's sampling parameters are made."""
 
     def __init__(self, size: int, vocabulary: int, device: str, **sampling: Any) -> None:
         from sglang.srt.model_executor.forward_batch_info import ForwardMode
@@ -102,7 +102,7 @@ def chain(batch: Batch, width: int, vocabulary: int, likeliest: torch.Tensor) ->
 
 @contextmanager
 def running(device: str, **fields: Any) -> Iterator[Any]:
-    """Yield a worker with SGLang's own sampler, under a published configuration on one rank of *device*."""
+    """Yield a worker with SGLang's sampler, under a published configuration on one rank of *device*."""
     from sglang.srt.runtime_context import get_context, get_parallel
 
     launch = {"speculative_num_steps": 3, "speculative_num_draft_tokens": 4, "speculative_eagle_topk": 1}
@@ -120,7 +120,7 @@ def running(device: str, **fields: Any) -> Iterator[Any]:
 
 
 def measured(work: Callable[[Any], Any], inputs: Callable[[], Any], device: str, rounds: int) -> dict[str, float]:
-    """Return the median microseconds of a round and of the host's part of it; *inputs* are made before the clock."""
+    """Return the median microseconds of a round and of its host part; *inputs* are created before timing starts."""
     wait = torch.cuda.synchronize if device == "cuda" else (lambda: None)
     whole, host = [], []
     for number in range(rounds + 5):

@@ -34,12 +34,12 @@ Events = list[dict[str, Any]]
 DEVICE, HOST = ("kernel", "gpu_memcpy", "gpu_memset"), ("cpu_op",)
 SHOWN = 14
 LEAST_SHARE = 0.005
-"""Of the busy time: names with less are not kept."""
+"""Share of the busy time: names with less are left out."""
 TRACE_SECONDS = 120.0
 
 
 def main(argv: Sequence[str]) -> int:
-    """Profile every server at every batch size, print the tables, and write them; 1 where one does not answer."""
+    """Profile every server at every batch size, print the tables, and write them; 1 if one does not answer."""
     given = parser().parse_args(argv)
     report = Report(given.output, "host_time", argv, activity=given.activity, rows=[])
     for name, url in given.server:
@@ -72,7 +72,7 @@ def profile(client: Client, batch: int, rounds: int, activity: str, keep: Path |
 
     Raises RuntimeError when no trace appears.
     """
-    # The longest accepts several tokens a round, and rounds before and after the recorded ones are needed as well.
+    # The longest accepts several tokens per round, and rounds before and after the recorded ones are needed as well.
     with tempfile.TemporaryDirectory() as folder, Batch(client, batch, 20 * rounds) as sent:
         time.sleep(1.0)
         ask = {"output_dir": folder, "num_steps": rounds, "activities": activity.split("+"), "with_stack": False}
@@ -89,7 +89,7 @@ def profile(client: Client, batch: int, rounds: int, activity: str, keep: Path |
 
 
 def tally(events: Iterable[dict[str, Any]], rounds: int, kinds: tuple[str, ...]) -> dict[str, Any]:
-    """Return busy and idle microseconds a round, and those of each name, of a trace's events of *kinds*."""
+    """Return busy and idle microseconds per round, and those of each name, from a trace's events of *kinds*."""
     spans = sorted((float(e["ts"]), float(e.get("dur", 0.0)), str(e["name"])) for e in events if e.get("cat") in kinds)
     if not spans:
         raise RuntimeError(f"the trace has no event of {', '.join(kinds)}")
@@ -125,7 +125,7 @@ def between_marks(events: Iterable[dict[str, Any]], mark: str, kinds: tuple[str,
 
 
 def _trace(folder: Path) -> Path:
-    """Return the finished trace in *folder*; the first rank's where there are several."""
+    """Return the finished trace in *folder*; with several ranks, the first rank's."""
     deadline, size = time.monotonic() + TRACE_SECONDS, -1
     while time.monotonic() < deadline:
         found = sorted(path for path in folder.rglob("*.json*") if path.stat().st_size)
@@ -154,7 +154,6 @@ def _table(row: dict[str, Any]) -> str:
 
 
 def parser() -> argparse.ArgumentParser:
-    """Return the parser of the command."""
     made = command_parser("host_time", __doc__)
     made.add_argument("--server", action="append", required=True, metavar="NAME=URL", type=named)
     made.add_argument("--batches", type=ints, default=[1, 8, 64])

@@ -24,18 +24,18 @@ from benchmarks.harness.turns import Pass, Race, over
 from sglang_adaptive.client import Client, RequestError
 
 Case = tuple[int, int]
-"""The depth that is held, and the batch size."""
+"""The held depth, and the batch size."""
 
 
 @dataclass(frozen=True)
 class Running:
-    """A server that runs."""
+    """A running server."""
 
     name: str
     url: str
 
     def hold(self, steps: int | None) -> None:
-        """Hold *steps* on it; None releases them, and a server without this package need not understand that."""
+        """Hold *steps* on it; None releases them, which a server without this package need not support."""
         try:
             Client.from_url(self.url).force_steps(steps)
         except (OSError, RequestError) as problem:
@@ -44,7 +44,7 @@ class Running:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Race the servers; returns 0, or 1 where a pass failed."""
+    """Race the servers; returns 0, or 1 if a pass failed."""
     given = parser().parse_args(argv)
     end = time.monotonic() + given.budget
     servers = [Running(*one) for one in given.server]
@@ -92,7 +92,6 @@ def _ratios(race: Race, others: Sequence[str], last: str) -> list[dict[str, Any]
 
 
 def parser() -> argparse.ArgumentParser:
-    """Return the parser of the command."""
     made = command_parser("in_turn", __doc__)
     add = made.add_argument
     add("--server", action="append", required=True, metavar="NAME=URL", type=named, help="the last one over each other")

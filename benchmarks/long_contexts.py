@@ -31,7 +31,7 @@ from benchmarks.traces.prompts import as_chat
 from sglang_adaptive.sglang_plugin import env
 
 TRAINED = 2048
-"""Tokens that SmolLM2's draft was trained on, and most published EAGLE-3 drafts."""
+"""Tokens that SmolLM2's draft was trained on, like most published EAGLE-3 drafts."""
 DEPTHS = (0, 1, 3, 7)
 MEASURED = (3, 7)
 ASKS = ("Summarize the text above.", "Explain the text above to a beginner.")
@@ -41,7 +41,7 @@ CELLS = {1: (1024, 8192, 16384, 32768, 130048), 8: (32768,), 16: (1024, 8192, 16
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run one subcommand; returns 0, or 1 when something failed."""
+    """Run one subcommand; returns 0, or 1 if something failed."""
     given = parser().parse_args(argv)
     end = start.begin(given)
     about = REAL if given.what == "real" else SIMULATED
@@ -56,7 +56,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def policies(windows: Sequence[int]) -> dict[int, Policy]:
-    """Return a server by window, of forced depths."""
+    """Return a server with forced depths for each window."""
     config: dict[str, Any] = {"policy": "throughput", "throughput": {"candidate_steps": list(DEPTHS)}, "warm_up": False}
     seen = {window: {"draft_window": window, "draft_trained_on": TRAINED} if window else {} for window in windows}
     return {
@@ -69,7 +69,7 @@ def policies(windows: Sequence[int]) -> dict[int, Policy]:
 
 
 def documents(tokenizer: Any, count: int, length: int, asks: Sequence[str] = ASKS) -> list[list[int]]:
-    """Return *count* prompts of about *length* tokens, the same ones for one version of Python; *asks* in turn."""
+    """Return *count* prompts of about *length* tokens, the same for one version of Python; *asks* in turn."""
     from pydoc_data.topics import topics
 
     names = sorted(topics, key=lambda name: (-len(topics[name]), name))
@@ -81,7 +81,7 @@ def documents(tokenizer: Any, count: int, length: int, asks: Sequence[str] = ASK
 
 
 def real(given: argparse.Namespace, backend: str, report: Report, end: float) -> None:
-    """Ask every server for the same answers, at each length and depth; compare them with those without speculation."""
+    """Ask every server the same, at each length and depth; compare the answers with those without speculation."""
     from transformers import AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(start.smollm2_folders(given.models)[0])
@@ -104,7 +104,7 @@ def real(given: argparse.Namespace, backend: str, report: Report, end: float) ->
         if reference is not None and expected is not None and not on_cpu:
             judge = texts.Judge(reference.client, asked)
             judge.expect(backend, expected)
-            # Texts of another batch size have gaps too: those are what rounding alone brings.
+            # Texts of another batch size have gaps too: those caused by rounding only.
             judge.expect("alone", [texts.ask(reference.client, [one], given.tokens).outputs[0] for one in asked])
             report.add(**{f"reference {backend} {length}": judge.about()})
         for name, server in by_name.items():
@@ -124,7 +124,7 @@ def real(given: argparse.Namespace, backend: str, report: Report, end: float) ->
 def _cell(
     server: Server, asked: list[list[int]], tokens: int, steps: int | None
 ) -> tuple[dict[str, Any], list[list[int]]]:
-    """Return what came of *asked* at *steps*, None for a depth that changes all the time, and the texts."""
+    """Return the result of *asked* at *steps*, None for a constantly changing depth, and the texts."""
     server.process.full_from = len(asked)
     before = server.process.read()
     if steps is not None:
@@ -156,7 +156,7 @@ def _words(cell: dict[str, Any]) -> str:
 
 
 def times(given: argparse.Namespace, backend: str, report: Report, end: float) -> None:
-    """Measure rounds of forced depths by context and batch size, one server after the other."""
+    """Measure rounds of forced depths by context and batch size, one server after another."""
     cells = report.content.setdefault("cells", [])
     wanted = CELLS if given.host == "gpu" else {1: (512, 1024), 2: (512,)}
     wanted = {batch: contexts for batch, contexts in wanted.items() if batch <= given.batch}
@@ -181,7 +181,7 @@ def times(given: argparse.Namespace, backend: str, report: Report, end: float) -
 
 
 def _shape(given: argparse.Namespace, backend: str, batch: int, kv_tokens: int, chunk: int) -> Host:
-    """Return where servers of the 8B shape run, or of the tiny pair."""
+    """Return the host for servers of the 8B shape or of the tiny pair."""
     extra = ["--chunked-prefill-size", str(chunk), *given.server_arguments]
     if given.host == "cpu":
         return start.cpu(batch, prefix_cache=True, extra=extra)
@@ -194,7 +194,7 @@ def _attention(given: argparse.Namespace, backend: str) -> list[str]:
 
 
 def prefill(given: argparse.Namespace, backend: str, report: Report, end: float) -> None:
-    """Let two servers read the same prompts in turn; no token of a prompt is in a cache."""
+    """Let two servers read the same prompts in turn; no prompt token is cached."""
     chunk = 8192 if given.host == "gpu" else 256
     host = _shape(given, backend, 1, max(given.lengths) + 1024, chunk)
     short = replace(policies([0])[0], name="short")
@@ -209,7 +209,7 @@ def prefill(given: argparse.Namespace, backend: str, report: Report, end: float)
         seconds = time.perf_counter() - begun
         return {"rate": length / seconds, "seconds": seconds}
 
-    for server in servers:  # kernels load
+    for server in servers:  # load kernels
         read(server, max(given.lengths), -1)
     race = Race(
         lambda length, number: servers, given.lengths, read, report, end=end - 15, error=given.error, ours="short"
@@ -233,7 +233,6 @@ def _timed(server: Server, batch: int, context: int, steps: int) -> dict[str, An
 
 
 def parser() -> argparse.ArgumentParser:
-    """Return the parser of the command line."""
     found = command_parser("long_contexts", __doc__)
     found.add_argument("what", choices=("real", "times", "prefill"))
     start.add_options(found, 560.0)

@@ -25,12 +25,12 @@ from sglang_adaptive.sglang_plugin.lookups import kernel
 
 BATCHES, CONTEXTS = (1, 4, 16, 64), (2_000, 32_000, 128_000)
 PARTS = (132, 264, 528)
-"""Programs of a launch that are tried."""
+"""Launch sizes to try, in programs."""
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 
 
 class Lookup:
-    """Buffers of one batch size, and both launches."""
+    """Buffers for one batch size, and both launches."""
 
     def __init__(self, requests: int, slots: int, device: str, block: int, parts: int) -> None:
         def made(*shape: int) -> torch.Tensor:
@@ -44,7 +44,7 @@ class Lookup:
     def append(
         self, table: torch.Tensor, rows: torch.Tensor, known: torch.Tensor, tokens: torch.Tensor, counts: torch.Tensor
     ) -> None:
-        """Append *counts* [b] of *tokens* [b * width] to the texts *rows* of *table*, behind *known* [b] + 1 tokens."""
+        """Append *counts* [b] of *tokens* [b * width] to the texts *rows* of *table*, after *known* [b] + 1 tokens."""
         kernel.append(table, self.ends, rows, known, tokens, counts, self.drafts, self.matches, self.told)
 
     def look_up(self, table: torch.Tensor, rows: torch.Tensor) -> None:
@@ -56,7 +56,7 @@ class Lookup:
 
 
 def expected(text: torch.Tensor) -> tuple[int, list[int]]:
-    """Return match and drafts behind *text* [length], from the definition, in whole tensors."""
+    """Return match and drafts after *text* [length], from the definition, in whole tensors."""
     last = len(text) - 1
     places = torch.arange(last, device=text.device)
     alike, match = torch.ones_like(places, dtype=torch.bool), torch.zeros_like(places)
@@ -71,12 +71,12 @@ def expected(text: torch.Tensor) -> tuple[int, list[int]]:
 
 
 def written(kind: str, length: int, seed: int) -> npt.NDArray[np.int32]:
-    """Return a text: of rare words, of few, one that copies stretches of itself, or one that is a single token."""
+    """Return a text: of rare words, of few words, one that copies stretches of itself, or one of a single token."""
     draw = np.random.default_rng(seed)
     if kind == "one token":
         return np.full(length, 7, np.int32)
     words = {"rare words": 128_000, "few words": 50, "copies": 128_000}[kind]
-    # Half of all tokens are among the sixteen likeliest ones, about as in text.
+    # Half of all tokens are among the sixteen likeliest ones, about as in real text.
     text = np.minimum(draw.zipf(1.3, length), words).astype(np.int32)
     if kind == "copies":
         place = length // 10 + 2
@@ -89,11 +89,11 @@ def written(kind: str, length: int, seed: int) -> npt.NDArray[np.int32]:
 
 
 def check(device: str) -> int:
-    """Compare launches with the definition, as tensors and as ``Text`` has it; return how many lookups they were."""
+    """Compare launches with the definition, as tensors and as in ``Text``; return the number of lookups."""
     random, compared = Random(1), 0
     for seed, kind in enumerate(["rare words", "few words", "copies", "one token"] * (1 if INTERPRETED else 3)):
         requests, most = random.choice([1, 3, 5]), 40 if INTERPRETED and kind == "one token" else 700
-        table = torch.full((8, 800), -9, dtype=torch.int32, device=device)  # what lies behind a text must not matter
+        table = torch.full((8, 800), -9, dtype=torch.int32, device=device)  # content past a text must not matter
         rows = random.sample(range(8), requests)
         before = [random.randrange(1, most) for _ in rows]
         rounds = [[random.randrange(1, 9) for _ in rows] for _ in range(2)]
@@ -158,10 +158,10 @@ def timed(run: Any, flush: torch.Tensor | None, repeats: int) -> float:
 
 
 def measure(out: Path | None, argv: Sequence[str]) -> None:
-    """Print and write the microseconds of every batch size, context, kind of text, and some shapes of the launch."""
+    """Print and write the microseconds of every batch size, context, kind of text, and some launch shapes."""
     flush = torch.zeros(256 << 20, dtype=torch.uint8, device="cuda")
     nothing = torch.zeros(1, dtype=torch.int32, device="cuda")
-    empty = timed(lambda: nothing.zero_(), flush, 100)  # what a graph with one tiny kernel takes, launch included
+    empty = timed(lambda: nothing.zero_(), flush, 100)  # time of a graph with one tiny kernel, including the launch
     print(f"{torch.cuda.get_device_name()}, an empty kernel {empty:.1f} us")
     rowsets = []
     for context in CONTEXTS:
@@ -214,7 +214,7 @@ def _shapes(requests: int, context: int, kind: str, flush: torch.Tensor) -> list
 
 
 def main(argv: Sequence[str]) -> None:
-    """Check, and measure where that is asked."""
+    """Check, and measure if requested."""
     parser = command_parser("lookup_kernel", __doc__)
     parser.add_argument("--check", action="store_true", help="compare with the definition, and measure nothing")
     parser.add_argument("--json", type=Path, help="file for the results")

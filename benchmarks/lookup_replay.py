@@ -35,7 +35,7 @@ COLUMNS = ["texts", "scene", "batch", "profile", "best depth", POLICY, LOOKUPS]
 
 
 def main(argv: Sequence[str]) -> int:
-    """Play every cell and print a row a text and batch size; 2 on bad input."""
+    """Play every cell and print one row per text and batch size; 2 on bad input."""
     given = parser().parse_args(argv)
     try:
         texts = load_texts([str(file) for file in given.texts])
@@ -77,7 +77,6 @@ def _mean(plays: Plays, name: str) -> float:
 
 
 def parser() -> argparse.ArgumentParser:
-    """Return the command line's parser."""
     found = command_parser("lookup_replay", __doc__)
     found.add_argument("--texts", type=Path, action="append", default=[], help="recorded with lookups (default: all)")
     found.add_argument("--rounds", type=int, default=DEFAULT_ROUNDS, help="of a cell, roughly")

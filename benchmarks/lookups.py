@@ -42,17 +42,17 @@ EDITS = Path(__file__).parent / "traces" / "edits_set" / "edits.npz"
 RECORDED = "a model's shape, dummy weights; the text is recorded, and so is what the draft gets accepted of it"
 FORCED = "SmolLM2-135M-Instruct and its EAGLE-3 draft; the target's text is recorded, drafts are the models' own"
 LOOKUPS, PROMPTS, WRITTEN = "lookups", "prompts", "written"
-"""The policy with lookups; with NGRAM, its corpus of prompts and texts, and of what was written alone."""
+"""The policy with lookups; with NGRAM, its corpus of prompts and texts, and its corpus of only generated text."""
 REPEAT = "Repeat the text above, word for word."
 PAGE = 600
-"""Tokens of a page that is to be repeated, with the question."""
+"""Tokens of a page to repeat, including the question."""
 DEPTHS = (1, 2, 3, 5, 7)
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run one subcommand; returns 0, or 1 when something failed."""
+    """Run one subcommand; returns 0, or 1 if something failed."""
     given = parser().parse_args(argv)
-    on_cpu = given.host == "cpu"  # where the tiny pair would not know the recorded tokens
+    on_cpu = given.host == "cpu"  # the tiny pair does not know the recorded tokens
     given.shape = given.shape or ("smollm2" if on_cpu or given.what in ("chat", "ngram") else "llama8b")
     end = start.begin(given)
     own = given.shape == "smollm2"
@@ -104,7 +104,7 @@ def _host(given: argparse.Namespace) -> Host:
 
 
 def _configs(given: argparse.Namespace, ours: Server) -> dict[bool, dict[str, Any]]:
-    """Return our configuration without lookups, and with them."""
+    """Return our configuration without and with lookups."""
     kept = {"profile_dir": str(given.work / "learnt")}
     return {on: {**(ours.policy.config or {}), "throughput": {**kept, "lookup": on}} for on in (False, True)}
 
@@ -200,7 +200,6 @@ def _asked(given: argparse.Namespace, found: Sequence[list[int]]) -> Blocks:
 
 
 def parser() -> argparse.ArgumentParser:
-    """Return the command line's parser."""
     found = command_parser("lookups", __doc__)
     found.add_argument("what", choices=["edits", "chat", "cost", "ngram"])
     start.add_options(found, 300.0)

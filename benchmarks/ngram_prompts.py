@@ -24,14 +24,14 @@ from sglang_adaptive.sglang_plugin.workers.ngram_inputs import Prompts, cut
 
 EDITS = Path(__file__).parent / "traces" / "edits_set" / "edits.npz"
 DRAFTS = (3, 7, 11, 15)
-"""Drafts of a tree in configs/ngram.json; the corpus has trees of the most."""
+"""Drafts of a tree in configs/ngram.json; the corpus has trees with the most."""
 DEPTH = 18
 """SGLang's --speculative-ngram-max-trie-depth."""
 ACCEPTANCE = "exact: drafts against the recorded text"
 
 
 class Reader:
-    """A corpus that reads requests as NGRAM's worker lets it."""
+    """A corpus that reads requests as NGRAM's worker does."""
 
     def __init__(self, drafts: int, prompts: bool) -> None:
         from sglang.srt.speculative.cpp_ngram.ngram_corpus import NgramCorpus
@@ -41,7 +41,7 @@ class Reader:
         self._prompts = Prompts(DEPTH) if prompts else None
 
     def rounds(self, text: Sequence[int], prompt: int) -> Iterator[int]:
-        """Yield the tokens of each round that writes *text* behind its first *prompt* tokens and one of the prefill."""
+        """Yield the tokens of each round that generates *text* after its first *prompt* tokens and prefill's token."""
         place = prompt + 1
         if self._prompts is not None:
             self._prompts.join([_Request(text[:prompt])])
@@ -64,7 +64,7 @@ class Reader:
 
 @dataclass
 class _Request:
-    """What a prefill tells of a request."""
+    """The prefill's data about a request."""
 
     origin_input_ids_unpadded: Sequence[int]
     rid: str = "it"
@@ -72,18 +72,18 @@ class _Request:
 
 
 def _right(tokens: Any, mask: Any, following: Sequence[int]) -> int:
-    """Return how many of the *following* tokens a path of the tree has."""
+    """Return how many of the *following* tokens are on a path of the tree."""
     seen = mask.reshape(len(tokens), len(tokens)).astype(bool)
     best = 0
     for ancestors in seen:
-        path = tokens[np.flatnonzero(ancestors)][1:].tolist()  # the root is the last token that is known
+        path = tokens[np.flatnonzero(ancestors)][1:].tolist()  # the root is the last known token
         if path == list(following[: len(path)]):
             best = max(best, len(path))
     return best
 
 
 def main(argv: Sequence[str]) -> int:
-    """Print and write tokens a round by drafts of a tree."""
+    """Print and write tokens per round by drafts of a tree."""
     found = command_parser("ngram_prompts", __doc__)
     found.add_argument("--json", type=Path)
     given = found.parse_args(argv)

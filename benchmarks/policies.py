@@ -33,25 +33,25 @@ from benchmarks.harness.turns import Race, percentiles
 
 SCHEMA = 2
 STOP_SECONDS = 15.0
-"""Kept back of a run's time, for stopping servers and writing the file."""
+"""Part of a run's time reserved for stopping servers and writing the file."""
 
 PATIENCE_SECONDS, POLL_SECONDS = 90.0, 0.002
 FIRST_USE_TOKENS = 300
 STEADY_BATCHES, STEADY_P = (8, 32), 0.7
 SETTLE_SECONDS = 60.0
-"""Left out of the switches an hour: a batch size is new to the policy, and has to be learnt."""
+"""Excluded from switches per hour: the policy has to learn a new batch size first."""
 
 Figures = dict[str, Any]
 Case = tuple[tuple[str, Any], ...]
-"""What identifies a row beside workload and contender; a dictionary in the file."""
+"""A row's key besides workload and contender; a dictionary in the file."""
 
 
 class PassFailed(RuntimeError):
-    """A pass gave nothing to measure; the message is one line."""
+    """A pass yielded nothing to measure; the message is one line."""
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run one subcommand; returns 0, 1 when something failed, 2 for bad usage."""
+    """Run one subcommand; returns 0, 1 if something failed, 2 for bad usage."""
     given = parser().parse_args(argv)
     end = start.begin(given)
     try:
@@ -81,7 +81,7 @@ def _maker(given: argparse.Namespace) -> Callable[[Policy], Server]:
 
 
 def _matrix(given: argparse.Namespace, groups: Sequence[list[Policy]], end: float, argv: Sequence[str]) -> int:
-    """Run every group, also after one that failed; each has its share of the remaining time."""
+    """Run every group, even after one fails; each has its share of the remaining time."""
     failures, make = 0, _maker(given)
     for index, group in enumerate(groups):
         left = end - time.monotonic()
@@ -118,7 +118,7 @@ def _stop(given: argparse.Namespace, *_: Any) -> int:
 
 
 class Run:
-    """Contenders of one run, its numbers as they were given, its file and its end."""
+    """Contenders of one run, its numbers as given, its file and its end."""
 
     def __init__(self, servers: Sequence[Server], given: argparse.Namespace, report: Report, end: float) -> None:
         self.given, self.report, self.end = given, report, end
@@ -130,11 +130,11 @@ class Run:
         return Declared(p, self.given.decay)
 
     def some(self) -> list[Contender]:
-        """Return who takes part where every depth would take too long."""
+        """Return the contenders for workloads where every depth would take too long."""
         return [one for one in self.everyone if one.steps is None or one.steps in self.given.compare_depths]
 
     def has_time(self, seconds: float, what: str) -> bool:
-        """Return whether a step of *seconds* would end in time, and note where it would not."""
+        """Return whether a step of *seconds* would end in time, and note if not."""
         if time.monotonic() + seconds < self.end:
             return True
         self.report.note(f"{what}: out of time")
@@ -144,7 +144,7 @@ class Run:
         self, workload: str, cases: Sequence[Case], taking_part: Callable[[Case], Sequence[Contender]],
         serve: Callable[[Contender, Case, int], Figures], seconds: float = 0.0,
     ) -> None:  # fmt: skip
-        """Let contenders serve each case in turn, ``--repeats`` times; the file has a row a contender and case."""
+        """Let contenders serve each case in turn, ``--repeats`` times; the file has one row per contender and case."""
         earlier = list(self.rows)
 
         def rated(one: Contender, case: Case, number: int) -> Figures:
@@ -163,7 +163,7 @@ class Run:
 
 
 def drive(servers: Sequence[Server], given: argparse.Namespace, end: float, argv: Sequence[str]) -> bool:
-    """Drive running servers through the workloads into one file; returns whether all of it went well."""
+    """Drive running servers through the workloads into one file; returns whether everything succeeded."""
     name = re.sub(r"[^A-Za-z0-9+-]", "_", "+".join(server.name for server in servers))
     plan = {key: getattr(given, key) for key in PLAN}
     acceptance = REAL if given.real_acceptance else SIMULATED
@@ -195,7 +195,7 @@ def drive(servers: Sequence[Server], given: argparse.Namespace, end: float, argv
 
 
 def contenders(servers: Sequence[Server], depths: Sequence[int]) -> list[Contender]:
-    """Return every server as a contender, and before them the depths held on the first server that can hold them."""
+    """Return the depths held on the first server that can hold them, then every server as a contender."""
     able = next((server for server in servers if server.policy.ours), None)
     held = [Contender(able, steps) for steps in depths] if able else []
     without = [Contender(server) for server in servers if not server.policy.speculate]
@@ -203,7 +203,7 @@ def contenders(servers: Sequence[Server], depths: Sequence[int]) -> list[Contend
 
 
 def knows_p(contender: Contender) -> bool:
-    """Return whether acceptance makes any difference to it."""
+    """Return whether acceptance affects it."""
     return contender.server.policy.speculate and contender.steps != 0
 
 
@@ -215,7 +215,7 @@ def rows_of(workload: str, turns: dict[Case, list[Figures]]) -> Iterator[Figures
 
 
 def row(workload: str, contender: str, case: Figures, passes: Sequence[Figures]) -> Figures:
-    """Return a row of the result: the mean over its passes, and how far they lie apart."""
+    """Return a row of the result: the mean over its passes, and their spread."""
     rates = [one["tokens_per_second"] for one in passes]
     return {
         "workload": workload,
@@ -230,7 +230,7 @@ def row(workload: str, contender: str, case: Figures, passes: Sequence[Figures])
 
 
 def _unused(folder: Path, name: str) -> Path:
-    """Return a path that no earlier run has taken: a second drive of the same servers adds a number."""
+    """Return a path unused by earlier runs: a second drive of the same servers adds a number."""
     numbered = (folder / f"{name}{f'-{number}' if number else ''}.json" for number in range(1000))
     return next(path for path in numbered if not path.exists())
 
@@ -241,8 +241,8 @@ def _unused(folder: Path, name: str) -> Path:
 def batch_pass(contender: Contender, requests: int, tokens: int) -> Figures:
     """Decode *requests* requests of *tokens* tokens together; measure the rounds while all of them run.
 
-    The pass ends with the first request that finishes, so prefill and drain are not in it, and every contender covers
-    the same context lengths. Raises PassFailed.
+    The pass ends with the first request that finishes, so it has no prefill or drain, and every contender covers the
+    same context lengths. Raises PassFailed.
     """
     process = contender.server.process
     contender.take_over()
@@ -267,7 +267,7 @@ def batch_pass(contender: Contender, requests: int, tokens: int) -> Figures:
         "expected_accept_length": counted.full_expected / counted.full_requests,
         "rounds": int(counted.full_rounds),
         "seconds": counted.full_seconds,
-        # A pass may have faster stretches, which no median shows.
+        # A pass may have faster stretches that no median shows.
         "round_ms": dict(zip(("p5", "median", "p95"), 1000 * np.percentile(times, (5, 50, 95)), strict=True)),
         "depths": counted.depths(),
         "switches": int(counted.switches),
@@ -275,7 +275,7 @@ def batch_pass(contender: Contender, requests: int, tokens: int) -> Figures:
 
 
 def whole(process: Process, before: Counted, seconds: float) -> Figures:
-    """Return the figures of every round since *before*, prefills and all, in *seconds* of wall time."""
+    """Return the figures of every round since *before*, including prefills, in *seconds* of wall time."""
     counted = process.read() - before
     if not counted.rounds:
         raise PassFailed("no round was decoded")
@@ -291,7 +291,7 @@ def whole(process: Process, before: Counted, seconds: float) -> Figures:
 
 
 def _counts(contender: Contender, what: str, going_on: Callable[[], bool] = lambda: True) -> Iterator[Counted]:
-    """Yield what the server counts, while *going_on*. Raises PassFailed after a time, or when the server is gone."""
+    """Yield the server's counts, while *going_on*. Raises PassFailed on a timeout, or when the server is gone."""
     deadline = time.monotonic() + PATIENCE_SECONDS
     while going_on():
         yield contender.server.process.read()
@@ -319,7 +319,7 @@ def own_p(decay: float) -> Declare:
 
 
 def latencies(answers: Sequence[Answer]) -> Figures:
-    """Return percentiles of what a reader waits for."""
+    """Return percentiles of a reader's waiting times."""
     return {
         "time_to_first_token": percentiles([answer.time_to_first_token for answer in answers]),
         "inter_token_latency": percentiles([gap for answer in answers for gap in answer.inter_token_latencies()]),
@@ -341,9 +341,9 @@ def _warm_up(run: Run) -> None:
 
 
 def first_use(run: Run) -> None:
-    """First and second use of each held depth at each batch size since the server started: whole requests, prefill too.
+    """First and second use of each held depth at each batch size since the server started: whole requests with prefill.
 
-    Nothing may have run on the server before, no warm-up either. Nothing is accepted, so that both uses run the same
+    Nothing may have run on the server before, not even a warm-up. Nothing is accepted, so both uses run the same
     rounds.
     """
 
@@ -375,7 +375,7 @@ def first_use(run: Run) -> None:
 
 
 def cells(run: Run) -> None:
-    """Stationary: every batch size by every p, and p = 0. Contenders that p does not touch run once a batch size."""
+    """Stationary: every batch size by every p, and p = 0. Contenders unaffected by p run once per batch size."""
 
     def serve(contender: Contender, case: Case, number: int) -> Figures:
         found = dict(case)
@@ -398,7 +398,7 @@ def cells(run: Run) -> None:
 
 
 def acceptance(run: Run) -> None:
-    """p 0.3 and 0.9 in turn while a closed loop decodes on: ``--phases`` phases of ``--phase-seconds``."""
+    """p 0.3 and 0.9 in turn while a closed loop decodes: ``--phases`` phases of ``--phase-seconds``."""
     script = [(run.declare(0.9 if phase % 2 else 0.3), None) for phase in range(run.given.phases)]
     more = (("p", "0.3, 0.9"), ("phases", run.given.phases), ("phase_seconds", run.given.phase_seconds))
     taking_part = [one for one in run.some() if knows_p(one)]
@@ -420,7 +420,7 @@ def _switching(
     run: Run, workload: str, cases: Sequence[Case], taking_part: Sequence[Contender],
     script: Sequence[tuple[Declared, int | None]], concurrency: Callable[[Case], int],
 ) -> None:  # fmt: skip
-    """Play the phases: each has a process, and a concurrency to change to, None for no change."""
+    """Play the phases: each has a process, and a concurrency to change to or None for no change."""
     seconds = run.given.phase_seconds
 
     def serve(contender: Contender, case: Case, number: int) -> Figures:
@@ -447,10 +447,10 @@ def _switching(
 
 
 def steady(run: Run) -> None:
-    """Switches an hour in a long closed loop at one p, and inter-token latency against the depth that was used most.
+    """Switches per hour in a long closed loop at one p, and inter-token latency over the most used depth's.
 
-    The first SETTLE_SECONDS, or half of a run that is shorter than twice that, do not count towards the switches an
-    hour; ``switches`` of the pass has all.
+    The first SETTLE_SECONDS, or half of a run shorter than twice that, do not count towards the switches per hour;
+    ``switches`` of the pass has all.
     """
     seconds = run.given.steady_seconds
     settle = min(SETTLE_SECONDS, seconds / 2)
@@ -472,7 +472,7 @@ def steady(run: Run) -> None:
 def _against_static(run: Run, contender: Contender, batch: int) -> Figures:
     """Return the ratio of the ITL's p95 to that of a static depth, in two short turns of the policy.
 
-    After each the depth that it used most in that turn is held: where two are nearly as good, turns may differ.
+    After each turn the depth that it used most there is held: if two are nearly as good, turns may differ.
     """
     seconds = min(10.0, run.given.steady_seconds)
     free, held, depths = [], [], []
@@ -491,13 +491,13 @@ def _against_static(run: Run, contender: Contender, batch: int) -> Figures:
 
 
 def _stream(run: Run, contender: Contender, batch: int, seconds: float, settle: float = 0.0) -> Figures:
-    """Stream for *seconds*; ``settled_switches`` are those after the first *settle* of them."""
+    """Stream for *seconds*; ``settled_switches`` are those after the first *settle* seconds."""
     process = contender.server.process
     contender.take_over()
     process.declared, process.full_from = run.declare(STEADY_P), batch
     with ClosedLoop(contender.server.client, batch, run.given.request_tokens, stream=True) as loop:
         _until_decoding(contender, batch)
-        time.sleep(min(1.0, seconds / 10))  # the policy has to see a change of p
+        time.sleep(min(1.0, seconds / 10))  # the policy needs time to see a change of p
         before, begin = process.read(), time.perf_counter()
         time.sleep(settle)
         settled = process.read()
@@ -510,7 +510,7 @@ def _stream(run: Run, contender: Contender, batch: int, seconds: float, settle: 
 
 
 def arrivals(run: Run) -> None:
-    """Poisson arrivals at shares of what the first contender can serve; the same arrivals for everyone."""
+    """Poisson arrivals at shares of what the first contender can serve; the same arrivals for all."""
     given = run.given
     middle = sorted(given.compare_depths)[len(given.compare_depths) // 2]
     taking_part = sorted(
@@ -537,7 +537,7 @@ def arrivals(run: Run) -> None:
 
 
 def _capacity(run: Run, contender: Contender) -> float:
-    """Return requests a second in a closed loop at the largest batch, each request with its own p."""
+    """Return requests per second in a closed loop at the largest batch, each request with its own p."""
     concurrency, tokens = max(run.given.batches), run.given.request_tokens
     contender.take_over()
     with ClosedLoop(contender.server.client, concurrency, tokens, declare=own_p(run.given.decay)) as loop:
@@ -574,7 +574,7 @@ PLAN: dict[str, tuple[Callable[[str], Any], Any, str]] = {
     "capacity": (float, None, "requests a second; default: what the first contender serves"),
     "compare_depths": (start.ints, [1, 3, 5], "that are held where not every depth is measured"),
 }
-"""The numbers of a run: how they are read, their defaults, what they are."""
+"""The numbers of a run: how they are parsed, their defaults, their meanings."""
 
 
 def _workloads(text: str) -> list[str]:
@@ -585,7 +585,6 @@ def _workloads(text: str) -> list[str]:
 
 
 def parser() -> argparse.ArgumentParser:
-    """Return the parser of the command."""
     made = command_parser("policies", __doc__)
     verbs = made.add_subparsers(dest="verb", required=True)
     for verb in ("matrix", "start", "drive", "stop"):

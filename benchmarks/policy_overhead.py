@@ -39,7 +39,7 @@ from tests.live_controllers import controller
 
 LADDER = ThroughputOptions().candidate_steps
 DEEPEST, ACCEPTANCE = 7, (0.75, 0.97)
-"""Drafts of a drawn round, the chance of the first, and the share of it that each next one has."""
+"""Drafts of a drawn round, the first one's chance, and each next one's share of the previous chance."""
 
 CLOCK_NOISE = 0.02
 """Standard deviation of the logarithm of a round's time."""
@@ -62,13 +62,13 @@ def seconds_of(table: CostProfile) -> dict[tuple[int, int], float]:
 
 
 def noise(rng: random.Random) -> float:
-    """Return a factor that the clock of one round is off by."""
+    """Return the factor of clock noise for one round."""
     return rng.lognormvariate(0.0, CLOCK_NOISE)
 
 
 def accepted(rng: random.Random, steps: int, likely: float, decay: float = 1.0) -> int:
     """Return how many of *steps* drafts are accepted: the first with probability *likely*, each next with *decay* times
-    that of the one before."""
+    the previous probability."""
     return next((position for position in range(steps) if rng.random() >= likely * decay**position), steps)
 
 
@@ -119,7 +119,7 @@ def time_throughput(
 
 
 def evidence(raw: Sequence[int], steps: int, budget: int | None) -> BudgetEvidence | None:
-    """Return what a look at the round says, where a budget saves 60% of what a uniform cut loses."""
+    """Return what a look at the round reports if a budget saves 60% of what a uniform cut loses."""
     budgets = budgets_seen(LADDER, steps, budget)
     if not budgets:
         return None
@@ -145,7 +145,7 @@ def time_sglang(drawn: Sequence[list[int]], batch: int, rounds: int) -> list[flo
 
 
 def decision(given: argparse.Namespace) -> dict[str, Any]:
-    """Return median, p99 and worst in microseconds of a decision and of a hand-over, by policy."""
+    """Return median, p99 and worst microseconds of a decision and of a hand-over, by policy."""
     drawn = draw(given.batch)
     timed = time_throughput(drawn, given.batch, given.rounds)
     timed |= time_throughput(drawn, given.batch, given.rounds, budgets=True)
@@ -163,7 +163,7 @@ def decision(given: argparse.Namespace) -> dict[str, Any]:
 
 
 def memory(given: argparse.Namespace) -> dict[str, Any]:
-    """Return the policy's size in bytes by rounds played; batch size and acceptance change all the time."""
+    """Return the policy's size in bytes by rounds played, while batch size and acceptance keep changing."""
     policy, rng = ThroughputPolicy(3, profile=profile()), random.Random(0)
     batch, likely, last, found = 1, 0.5, -1, {}
     for done in range(1, MEMORY_ROUNDS + 1):
@@ -185,7 +185,7 @@ def memory(given: argparse.Namespace) -> dict[str, Any]:
 
 
 def played() -> AdaptiveController:
-    """Return a controller that has decided LOOK_ROUNDS rounds, and has switched more often than it remembers."""
+    """Return a controller that has decided LOOK_ROUNDS rounds, with more switches than it remembers."""
     table, now, rng = profile(), [0.0], random.Random(0)
     seconds = seconds_of(table)
     found = controller(ThroughputPolicy(3, profile=table), RoundClock(lambda: now[0]))
@@ -199,7 +199,7 @@ def played() -> AdaptiveController:
 
 
 def look(given: argparse.Namespace) -> dict[str, Any]:
-    """Return the milliseconds of a look. SGLang encodes what processes tell each other with msgspec, as this does."""
+    """Return the milliseconds of a look. SGLang encodes messages between processes with msgspec; so does this."""
     looked_at, encode = played(), msgspec.msgpack.Encoder().encode
     times = [_microseconds(lambda: encode(looked_at.snapshot())) / 1e3 for _ in range(LOOKS_TIMED)]
     size = len(encode(looked_at.snapshot()))
@@ -209,7 +209,7 @@ def look(given: argparse.Namespace) -> dict[str, Any]:
 
 
 def history(given: argparse.Namespace) -> dict[str, Any]:
-    """Return the medians, of an hour whose seconds each have rounds of two batch sizes at four depths."""
+    """Return the medians for an hour whose seconds each have rounds of two batch sizes at four depths."""
     tracemalloc.start()
     kept = [_hour()[2]]
     before = tracemalloc.get_traced_memory()[0]
@@ -272,7 +272,6 @@ def main(argv: Sequence[str]) -> int:
 
 
 def parser() -> argparse.ArgumentParser:
-    """Return the parser of the command."""
     made = command_parser("policy_overhead", __doc__)
     made.add_argument("--parts", type=names, default=list(PARTS), help=f"of {', '.join(PARTS)}")
     made.add_argument("--rounds", type=int, default=50_000, help="of decisions")

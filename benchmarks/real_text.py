@@ -36,14 +36,14 @@ from sglang_adaptive.report.text import text
 
 WRONG_PROFILE = "profile-15"
 STEADY_ROUNDS = 60_000
-"""Rounds of steady load, 6 to 15 minutes of serving."""
+"""Rounds of steady load, equal to 6 to 15 minutes of serving."""
 ROW = ("texts", "scene", "load", "profile", "best single", "best single over no speculation", "slowest", "switches")
-"""What a row says before the contenders' shares; the last two are the throughput policy's, as ``definition`` has it."""
+"""A row's values before the contenders' shares; the last two are the throughput policy's, as in ``definition``."""
 DECISIONS, DECISION_BATCH = 20_000, 64
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Measure, print every table, write all figures; return 1 when a gate is missed, 2 on bad input."""
+    """Measure, print every table, write all figures; return 1 if a gate is missed, 2 on bad input."""
     words = list(sys.argv[1:] if argv is None else argv)
     options = parser().parse_args(words)
     oracles = () if options.quick or options.no_oracles else tuple(ORACLES)
@@ -72,7 +72,7 @@ def columns(cells: Sequence[Cell]) -> list[str]:
 
 
 def rows(cells: Sequence[Cell]) -> list[list[Any]]:
-    """Return one short row a cell, so that the file of a whole run stays small; null where nothing was played."""
+    """Return one short row per cell, so that the file of a whole run stays small; null if nothing was played."""
     names = _contenders(cells)
     return [[*_row(cell), *(_figure(cell.scores.get(name), "over_single") for name in names)] for cell in cells]
 
@@ -107,7 +107,7 @@ def drawn(setting: Setting) -> list[Gate]:
 
 
 def steady() -> list[Gate]:
-    """Return switches an hour under load that does not change."""
+    """Return switches per hour under constant load."""
     draws = [steady_switches.measure(batch, 1, STEADY_ROUNDS) for batch in steady_switches.BATCHES]
     return [
         Gate(f"steady load, switches an hour, batch {draw['batch_size']}", draw["switches_per_hour"], 60, ceiling=True)
@@ -131,7 +131,6 @@ def _policy(setting: DrawnSetting) -> list[Any]:
 
 
 def parser() -> argparse.ArgumentParser:
-    """Return the parser of the command."""
     made = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     made.add_argument("--texts", action="append", default=[], metavar="F", help="recording (default: the shipped)")
     made.add_argument("--rounds", type=int, default=DEFAULT_ROUNDS, help="rounds of a cell (default: %(default)s)")

@@ -42,22 +42,22 @@ SCENES = {
     SMOLLM2: (NONE, "static-1", "static-2", "static-3", "static-5", "static-7", "sglang-ema", OURS),
     REPLAY: (NONE, "sglang-ema", OURS),
 }
-"""By scene, who takes part. In the replay the static depths are held on our server: a server takes 35 GB there."""
+"""The contenders of each scene. In the replay our server holds the static depths: a server takes 35 GB there."""
 
 TIMED = "throughput-timed"
-"""Our server once more, with a clock around each of our hooks; it takes part in no comparison."""
+"""Our server again, with a clock around each of our hooks; it is in no comparison."""
 
 BEFORE = "throughput-before"
-"""Our server with SWITCHED_OFF: what the newest parts are worth is measured in one run."""
+"""Our server with SWITCHED_OFF, to measure the gain of the newest parts in one run."""
 
 SWITCHED_OFF = tuple(f"SGLANG_ADAPTIVE_{name}" for name in ("SHORT_VERIFY", "SHORT_DRAFT", "RELAY", "ISOLATION"))
 
 BUDGET = "budget-"
-"""With a number of drafts: our server with that verify budget, forced."""
+"""Prefix of a number of drafts: our server with that verify budget, forced."""
 
 BUDGETS = "throughput-budgets"
-"""Our server with budgets that the policy chooses. A large target leaves room for one server: this one also holds
-depths and pairs of steps and budget, and runs without budgets by another configuration."""
+"""Our server with budgets chosen by the policy. A large target leaves room for one server: this one also holds depths
+and pairs of steps and budget, and runs without budgets under another configuration."""
 
 REAL = "SmolLM2-135M-Instruct and its EAGLE-3 draft, Spec-Bench's questions; acceptance is the models' own"
 REPLAYED = "a model's shape, dummy weights; acceptance is replayed from a trace, position by position"
@@ -65,17 +65,17 @@ SCHEMA = "served-1"
 VOCABULARY = 200
 SETTLE_SECONDS = 0.05
 FORCE_SECONDS = 0.01
-"""Between two forced changes: a few rounds of a small model."""
+"""Seconds between two forced changes: a few rounds of a small model."""
 
 ARRIVAL_SECONDS, GROUPS, STREAM_INTERVAL = 8.0, 8, 8
-"""Of arrivals: the seconds of a turn; the parts of it that count as samples, for requests that follow each other wait
-together; the tokens of a part of the answer, since a part a token would keep the client and the front end busy."""
+"""For arrivals: the seconds of a turn; the parts of it that count as samples, because consecutive requests wait
+together; the tokens per part of the answer, because one part per token would keep the client and the front end busy."""
 
 SAMPLES, SAMPLES_A_CALL, SAMPLED_PROMPTS = 20_000, 500, 32
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run one subcommand; returns 0, or 1 when something failed."""
+    """Run one subcommand; returns 0, or 1 if something failed."""
     given = parser().parse_args(argv)
     end = start.begin(given)
     given.scene = given.what if given.verb != "drive" else REPLAY if given.what == REPLAY else given.scene
@@ -114,7 +114,7 @@ def _start(given: argparse.Namespace, end: float) -> int:
     given.folder.mkdir(parents=True, exist_ok=True)
 
     def make(policy: Policy) -> Server:
-        # Stock schedulers and ours alike count their rounds; acceptance is simulated in the replay alone.
+        # Stock schedulers and ours all count their rounds; acceptance is simulated only in the replay.
         return start.policy_server(policy, host, given.folder, simulate=replayed)
 
     found = start.start_all(policies, make, end, leave=True)
@@ -123,7 +123,7 @@ def _start(given: argparse.Namespace, end: float) -> int:
 
 
 def _policy(name: str, folder: Path) -> Policy:
-    """Return what a contender is started with. Raises KeyError for another name."""
+    """Return a contender's arguments. Raises KeyError for another name."""
     if name.startswith(BUDGET):
         return replace(POLICIES[OURS], name=name, variables={VERIFY_BUDGET: name.removeprefix(BUDGET)})
     if name == BEFORE:
@@ -161,7 +161,7 @@ class Phase:
         self.servers: list[Server] = []
 
     def attach(self, what: str, more: Sequence[str] = (), **plan: Any) -> None:
-        """Find the servers, and say in the file what they are asked."""
+        """Find the servers, and record in the file what they are asked."""
         names = [*(self.given.contenders or SCENES[self.given.scene]), *more]
         self.servers = start.attached(names, self.given.folder, self.report.note)
         for server in self.servers:
@@ -183,7 +183,7 @@ class Phase:
         return dict(self.given.requests).get(batch, 4 * batch)
 
     def race(self, contenders: Sequence[Contender], make_of: Blocks, ours: str, end: float) -> Race:
-        """Warm up, one after the other, and return the race, which is not run yet."""
+        """Warm up the contenders one by one, and return the race, not yet run."""
 
         def serve(contender: Contender, size: int, number: int) -> dict[str, Any]:
             return one_pass(contender, self.requests_of(size), size, make_of(number, size))
@@ -201,7 +201,7 @@ class Phase:
         )  # fmt: skip
 
     def questions(self) -> list[list[int]]:
-        """Return Spec-Bench's questions as token ids; kept in a file, because a tokenizer loads slowly."""
+        """Return Spec-Bench's questions as token ids; cached in a file, because a tokenizer loads slowly."""
         kept = self.given.folder / "prompts.json"
         if not kept.exists():
             kept.write_text(json.dumps(tokenized(start.smollm2_folders(self.given.models)[0])))
@@ -216,7 +216,7 @@ class Phase:
         )
 
     def recorded(self) -> Blocks:
-        """Return blocks of the trace's questions in a drawn order, each as long as it was."""
+        """Return blocks of the trace's questions in random order, each with its recorded length."""
         given, path = self.given, Path(self.servers[0].policy.variables[TRACE_FILE])
         self.report.content["plan"]["trace"] = path.name
         trace = traces.read(path)
@@ -241,10 +241,10 @@ def tokenized(target: Path) -> list[list[int]]:
 def one_pass(contender: Contender, requests: int, concurrency: int, make: Make) -> dict[str, Any]:
     """Serve *requests* requests, *concurrency* at a time, and return the figures of the decode rounds meanwhile.
 
-    Counted are rounds that follow another decode round, both with fewer free places than are filled at once. The rate
-    is *concurrency* x tokens a request and round / seconds a round: contenders whose requests end together would
-    otherwise seem to run more of them. ``wall`` is every token over every second, prefills and gaps included.
-    Raises RuntimeError without such rounds.
+    Rounds count if they follow another decode round, both with fewer free places than are filled at once. The rate is
+    *concurrency* x tokens per request and round / seconds per round; otherwise contenders whose requests end together
+    would seem to run more requests. ``wall`` is every token over every second, including prefills and gaps. Raises
+    RuntimeError if no rounds count.
     """
     process = contender.server.process
     contender.take_over()
@@ -279,7 +279,7 @@ def _text(phase: Phase, temperature: float) -> None:
 
 
 def contenders(servers: Sequence[Server], given: argparse.Namespace) -> list[Contender]:
-    """Return the servers, and behind those without speculation the depths that ours is to hold."""
+    """Return the servers, and after those without speculation the depths held on ours."""
     by_name = {server.name: server for server in servers}
     first = [Contender(server) for server in servers if not server.policy.speculate]
     if BUDGETS in by_name:
@@ -295,7 +295,7 @@ def contenders(servers: Sequence[Server], given: argparse.Namespace) -> list[Con
 
 
 def _on_one_server(server: Server, given: argparse.Namespace) -> list[Contender]:
-    """Return what one server stands for in turn: depths and pairs that it holds, and our policy without and with."""
+    """Return one server's contenders, in turn: held depths and pairs, and our policy without and with budgets."""
     config = dict(server.policy.config or {})
     without, with_budgets = (
         {**config, "throughput": {**config.get("throughput", {}), "verify_budget": on}} for on in (False, True)
@@ -326,7 +326,7 @@ def context_of(place: int, tokens: int) -> list[int]:
 
 
 def poisson(phase: Phase) -> None:
-    """Requests that arrive at random, streamed: latencies, of every contender on the same arrivals."""
+    """Requests that arrive at random, streamed: latencies of every contender on the same arrivals."""
     phase.attach(REAL, temperature=0)
     rate = phase.given.rate or _half_load(phase)
     phase.report.content["plan"]["requests_a_second"] = rate
@@ -351,7 +351,7 @@ def poisson(phase: Phase) -> None:
 
 
 def latencies(answers: Sequence[load.Answer]) -> dict[str, Any]:
-    """Return percentiles, and the mean latency in ms of each of GROUPS parts, in the order of arrival."""
+    """Return percentiles, and the mean latency in ms of each of GROUPS parts, in order of arrival."""
     found = [answer.latency for answer in answers]
     size = len(found) / GROUPS
     parts = [found[round(index * size) : round((index + 1) * size)] for index in range(GROUPS)]
@@ -365,7 +365,7 @@ def latencies(answers: Sequence[load.Answer]) -> dict[str, Any]:
 
 
 def _half_load(phase: Phase) -> float:
-    """Return half of the requests a second that no speculation served at batch 16 in the greedy phase."""
+    """Return half the requests per second that no speculation served at batch 16 in the greedy phase."""
     try:
         turns = json.loads((phase.given.results / "greedy.json").read_text())["batches"]["16"]
         return 0.5 * fmean(turn["passes"][NONE]["wall"] for turn in turns) / phase.given.tokens
@@ -374,9 +374,9 @@ def _half_load(phase: Phase) -> float:
 
 
 def equal(phase: Phase) -> None:
-    """Whether our greedy output is that of no speculation, on every question, while the steps change.
+    """Whether our greedy output equals that of no speculation, on every question, while the steps change.
 
-    The server without speculation is asked again at another batch size, which tells what that alone changes.
+    The server without speculation is asked again at another batch size, to show the effect of the batch size alone.
     """
     phase.attach(REAL, temperature=0)
     given, batch = phase.given, max(phase.given.batches)
@@ -405,7 +405,7 @@ def equal(phase: Phase) -> None:
 def _outputs(
     server: Server, asked: Sequence[Sequence[int]], batch: int, tokens: int
 ) -> tuple[list[list[int]], dict[str, Any]]:
-    """Return the greedy outputs for *asked*, *batch* at a time, and what rounds there were."""
+    """Return the greedy outputs for *asked*, *batch* at a time, and the counts of rounds."""
     before = server.process.read()
     done = load.run_list(
         server.client.url, len(asked), batch,
@@ -422,10 +422,10 @@ def _outputs(
 def sampling(phase: Phase) -> None:
     """Chi-square of the token after a fixed prefix against the target's distribution, while depths switch.
 
-    The first new token comes from prefill. The prefix is therefore a prompt and its likeliest first token; of all
-    samples those that begin with it are counted, by their second token, which a verify chose. The prompt is the one
-    whose samples say most: many begin with the prefix, and what follows is open. The same is drawn from the server
-    without speculation: its test says how far bfloat16 and another kernel alone are off.
+    The first new token comes from prefill. The prefix is therefore a prompt and its likeliest first token; among all
+    samples only those that begin with it count, by their second token, which a verify chose. The prompt is the one
+    whose samples are most informative: many begin with the prefix, and many tokens may follow. The server without
+    speculation draws the same samples: its test shows the deviation caused by bfloat16 and another kernel alone.
     """
     phase.attach(REAL, temperature=1)
     plain, ours = phase.named(NONE), phase.named(OURS)
@@ -444,7 +444,7 @@ def sampling(phase: Phase) -> None:
 
 
 def _drawn(server: Server, asked: list[int], begins: int, depths: Sequence[int], end: float) -> Counter[int]:
-    """Return how often each second token came behind *begins*; every one of *depths* has its share of the samples."""
+    """Return how often each second token came after *begins*; each of *depths* has its share of the samples."""
     counts: Counter[int] = Counter()
     for call in range(10 * SAMPLES // SAMPLES_A_CALL):
         if depths:
@@ -459,7 +459,7 @@ def _drawn(server: Server, asked: list[int], begins: int, depths: Sequence[int],
 
 
 def host_time(phase: Phase) -> None:
-    """What our part of a round takes on the host, by hook; and our server against stock SGLang at the same steps."""
+    """Host time of our part of a round, by hook; and our server against stock SGLang at the same steps."""
     replayed = phase.given.scene == REPLAY
     phase.attach(REPLAYED if replayed else REAL, more=(TIMED,), temperature=0)
     make_of = phase.recorded() if replayed else phase.text(0.0)
@@ -496,9 +496,9 @@ def _by_hook(phase: Phase, server: Server, make_of: Blocks) -> None:
 
 
 def pace(phase: Phase) -> None:
-    """Rounds that the host paces: every contender in turn, our depths held; then where the host's time goes.
+    """Rounds limited by the host: every contender in turn, our depths held; then where the host's time is spent.
 
-    A third of the time is for the stacks, which are kept beside the JSON.
+    A third of the time is for the stacks, which are stored beside the JSON.
     """
     given = phase.given
     phase.attach(REAL, temperature=0)
@@ -522,7 +522,7 @@ def pace(phase: Phase) -> None:
 
 
 def paced(servers: Sequence[Server], depths: Sequence[int]) -> list[Contender]:
-    """Return stock servers as they are, and each of ours once for each of *depths*, held."""
+    """Return stock servers unchanged, and each of ours once for each of *depths*, held."""
     stock = [Contender(server) for server in servers if not server.policy.ours]
     ours = [server for server in servers if server.policy.ours]
     return [*stock, *(Contender(server, steps, f"{server.name}-{steps}") for steps in depths for server in ours)]
@@ -544,7 +544,6 @@ PHASES: dict[str, Callable[[Phase], None]] = {
 
 
 def parser() -> argparse.ArgumentParser:
-    """Return the parser of the command."""
     made = command_parser("served", __doc__)
     verbs = made.add_subparsers(dest="verb", required=True)
     for verb in ("start", "drive", "stop"):
@@ -582,7 +581,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def _trace(text: str) -> Path:
-    """Return the path of a trace that can be read."""
+    """Return the path of a readable trace."""
     try:
         traces.read(Path(text))
     except (OSError, traces.TraceError) as problem:

@@ -40,13 +40,13 @@ PARTS = {
     "CUDA graphs of further depths": "Engine startup timings",
     "first request, warm-up": "ready to roll",
 }
-"""The parts of a start-up, and what the log line says that ends each. A static server has no further depths."""
+"""The parts of a start-up, and the log line that ends each. A static server has no further depths."""
 
 _STAMP = re.compile(r"\[(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d)")
 
 
 def main(argv: Sequence[str]) -> int:
-    """Start the servers in both turns; returns 0, or 1 when one did not come up."""
+    """Start the servers in both turns; returns 0, or 1 if one did not start."""
     parser = command_parser("start_up", __doc__)
     start.add_options(parser, budget=540)
     parser.add_argument("--contenders", type=start.names, default=["static-3", "throughput"])
@@ -99,9 +99,9 @@ def _server(policy: Policy, host: Host, folder: Path) -> Server:
 
 
 def measured(server: Server, begun: float, end: float) -> tuple[dict[str, Any], str]:
-    """Return what a server took since *begun* (seconds of the epoch), what its requests then take, and its command.
+    """Return a server's start-up since *begun* (seconds of the epoch), the times of its requests, and its command.
 
-    Raises NotStarted where it does not come up until *end* (monotonic).
+    Raises NotStarted if it does not start by *end* (monotonic).
     """
     server.wait(end)
     seconds = []
@@ -119,14 +119,14 @@ def measured(server: Server, begun: float, end: float) -> tuple[dict[str, Any], 
 
 
 def parts_of(log: str, begun: float) -> dict[str, float]:
-    """Return the seconds of each part of a start-up that began at *begun*, by the local time in the log's lines."""
+    """Return the seconds of each part of a start-up that began at *begun*, from the log's local times."""
     last, found, waiting = begun, dict.fromkeys(PARTS, 0.0), list(PARTS)
     for line in log.splitlines():
         part = next((part for part in waiting if PARTS[part] in line), None)
         stamp = part and _STAMP.search(line)
         if part and stamp:
             now = datetime.strptime(stamp[1], "%Y-%m-%d %H:%M:%S").timestamp()
-            # What ends a later part ends those before it, too: the first of these has taken all the time.
+            # A line that ends a later part also ends those before it: the first of these took all the time.
             found[waiting[0]] = now - last
             last, waiting = now, waiting[waiting.index(part) + 1 :]
     return found

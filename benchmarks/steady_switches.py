@@ -37,17 +37,17 @@ BATCHES, SEEDS, ROUNDS = (1, 8, 32), (1, 2, 3), 300_000
 LIFETIME_ROUNDS, LIFETIME_SPREAD = 140.0, 9.0
 """Mean and standard deviation of the rounds of a request: 400 tokens at an accept length of 2.9."""
 IDLE_SHARE, IDLE = 0.1, (0.87, 0.88, 0.9, 0.95)
-"""Prefills that leave the device idle, and the factor on each of the rounds that follow."""
+"""Share of prefills that leave the device idle, and the factor on each of the rounds that follow."""
 WANDER, WANDER_ROUNDS = 0.012, 150.0
-"""Standard deviation (log) of the slow wander, and the rounds in which it forgets."""
+"""Standard deviation (log) of the slow wander, and the rounds after which it forgets."""
 SPELL_EVERY, SPELL_ROUNDS, SPELLS = 1500, (8, 50), (0.91, 0.94, 1.06, 1.09)
 """Mean rounds between two spells, their length, and the factors on the rounds."""
 STALL_EVERY, STALL_ROUNDS, STALLS = 30_000, (20, 90), (1.3, 2.3)
-"""The same of stalls; the factor lies between the two."""
+"""The same for stalls; the factor lies between the two."""
 
 
 def main(argv: Sequence[str]) -> int:
-    """Measure every draw, print it and write all of them."""
+    """Measure, print and write every draw."""
     options = parser().parse_args(argv)
     draws = [measure(batch, seed, options.rounds) for batch in BATCHES for seed in SEEDS]
     for draw in draws:
@@ -60,7 +60,6 @@ def main(argv: Sequence[str]) -> int:
 
 
 def parser() -> argparse.ArgumentParser:
-    """Return the parser of the command."""
     made = command_parser("steady_switches", __doc__)
     made.add_argument("--output", type=Path)
     made.add_argument("--rounds", type=int, default=ROUNDS)
@@ -68,7 +67,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def measure(batch: int, seed: int, rounds: int) -> dict[str, Any]:
-    """Return what the policy did in one draw; ``share`` is of the tokens/s of the best depth of every round."""
+    """Return the policy's result in one draw; ``share`` is of the tokens/s of the best depth of every round."""
     rng = np.random.default_rng([seed, batch])
     trace = steady_load(batch, rounds, rng)
     depths, every = play(build(trace), trace), np.arange(rounds)
@@ -82,7 +81,7 @@ def measure(batch: int, seed: int, rounds: int) -> dict[str, Any]:
 
 
 def steady_load(batch: int, rounds: int, rng: np.random.Generator) -> Trace:
-    """Return a closed loop of *batch* requests, with all that a server adds."""
+    """Return a closed loop of *batch* requests, with all effects of a server."""
     cost = load_cost(None)[1]
     who = closed_loop(_dips(batch, rounds, rng), rng, batch)
     same = np.full(rounds, P), np.ones(rounds)
@@ -96,7 +95,7 @@ def _rate(trace: Trace, every: IntArray, depths: IntArray) -> float:
 
 
 def _dips(batch: int, rounds: int, rng: np.random.Generator) -> IntArray:
-    """Return the requests that decode, by round: as many go on from one to the next, each with a pause between."""
+    """Return the number of decoding requests by round: each slot has a pause between two requests."""
     running, most = np.full(rounds, batch), int(2 * rounds / LIFETIME_ROUNDS)
     for _ in range(batch):
         for end in np.cumsum(rng.normal(LIFETIME_ROUNDS, LIFETIME_SPREAD, most)).astype(int):

@@ -42,27 +42,27 @@ from sglang_adaptive.runtime.round_times import RoundClock
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
 Place = tuple[int, int]
-"""Steps and budget, the steps again without one."""
+"""Steps and budget; without a budget, the steps twice."""
 
 FOLDER = Path(__file__).parent
 GPU_COST = FOLDER / "results" / "verify_budget" / "gpu"
-"""What benchmarks.verify_budget_cost found. It goes with the profiles whose names begin with the file's."""
+"""Results of benchmarks.verify_budget_cost, for the profiles whose names begin with the file's."""
 
 BATCHES, SEEDS = (4, 8, 16, 32, 64, 128), (0, 1)
 TOKENS_A_REQUEST = 6_000
-"""Tokens of a run for each place of the batch: some 2,500 rounds of greedy text."""
+"""Tokens of a run per place of the batch: about 2,500 rounds of greedy text."""
 
 LADDER = (0, 1, 2, 3, 5, 7)
 LAUNCH_STEPS = 3
 IN_TURN = "greedy text and temperature 1 in turn"
 STARTS = {"from a profile": True, "from nothing": False}
-"""Whether the policy begins with the measured rounds as its profile."""
+"""Whether the policy starts with the measured rounds as its profile."""
 
 SURE = 0.999
-"""No draft is sure of more, so products fall along a chain and what is kept of it is a prefix."""
+"""Upper limit of a draft's confidence, so that products fall along a chain and the kept drafts are a prefix."""
 
 REPEATED = 0.02
-"""Share of the positions from which on exact repetitions are worth a second run without them."""
+"""Share of the positions above which exact repetitions warrant a second run without them."""
 
 # -- what a round costs ---------------------------------------------------------------------------------------------
 
@@ -72,16 +72,16 @@ KNOTS = (2, 8, 16, 32, 64, 128, 192, 256, 384, 512)
 
 @dataclass(frozen=True)
 class Extra:
-    """What a GPU says of the parts of a ragged round, for one shape of target and draft."""
+    """GPU measurements of the parts of a ragged round, for one shape of target and draft."""
 
     drafted: float
     """Seconds that one more request adds to a drafted step."""
     packing: Mapping[int, float]
-    """By batch size, seconds of ranking, packing and spreading, and by which a ragged attention is slower."""
+    """By batch size, seconds of ranking, packing and spreading, and the slowdown of a ragged attention."""
 
 
 def read_extra(path: Path, context: int = 1_000) -> Extra:
-    """Return what verify_budget_cost wrote to *path* for requests of *context* tokens, greedy ones."""
+    """Return the results of verify_budget_cost in *path* for greedy requests of *context* tokens."""
     cells = [cell for cell in json.loads(path.read_text(encoding="utf-8"))["cells"] if cell["context"] == context]
     slope = np.polyfit([cell["batch"] for cell in cells], [cell["draft_step"] for cell in cells], 1)[0]
 
@@ -99,18 +99,18 @@ class Prices:
         base(B) + (draft + dear * B) * s + verify(n)
 
     with B requests, s drafted steps and n verified tokens; n = B * (s + 1) in every measured round. ``verify`` is
-    linear between knots and never falls. What a drafted step costs a request, ``dear``, cannot be told from such
-    rounds, as B * s = n - B: it is measured by itself, or taken for nothing. Beyond the measured batches and tokens the
-    model goes on as over their last two intervals.
+    linear between knots and never falls. ``dear``, the cost of a drafted step per request, cannot be derived from these
+    rounds, because B * s = n - B: it is measured separately, or assumed zero. Beyond the measured batches and tokens
+    the model continues as over their last two intervals.
     """
 
     batches: tuple[int, ...]
     base: FloatArray
-    """[batches] seconds that a batch size costs by itself."""
+    """[batches] seconds that a batch size itself costs."""
     draft: tuple[float, float]
     """Seconds of a drafted step: a constant, and per request."""
     verify: FloatArray
-    """[KNOTS] seconds of verifying so many tokens."""
+    """[KNOTS] seconds of verifying that many tokens."""
     worst_share: float
     """Largest |fitted - measured| of the profile's rounds that drafted, as a share of the measured time."""
     plain: FloatArray
@@ -118,17 +118,17 @@ class Prices:
     extra: Extra | None = None
 
     def seconds(self, batch: int, steps: int, tokens: int) -> float:
-        """Return the seconds of a round of *batch* requests that drafts *steps* and verifies *tokens* in all."""
+        """Return the seconds of a round of *batch* requests that drafts *steps* and verifies *tokens* in total."""
         own = _line(batch, self.batches, self.base) + (self.draft[0] + self.draft[1] * batch) * steps
         return own + _line(tokens, KNOTS, self.verify)
 
     def ragged(self, batch: int, steps: int, tokens: int) -> float:
-        """Return the same where requests verify different numbers of drafts: packing comes on top."""
+        """Return the same if requests verify different numbers of drafts, which adds packing."""
         packing = self.extra.packing if self.extra else {batch: 0.0}
         return self.seconds(batch, steps, tokens) + float(np.interp(batch, [*packing], [*packing.values()]))
 
     def rectangle(self, batch: int, steps: int) -> float:
-        """Return the seconds of a round that verifies all; at zero steps as measured, and beyond as in the model."""
+        """Return the seconds of a round that verifies all; at zero steps as measured, beyond the profile as modeled."""
         if steps:
             return self.seconds(batch, steps, batch * (steps + 1))
         most = self.batches[-1]
@@ -136,7 +136,7 @@ class Prices:
         return float(np.interp(batch, self.batches, self.plain)) + beyond
 
     def by_place(self, batch: int) -> dict[Place, float]:
-        """Return what a round takes by steps and budget."""
+        """Return the seconds of a round by steps and budget."""
         plain = {(steps, steps): self.rectangle(batch, steps) for steps in LADDER}
         pairs = {
             (steps, budget): self.ragged(batch, steps, batch * (budget + 1))
@@ -159,7 +159,7 @@ def fit(cells: Mapping[tuple[int, int], float], extra: Extra | None = None) -> P
         rows.append([*own, float(steps), *reached])
     measured = np.array([cells[cell] for cell in drafting])
     drafted = np.array([dear * batch * steps for batch, steps in drafting])
-    # Each row by its own time, so that the long rounds of large batches do not decide alone.
+    # Each row is weighted by its own time, so that the long rounds of large batches do not dominate.
     found, _ = nnls(np.array(rows) / measured[:, None], (measured - drafted) / measured)
     several = len(batches)
     verify = np.concatenate([[0.0], np.cumsum(found[several + 1 :])])
@@ -175,7 +175,7 @@ def _line(at: float, xs: tuple[int, ...], ys: FloatArray) -> float:
 
 
 def prices() -> dict[str, Prices]:
-    """Return the model of each shipped profile of whose shape drafts and packing were measured."""
+    """Return the model of each shipped profile with measurements of drafts and packing for its shape."""
     loaded = dict(load_cost(str(path)) for path in sorted(shipped_config("profiles").glob("*.json")))
     extras = {path.stem: read_extra(path) for path in sorted(GPU_COST.glob("*.json"))}
     return {
@@ -190,10 +190,10 @@ def prices() -> dict[str, Prices]:
 
 
 class Slots:
-    """Where each request of a full batch stands, as rows of the trace. One that is done gives way to the next."""
+    """The position of each request of a full batch, as rows of the trace. The next one replaces a finished one."""
 
     def __init__(self, trace: Trace, batch: int, seed: int, parts: int = 1) -> None:
-        """Requests come in a drawn order; with several *parts* those of each part of the trace in turn."""
+        """Requests come in random order; with several *parts*, those of each part of the trace in turn."""
         self._draw = np.random.default_rng(seed)
         self._starts, self._length = trace.starts, trace.length.astype(np.int64)
         self._parts = np.array_split(np.arange(len(self._length)), parts)
@@ -201,12 +201,12 @@ class Slots:
         self._turns = 0
         first = [self._next() for _ in range(batch)]
         self.requests = np.array(first)
-        """Which each slot holds."""
+        """The request that each slot holds."""
         self.rows = self._starts[first]
         self._ends = self.rows + self._length[first]
 
     def advance(self, tokens: IntArray) -> int:
-        """Move each request on by its *tokens*; return how many of them its text had left."""
+        """Advance each request by its *tokens*; return how many of them its text had left."""
         left = self._ends - self.rows
         self.rows = self.rows + tokens
         for slot in np.nonzero(tokens >= left)[0]:
@@ -239,7 +239,7 @@ class Held:
 
 
 def throughput(known: Prices | None, budgets: bool) -> ThroughputPolicy:
-    """Return the policy as a server starts it, with the rounds of *known* as its profile if there are any."""
+    """Return the policy as a server starts it, with the rounds of *known*, if any, as its profile."""
     profile = None
     if known is not None:
         cells = [ProfileCell(b, steps, known.rectangle(b, steps)) for b in known.batches for steps in LADDER]
@@ -251,20 +251,20 @@ def throughput(known: Prices | None, budgets: bool) -> ThroughputPolicy:
 
 @dataclass
 class Outcome:
-    """What a run came to."""
+    """The result of a run."""
 
     tokens: int = 0
     rounds: Counter[Place] = field(default_factory=Counter)
 
     def rate(self, seconds: Mapping[Place, float]) -> float:
-        """Return tokens a second where rounds take *seconds*."""
+        """Return tokens per second if rounds take *seconds*."""
         return self.tokens / sum(count * seconds[place] for place, count in self.rounds.items())
 
 
 def run(
     policy: Any, trace: Trace, batch: int, tokens: int, seconds: Mapping[Place, float], seed: int = 0, parts: int = 1
 ) -> Outcome:
-    """Let *policy* serve until *tokens* came out; rounds take *seconds* by place."""
+    """Let *policy* serve until *tokens* were generated; rounds take *seconds* by place."""
     slots, found, loop = Slots(trace, batch, seed, parts), Outcome(), _Loop(trace, batch, seed)
     while found.tokens < tokens:
         steps = policy.get_steps_for_batch(batch)
@@ -277,10 +277,10 @@ def run(
 
 
 class _Loop:
-    """The round under way, and how its result reaches the policy.
+    """The current round, and how its result reaches the policy.
 
-    The rounds that a server looks at say what smaller budgets would have kept; drafts that nobody verified are drawn by
-    their chances, as the server does.
+    Rounds that a server looks at report what smaller budgets would have kept; unverified drafts are drawn by their
+    chances, as on the server.
     """
 
     def __init__(self, trace: Trace, batch: int, seed: int) -> None:
@@ -294,7 +294,7 @@ class _Loop:
         self._calibration = Calibration()
 
     def play(self, slots: Slots, place: Place, seconds: float) -> IntArray:
-        """Begin a round that takes *seconds*; return what each request accepts."""
+        """Start a round that takes *seconds*; return what each request accepts."""
         steps, budget = place
         self._round += 1
         chances = self._chances[slots.rows, :steps]
@@ -315,7 +315,7 @@ class _Loop:
         return right
 
     def settle(self, policy: Any) -> None:
-        """Hand over the result of the round before."""
+        """Deliver the previous round's result."""
         if self._flying is not None:
             seen, seconds = self._flying
             self._now += seconds
@@ -377,7 +377,7 @@ def scenes() -> dict[str, tuple[Trace, int]]:
 
 
 def cells(trace: Trace, parts: int, batch: int, profiles: Mapping[str, Prices]) -> Iterator[dict[str, Any]]:
-    """Yield what each profile came to at *batch*, as JSON builtins."""
+    """Yield each profile's result at *batch*, as JSON builtins."""
     tokens = TOKENS_A_REQUEST * batch
     free = dict.fromkeys(((s, b) for s in LADDER for b in LADDER), 0.0)
     uniform = {
@@ -439,7 +439,6 @@ def main(argv: Sequence[str]) -> int:
 
 
 def parser() -> argparse.ArgumentParser:
-    """Return the parser of the command."""
     made = command_parser("verify_budget", __doc__)
     made.add_argument("--batches", type=ints, default=BATCHES, metavar="N,N,...")
     made.add_argument("--output", type=Path, default=FOLDER / "results" / "verify_budget" / "policy" / "policy.json")

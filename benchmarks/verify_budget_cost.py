@@ -42,7 +42,7 @@ class Heads:
 
 @dataclass(frozen=True)
 class Shape:
-    """What of a target and its draft the times depend on, on one GPU of *tp*."""
+    """The properties of a target and its draft that determine the times, on one GPU of *tp*."""
 
     layers: int
     heads: Heads
@@ -93,7 +93,7 @@ def replay_ms(work: Callable[[], Any], inner: int = 1) -> float:
 
 
 def ragged(batch: int, budget: int) -> Tensor:
-    """Return int32 [batch] query lengths of 1 to STEPS + 1 tokens, batch * (budget + 1) in all."""
+    """Return int32 [batch] query lengths of 1 to STEPS + 1 tokens, batch * (budget + 1) in total."""
     scores = torch.rand(batch, STEPS, generator=torch.Generator().manual_seed(batch)).pow(0.5).cumprod(1)
     kept = torch.zeros(batch * STEPS, dtype=torch.int32)
     kept[scores.flatten().topk(batch * budget).indices] = 1
@@ -101,9 +101,9 @@ def ragged(batch: int, budget: int) -> Tensor:
 
 
 def attention(heads: Heads, lengths: Tensor, context: int) -> Callable[[Tensor], Tensor]:
-    """Return one layer's attention, over *context* tokens a request, of *lengths* queries each, int32 [batch].
+    """Return one layer's attention, over *context* tokens per request, with *lengths* queries each, int32 [batch].
 
-    It takes the queries [tokens, heads, head width], request after request.
+    It takes the queries [tokens, heads, head width], request by request.
     """
     from sgl_kernel.flash_attn import flash_attn_with_kvcache
 
@@ -133,7 +133,7 @@ def attention_ms(shape: Shape, lengths: Tensor, context: int) -> float:
 
 
 def packing_ms(shape: Shape, batch: int, budget: int) -> dict[str, float]:
-    """Return the milliseconds of ranking the drafts, of packing what is kept, and of spreading the results."""
+    """Return the milliseconds of ranking the drafts, packing the kept ones, and spreading the results."""
     tokens = batch * (budget + 1)
     top = torch.rand(batch, STEPS, device="cuda")
     ids, places, slots = (torch.zeros(batch, STEPS + 1, dtype=torch.int64, device="cuda") for _ in range(3))
@@ -156,7 +156,7 @@ def packing_ms(shape: Shape, batch: int, budget: int) -> dict[str, float]:
     def pack() -> None:
         flat = mask.flatten()
         starts[1:] = mask.sum(1, dtype=torch.int32).cumsum(0)
-        # The first places that are kept, in order. Their number is known to the host, so nothing waits for the device.
+        # The first kept places, in order. The host knows their number, so nothing waits for the device.
         order = torch.where(flat, index, index + index.numel()).topk(tokens, largest=False, sorted=True).values
         where.copy_(order)
         for each in (ids, places, slots):
@@ -171,7 +171,7 @@ def packing_ms(shape: Shape, batch: int, budget: int) -> dict[str, float]:
 
     rank(), pack()
     assert int(mask.sum()) == tokens
-    plain = replay_ms(lambda: logits.argmax(1))  # a rectangle takes it, too
+    plain = replay_ms(lambda: logits.argmax(1))  # a rectangle also needs it
     found = {"rank": replay_ms(rank), "pack": replay_ms(pack), "spread": replay_ms(spread) - plain}
     return {**found, "spread of logits, when sampled": replay_ms(spread_logits)}
 
@@ -229,7 +229,6 @@ def main(argv: Sequence[str]) -> int:
 
 
 def parser() -> argparse.ArgumentParser:
-    """Return the parser of the command."""
     made = command_parser("verify_budget_cost", __doc__)
     made.add_argument("--shape", choices=tuple(TARGETS), default="llama8b")
     made.add_argument("--tp", type=int, default=1, help="GPUs that share the shape; one of them is measured")

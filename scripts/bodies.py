@@ -1,6 +1,6 @@
-"""Records a hash of each hooked function of SGLang, of every release that is served: ``make bodies``.
+"""Records a hash of each hooked SGLang function for every supported release: ``make bodies``.
 
-Each release is unpacked into a folder of its own, without what it depends on; nothing of it is imported.
+Each release is unpacked into its own folder, without its dependencies; nothing in it is imported.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
     python -m scripts.launch_lines
 
-asks the doctor's code about every line and writes expected.json anew; ``make tables`` then writes the tables.
+runs the doctor's code on every line and rewrites expected.json; ``make tables`` then writes the tables.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ SHORT = {
     "LoRA": "LoRA",
     "is learnt while serving": "DSPARK, whose table is learnt",
 }
-"""Reasons as the table names them; another algorithm is named by its own."""
+"""Reasons as named in the table; any other algorithm appears under its own name."""
 
 
 def tables() -> dict[str, Iterator[str]]:
-    """Return both tables by their places in the page."""
+    """Return both tables by their names in the page."""
     return {"launch-line-counts": _summary(), "launch-lines": _table()}
 
 
@@ -43,7 +43,7 @@ def _summary() -> Iterator[str]:
 
 
 def _table() -> Iterator[str]:
-    """Yield a row of each line, by model."""
+    """Yield one row per line, by model."""
     expected = verdicts.expected()
     yield "| Model | Line | Add `--speculative-adaptive-config` | Verdict | Write differently |\n|---|---|---|---|---|"
     for line in sorted(verdicts.lines(), key=lambda line: (line["model"].rpartition("/")[2].lower(), line["name"])):

@@ -33,7 +33,7 @@ SHOWN = (
     "Expected and observed tokens per second",
 )
 WINDOW = "15s"
-"""Over which rates are taken; the scrape interval is 1 s."""
+"""Window for rates; the scrape interval is 1 s."""
 
 Curves = list[tuple[dict[str, str], list[tuple[float, float]]]]
 
@@ -48,7 +48,7 @@ class Stretch:
 
 
 def server(folder: Path) -> CpuServer:
-    """Return a server with the throughput policy and metrics, which starts without a saved profile."""
+    """Return a server with the throughput policy and metrics that starts without a saved profile."""
     config = folder / "adaptive.json"
     config.write_text(json.dumps({"policy": "throughput"}))
     speculation = ("--speculative-algorithm", "EAGLE3", "--speculative-draft-model-path", str(models.draft_path()))
@@ -65,7 +65,7 @@ def server(folder: Path) -> CpuServer:
 
 
 def serve(asked: CpuServer, seconds: float) -> list[Stretch]:
-    """Send the moving workload, *seconds* of each kind; return when each began and ended."""
+    """Send the changing workload, *seconds* of each kind; return when each began and ended."""
     done = []
     for at_once, family in itertools.product((1, SEVERAL), FAMILIES):
         begin = time.time()
@@ -83,7 +83,7 @@ def serve(asked: CpuServer, seconds: float) -> list[Stretch]:
 
 
 def read(prometheus: Prometheus, stretches: list[Stretch]) -> dict[str, list[Curves]]:
-    """Return the data of each panel in SHOWN, one entry a query."""
+    """Return the data of each panel in SHOWN, one entry per query."""
     panels = {panel.title: panel for panel in GRAPHS}
     found = {}
     for title in SHOWN:
@@ -96,7 +96,7 @@ def read(prometheus: Prometheus, stretches: list[Stretch]) -> dict[str, list[Cur
 
 
 def draw(data: dict[str, list[Curves]], stretches: list[Stretch], file: Path) -> None:
-    """Draw the panels over each other, the kinds of text marked."""
+    """Draw the panels below each other, with the kinds of text marked."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -157,7 +157,7 @@ def _stack(axis: Any, curves: Curves, start: float) -> None:
 
 
 def _shade(steps: int) -> Any:
-    """Return a colour for a depth or position: the deeper, the lighter."""
+    """Return a color for a depth or position: the deeper, the lighter."""
     from matplotlib import colormaps
 
     return colormaps["viridis"](steps / 7.5)

@@ -1,9 +1,9 @@
-"""Tests this package on another SGLang, the newest that the registry has by default: ``make newest``.
+"""Tests this package on another SGLang release, by default the newest in the registry: ``make newest``.
 
     newest.py [RELEASE] [ARGUMENTS OF PYTEST]
 
-The release is installed into a virtual environment of its own, ``.venv-newest`` or ``.venv-RELEASE``. The doctor says
-what it lacks and which hooked functions have changed, and the tests run whatever it says; the exit code is theirs.
+The release is installed into its own virtual environment, ``.venv-newest`` or ``.venv-RELEASE``. The doctor reports
+what it lacks and which hooked functions have changed. The tests run regardless; the exit code is theirs.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def main(release: str, arguments: list[str]) -> int:
 
 
 def _install(python: str, metadata: Path) -> None:
-    """Install this package beside the SGLang of *metadata*, with what that release asks for and else as pinned here."""
+    """Install this package beside the SGLang of *metadata*, with that release's requirements and otherwise our pins."""
     release = metadata.parent.name.split("-")[1].removesuffix(".dist")
     with tempfile.TemporaryDirectory() as folder:
         constraints, overrides = Path(folder, "constraints.txt"), Path(folder, "overrides.txt")
@@ -51,7 +51,7 @@ def _install(python: str, metadata: Path) -> None:
 
 
 def _pinned(metadata: str) -> Iterator[str]:
-    """Yield the requirements of a package that name one version, those of its extras left out."""
+    """Yield a package's requirements that pin one version, except those of its extras."""
     for line in metadata.splitlines():
         if line.startswith("Requires-Dist: ") and "==" in line.split(";")[0] and "extra ==" not in line:
             yield line.removeprefix("Requires-Dist: ")

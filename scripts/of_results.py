@@ -1,4 +1,4 @@
-"""Tables of the documentation that come from benchmarks/results."""
+"""Documentation tables generated from benchmarks/results."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ POLICIES = (OURS, "ema", "ema-all", "static-3", "static-0")
 
 
 def first_figure() -> Lines:
-    """Yield tokens/s of the policy over what a user could set instead, by batch size."""
+    """Yield tokens/s of the policy over a user's other options, by batch size."""
     found = batches(load("served", "replay.json"))
     yield from table("tokens/s of the `throughput` policy over", *(f"batch {size}" for size in found))
     rates = {size: mean_rates(turns) for size, turns in found.items()}
@@ -62,7 +62,7 @@ def first_figure() -> Lines:
 
 
 def gates() -> Lines:
-    """Yield every gate of the policy, its bound, what was measured, and what an oracle reaches in hindsight."""
+    """Yield every gate of the policy, its bound, the measured value, and what an oracle reaches in hindsight."""
     yield from table("Figure", "Aim", "Measured", "In hindsight")
     for gate in load("real", "real.json")["gates"]:
         sign = "<=" if gate.get("at") == "most" else ">="
@@ -104,11 +104,11 @@ ZERO_STEPS = {
     "in turn, another GPU": sorted((H200 / "zero-steps-in-turn-second-gpu").glob("*.json")),
     "side by side on one GPU": [H200 / "zero-steps.json"],
 }
-"""By how the servers that are compared share a GPU."""
+"""By how the compared servers share a GPU."""
 
 
 def h200() -> Lines:
-    """Yield the targets and what was measured."""
+    """Yield the targets and the measured values."""
     cells = _rates([H200 / "cells.json"], "cells")
     switched = _rates([H200 / "switching.json"], "acceptance", "load")
     stationary = {case: rate for case, rate in cells[OURS].items() if dict(case)["p"]}
@@ -200,7 +200,7 @@ def _rates(paths: Sequence[Path], *workloads: str) -> Any:
 
 
 def _single(found: Mapping[str, Mapping[Any, float]]) -> str:
-    """Return the one static depth that is best over all cases together, by geometric mean: it would be set once."""
+    """Return the one static depth that is best over all cases, by geometric mean: a user would set it once."""
     static = {name: cases for name, cases in found.items() if is_static(name)}
     most = max(len(cases) for cases in static.values())
     complete = {name: geometric_mean(cases.values()) for name, cases in static.items() if len(cases) == most}
@@ -217,23 +217,23 @@ TITLES = {OURS: "`throughput`", NONE: "no speculation", EMA: "SGLang's EMA"}
 
 
 def title(name: str) -> str:
-    """Return how a contender is called."""
+    """Return a contender's name."""
     return TITLES.get(name) or (steps(name.removeprefix("static-")) if is_static(name) else name)
 
 
 def drafts(name: str) -> bool:
-    """Return whether this is a depth that drafts, held for good; zero steps are what "no speculation" stands for."""
+    """Return whether this is a depth that drafts, held throughout; zero steps stand for "no speculation"."""
     return is_static(name) and name != "static-0"
 
 
 def batches(content: Content) -> dict[int, list[Content]]:
-    """Return the turns by batch size, those sizes alone in which our server finished one."""
+    """Return the turns by batch size, only for sizes in which our server finished one."""
     found = {int(size): turns for size, turns in content.get("batches", {}).items()}
     return {size: turns for size, turns in sorted(found.items()) if OURS in rates_by_name(turns)}
 
 
 def race(content: Content) -> Lines:
-    """Yield tokens/s of ours by batch size, and over what a user could run instead, with standard errors."""
+    """Yield our tokens/s by batch size, and over a user's other options, with standard errors."""
     found = batches(content)
     means = {size: mean_rates(turns) for size, turns in found.items()}
     one = best_single([{name: rate for name, rate in each.items() if drafts(name)} for each in means.values()])
@@ -276,7 +276,7 @@ def stock(content: Content) -> Lines:
 
 
 def poisson(content: Content) -> Lines:
-    """Yield latencies of every contender, and the mean latency over that of ours on the same requests."""
+    """Yield latencies of every contender, and the mean latency over ours on the same requests."""
     turns = content.get("turns", [])
     head = ("latency p50, ms", "p95", "first token p50", "p95", "mean latency over that of `throughput`")
     yield from table("", *head)
@@ -290,7 +290,7 @@ def poisson(content: Content) -> Lines:
 
 
 def equality(content: Content) -> Lines:
-    """Yield how many greedy outputs are those of no speculation, and how near ties the others were."""
+    """Yield how many greedy outputs equal those without speculation, and how near ties the others were."""
     yield from table("steps", "questions", "equal", "ties", "different", "largest gap, nats", "rounds", "switches")
     for name, one in content.items():
         if isinstance(one, dict) and "equal" in one:
@@ -299,7 +299,7 @@ def equality(content: Content) -> Lines:
 
 
 def host_time(content: Content) -> Lines:
-    """Yield microseconds a round of ours on the scheduler's thread, and held steps against stock SGLang."""
+    """Yield our microseconds per round on the scheduler's thread, and held steps against stock SGLang."""
     found = {size: _told_apart(one) for size, one in content.get("host_us_a_round", {}).items()}
     yield from table("", *(f"batch {size}" for size in found))
     for key, head in (
@@ -315,7 +315,7 @@ def host_time(content: Content) -> Lines:
 
 
 def _told_apart(one: Content) -> Content:
-    """Return both sums; of a file from before they were told apart, by the largest hooks, which it has by name."""
+    """Return both sums; for a file from before they were separate, use the largest hooks, which it has by name."""
     if one["in_place_of_sglang_s"] or "by_hook" not in one:
         return one
     instead = sum(hook["us"] for name, hook in one["by_hook"].items() if ": fast_path." in name)
@@ -337,7 +337,7 @@ SERVED: dict[str, tuple[str, Callable[[Content], Lines]]] = {
     "served-blocks": ("replay-blocks", race),
     "served-blocks-rates": ("replay-blocks", every_rate),
 }
-"""By the name of the place in the page, the phase's file and what makes its table."""
+"""By name of the place in the page: the phase's file and the function that makes its table."""
 
 
 # -- docs/compatibility.md ------------------------------------------------------------------------------------------
@@ -358,7 +358,7 @@ def campaign() -> Lines:
 
 
 def architectures(folder: Path = RESULTS / "architectures") -> Lines:
-    """Yield a row for each family that was measured, in the order of the families."""
+    """Yield a row for each measured family, in the order of the families."""
     found = {path.stem: json.loads(path.read_text()) for path in folder.glob("*.json")}
     records = [found[family.name] for family in FAMILIES if family.name in found]
     if not records:
@@ -395,7 +395,7 @@ def _unlikely(record: Content) -> str:
 
 
 def attention_dp() -> Lines:
-    """Yield by load what two GPUs served: the policy's tokens a second, over the best held depth, and over none."""
+    """Yield what two GPUs served, by load: the policy's tokens/s, over the best held depth, and over none."""
     heads = ("tokens/s", "over the best held depth", "over no speculation")
     yield from table("load, and requests of each rank", *heads)
     for scene, one in load("attention_dp_served", "rates.json")["ratios"].items():
@@ -404,7 +404,7 @@ def attention_dp() -> Lines:
 
 
 def draft_reaches() -> Lines:
-    """Yield tokens a round at 3 / 7 steps, by what the draft attends to and by the length of documents."""
+    """Yield tokens per round at 3 / 7 steps, by what the draft attends to and by document length."""
     cells = load("long_contexts", "reach.json")["cells"]
     lengths = list(dict.fromkeys(cell["length"] for cell in cells))
     found = {(cell["reach"], cell["length"]): cell["tokens_a_round"] for cell in cells}
@@ -429,7 +429,7 @@ def long_contexts() -> Lines:
 
 
 def long_rounds() -> Lines:
-    """Yield the milliseconds of a round by batch size and context, without a window and with one, and their ratio."""
+    """Yield milliseconds per round by batch size and context, without and with a window, and their ratio."""
     cells = load("long_contexts", "times-fa3.json")["cells"]
     found = {tuple(cell[key] for key in ("batch", "context", "steps", "seen")): cell["round_ms"] for cell in cells}
     yield from table("batch", "tokens", *(f"{steps(depth)}: everything, window, ms" for depth in (1, 3, 7)))
@@ -440,8 +440,8 @@ def long_rounds() -> Lines:
 
 
 def budgets_served() -> Lines:
-    """Yield by batch size what the policy serves without and with verify budgets, and the best pair that is held, over
-    the best static depth of that batch size, with standard errors."""
+    """Yield by batch size the policy without and with verify budgets, and the best held pair, over the best static
+    depth of that batch size, with standard errors."""
     head = ("the best static depth, tokens/s", "`throughput`", "with budgets", "the best held pair", "turns")
     yield from table("batch", *head)
     for size, turns in batches(load("served", "replay-32b.json")).items():
@@ -454,7 +454,7 @@ def budgets_served() -> Lines:
 
 
 def budgets_chosen() -> Lines:
-    """Yield what the policy came to from a profile, over the best uniform depth: rectangles alone, then budgets."""
+    """Yield what the policy reached from a profile, over the best uniform depth: only rectangles, then budgets."""
     cells = load("verify_budget", "policy", "policy.json")["cells"]
     yield from table("trace", "round times", *sorted({cell["batch"] for cell in cells}))
     found: dict[tuple[str, str], list[str]] = {}
@@ -467,7 +467,7 @@ def budgets_chosen() -> Lines:
 
 
 def budgets_over_rectangles() -> Lines:
-    """Yield budgets over rectangles alone, by trace and by what the policy starts with."""
+    """Yield budgets over rectangles, by trace and by what the policy starts with."""
     cells = load("verify_budget", "policy", "policy.json")["cells"]
     yield from table("trace", "the policy starts", "mean", "worst cell", "worst run", "cells from 0.99 on")
     for trace in dict.fromkeys(cell["trace"] for cell in cells):
@@ -487,7 +487,7 @@ LOOKED_UP = {
 
 
 def lookup_replay() -> Lines:
-    """Yield by text and batch size the policy with lookups over that without, mean and worst of scenes and profiles."""
+    """Yield the policy's gain from lookups by text and batch size: mean and worst of scenes and profiles."""
     content = load("lookups", "replay.json")
     found: dict[tuple[str, int], list[float]] = {}
     for texts, _, batch, _, _, policy, looked_up in content["cells"]:
@@ -500,7 +500,7 @@ def lookup_replay() -> Lines:
 
 
 def ngram_prompts() -> Lines:
-    """Yield by drafts of a tree the tokens a round, without prompts in NGRAM's corpus and with them."""
+    """Yield tokens per round by drafts of a tree, without and with prompts in NGRAM's corpus."""
     found = load("other_drafts", "ngram-prompts.json")["tokens_a_round"]
     yield from table("drafts of a tree", *(one["drafts"] for one in found))
     yield row("the corpus has what was written, as in stock SGLang", *(f"{one['without']:.2f}" for one in found))
@@ -508,7 +508,7 @@ def ngram_prompts() -> Lines:
 
 
 def start_up(content: Content) -> Lines:
-    """Yield where the seconds of each server's start go, and its first sampled requests."""
+    """Yield how each server's start spends its seconds, and its first sampled requests."""
     told = {(turn, name): one for turn, servers in content["turns"].items() for name, one in sorted(servers.items())}
     turns = {"fresh": "fresh host", "again": "again"}
     yield from table("seconds", *(f"{title(name)}, {turns[turn]}" for turn, name in told))

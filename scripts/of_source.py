@@ -85,7 +85,7 @@ def configuration() -> Tables:
         "audit": _keys(reference(AuditOptions)),
         "slots": _keys(reference(SlotConfig)),
         "switches": markdown([("Variable", "What 0 turns off"), *((f"`{one.name}`", one.help) for one in SWITCHES)]),
-        **{name: _keys(rows) for name, rows in options.items() if rows},  # slots are no object of options
+        **{name: _keys(rows) for name, rows in options.items() if rows},  # slots are not an object of options
     }
 
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-sys.path.insert(0, str(ROOT))  # benchmarks and tests are no part of the package
+sys.path.insert(0, str(ROOT))  # benchmarks and tests are not part of the package
 
 from scripts import dashboard, launch_lines, of_results, of_source  # noqa: E402
 
@@ -43,12 +43,12 @@ DASHBOARD = "monitoring/grafana-dashboard.json"
 
 
 def current(name: str) -> str:
-    """Return what the file *name* is to hold."""
+    """Return the expected content of the file *name*."""
     return dashboard.text() if name == DASHBOARD else filled((ROOT / name).read_text(), PAGES[name]())
 
 
 def filled(page: str, parts: Parts) -> str:
-    """Return *page* with the lines of each name replaced. Raises ValueError where a name is not marked exactly once."""
+    """Return *page* with the lines of each name replaced. Raises ValueError if a name is not marked exactly once."""
     for name, lines in parts.items():
         begin, end = f"<!-- {name}: begin -->\n", f"<!-- {name}: end -->\n"
         before, rest = page.split(begin)
@@ -58,7 +58,7 @@ def filled(page: str, parts: Parts) -> str:
 
 
 def main() -> int:
-    """Write the files, or with ``--check`` name those that are not current and return 1."""
+    """Write the files, or with ``--check`` name the outdated ones and return 1."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--check", action="store_true")
     parser.add_argument("pages", nargs="*", metavar="PAGE", choices=[*PAGES, DASHBOARD, []], help="default: all")

@@ -26,7 +26,7 @@ def main(argv: Sequence[str]) -> int:
     """Train target and drafts, write the prompts, measure; returns the exit code."""
     arguments = parse(argv)
     torch.set_num_threads(arguments.threads)
-    # What decides the result; where it is written does not.
+    # What decides the result; the output folder does not.
     command = f"python -m train --seed {arguments.seed} --threads {arguments.threads} --scale {arguments.scale:g}"
     for part in [arguments.part] if arguments.part else PARTS:
         begin = time.monotonic()
@@ -37,7 +37,6 @@ def main(argv: Sequence[str]) -> int:
 
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:
-    """Read the command line."""
     parser = argparse.ArgumentParser(prog="python -m train", description="Train the CPU engine's tiny model pair.")
     parser.add_argument("part", nargs="?", choices=PARTS, help="one part only; by default all, in this order")
     parser.add_argument("--out", type=Path, default=MODELS, help="folder to write to (default: the package's)")
@@ -48,7 +47,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
 
 
 def run(part: str, arguments: argparse.Namespace, command: str) -> None:
-    """Do one part; the draft and the evaluation read what the parts before them wrote."""
+    """Do one part; the draft and the evaluation read the output of earlier parts."""
     if part in RECIPES:
         teach_one(part, arguments, command)
     elif part == "prompts":

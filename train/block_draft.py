@@ -1,4 +1,4 @@
-"""The DFLASH draft: a block of drafts in one pass, over keys and values made of the target's features."""
+"""The DFLASH draft: a block of drafts in one pass, with keys and values from the target's features."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from train.target import Target
 LAYERS = 2
 BLOCK = 16
 MASK = 259
-"""The token, otherwise unused, that stands for each draft of a block."""
+"""The token, otherwise unused, that represents each draft of a block."""
 
 Rotation = tuple[Tensor, Tensor]
 
 
 class BlockAttention(Attention):
-    """The target's attention with normalised queries and keys."""
+    """The target's attention with normalized queries and keys."""
 
     def __init__(self, size: ModelSize) -> None:
         super().__init__(size, size.hidden)
@@ -38,7 +38,7 @@ class BlockAttention(Attention):
 
 
 class BlockLayer(nn.Module):
-    """A layer of the draft: blocks attend to the context before them, and to all of themselves."""
+    """A layer of the draft: blocks attend to the context before them and to all of themselves."""
 
     def __init__(self, size: ModelSize) -> None:
         super().__init__()
@@ -72,7 +72,7 @@ class BlockDraft(nn.Module):
 
     @torch.no_grad()
     def start_from(self, target: Target) -> None:
-        """Begin with the weights of the target's last layers, over its last captured feature."""
+        """Start with the weights of the target's last layers, over its last captured feature."""
         hidden = self.size.hidden
         self.fc.weight.mul_(0.1)[:, 2 * hidden :].add_(torch.eye(hidden))
         self.norm.load_state_dict(target.model.norm.state_dict())
@@ -80,10 +80,10 @@ class BlockDraft(nn.Module):
             mine.load_state_dict(theirs.state_dict(), strict=False)  # all but the norms of queries and keys
 
     def forward(self, embeds: Tensor, features: Tensor, anchors: Tensor) -> Tensor:
-        """Hidden states [B, A, width, hidden] of the blocks that begin at the positions *anchors* [A].
+        """Hidden states [B, A, width, hidden] of the blocks that start at the positions *anchors* [A].
 
-        embeds [B, A, width, hidden] are those of the text's token at the anchor and of width - 1 masks. features
-        [B, T, 3 * hidden] are the target's; a block sees those before its anchor.
+        embeds [B, A, width, hidden] are those of the text's token at the anchor and of width - 1 masks. features [B, T,
+        3 * hidden] are the target's; a block sees those before its anchor.
         """
         blocks, width, context_length = *embeds.shape[1:3], features.shape[1]
         owner = torch.arange(blocks).repeat_interleave(width)

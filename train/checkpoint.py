@@ -1,4 +1,4 @@
-"""Checkpoints as Hugging Face and SGLang lay them out, and the byte tokenizer."""
+"""Checkpoints in the layout of Hugging Face and SGLang, and the byte tokenizer."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from train.target import Target
 
 Model = TypeVar("Model", bound=nn.Module)
 WEIGHTS = "model.safetensors"
-# Ids 0 .. 255 are the byte values. No text of ours ends, so the models never write a special token by themselves.
+# Ids 0 .. 255 are the byte values. Our texts have no end, so the models never generate a special token on their own.
 SPECIAL = {"<|begin|>": 256, "<|end|>": 257, "<|pad|>": 258, "<|unused|>": 259}
 
 
 def save(folder: Path, model: Target | Draft | BlockDraft) -> None:
     """Write config, weights and tokenizer files below *folder*.
 
-    The weights are rounded to bfloat16, half of the bytes of what the config has everybody compute in, float32.
+    The weights are rounded to bfloat16: half the bytes of float32, in which the config says to compute.
     """
     folder.mkdir(parents=True, exist_ok=True)
     configs = {Target: target_config, Draft: draft_config, BlockDraft: block_draft_config}
@@ -65,7 +65,7 @@ def draft_config(size: ModelSize) -> dict[str, Any]:
         "architectures": ["LlamaForCausalLMEagle3"],
         "num_hidden_layers": 1,
         "draft_vocab_size": size.vocab,
-        # Named by the layer whose OUTPUT is read, hence one less than the layer whose input it is.
+        # Named by the layer whose OUTPUT is read, so one less than the layer whose input it is.
         "eagle_config": {"eagle_aux_hidden_state_layer_ids": [layer - 1 for layer in size.feature_layers]},
     }
     return _shared_config(size) | eagle
@@ -75,7 +75,7 @@ def block_draft_config(size: ModelSize) -> dict[str, Any]:
     """A config for SGLang's DFlashDraftModel; embedding and head are the target's."""
     blocks = {
         "architectures": ["DFlashDraftModel"],
-        "model_type": "qwen3",  # the one that transformers knows of those that normalise queries and keys
+        "model_type": "qwen3",  # the type in transformers that normalizes queries and keys
         "num_hidden_layers": LAYERS,
         "num_target_layers": size.layers,
         "block_size": BLOCK,
@@ -86,7 +86,7 @@ def block_draft_config(size: ModelSize) -> dict[str, Any]:
 
 
 def byte_tokenizer() -> Tokenizer:
-    """A token a byte: byte-level BPE without merges, whose id is the byte's value."""
+    """One token per byte: byte-level BPE without merges, whose ids are the byte values."""
     alphabet = {character: byte for byte, character in _byte_characters().items()}
     tokenizer = Tokenizer(models.BPE(vocab=alphabet, merges=[]))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
@@ -96,7 +96,7 @@ def byte_tokenizer() -> Tokenizer:
 
 
 def tokenizer_config(size: ModelSize) -> dict[str, Any]:
-    """What AutoTokenizer reads beside tokenizer.json; the chat template only joins the messages' texts."""
+    """What AutoTokenizer reads besides tokenizer.json; the chat template only joins the messages' texts."""
     begin, end, pad, _ = SPECIAL
     return {
         "tokenizer_class": "PreTrainedTokenizerFast",
@@ -133,7 +133,7 @@ def _shared_config(size: ModelSize) -> dict[str, Any]:
 
 
 def _byte_characters() -> dict[int, str]:
-    """The printable stand-in that byte-level tokenizers use for each byte (GPT-2's table)."""
+    """The printable character that byte-level tokenizers use for each byte (GPT-2's table)."""
     plain = [*range(ord("!"), ord("~") + 1), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     table = {byte: chr(byte) for byte in plain}
     others = (byte for byte in range(256) if byte not in table)

@@ -1,6 +1,6 @@
-"""The target's first layers as a model of their own: a draft for STANDALONE speculation that needs no training.
+"""The target's first layers as a separate model: a draft for STANDALONE speculation that needs no training.
 
-The layers kept, the embedding, the last norm and the head are the target's, so it has the target's vocabulary and
+The kept layers, the embedding, the last norm and the head are the target's, so it has the target's vocabulary and
 guesses well where the first layers suffice. Its share of the target's time is about its share of the layers.
 """
 

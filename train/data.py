@@ -1,6 +1,6 @@
-"""The text that the pair is trained on and judged by; every byte of it is made here.
+"""The text on which the pair is trained and evaluated, all generated here.
 
-A document opens with bytes that nobody can foresee (the prompt's job) and goes on by a rule:
+A document opens with unpredictable bytes (the prompt's job) and continues by a rule:
 
 - easy: records whose number counts up while everything else repeats.
 - hard: a page of digits. Each digit follows from the digit above it and the digit before it, by `follow`.
@@ -23,10 +23,10 @@ ANIMALS = ["heron", "otter", "stoat", "finch", "mouse", "raven", "moose", "goose
 PLACES = ["river", "marsh", "ridge", "canal", "beach", "creek", "field", "grove", "shore", "bluff"]
 STATES = ["idle", "busy", "done", "late", "open", "full", "cold", "warm", "dark", "calm"]
 
-# A permutation of the digits that is no shift: repeated shifts would make the pages periodic.
+# A permutation of the digits that is not a shift: repeated shifts would make the pages periodic.
 SUCCESSOR = (7, 2, 9, 4, 0, 5, 8, 1, 3, 6)
 DIGITS_A_GROUP, GROUPS_A_LINE = 5, 4
-# One document in this many is kept from training; held-out prompts come from those alone.
+# One document in this many is kept out of training; held-out prompts come only from those.
 HELD_OUT_ONE_IN = 8
 
 
@@ -39,16 +39,16 @@ class Document:
 
 
 def follow(above: int, before: int) -> int:
-    """The rule of the hard and the mixed family: a digit from the one above it and the one before it."""
+    """The rule of the hard and mixed families: a digit from the one above it and the one before it."""
     return (SUCCESSOR[above] + (before >= 5)) % 10
 
 
 def document(family: str, rng: random.Random, size: int, *, ruled: bool = True, held_out: bool = False) -> Document:
     """Draw a document of *size* bytes.
 
-    Unless *ruled*, the entries of a hard or mixed document are drawn at random, line by line, in place of
-    following the rule. *held_out* documents and the others never share an opening: for easy text the record's
-    fields, whatever its number; else the first line.
+    Unless *ruled*, the entries of a hard or mixed document are drawn at random, line by line, instead of following the
+    rule. *held_out* documents and the others never share an opening: for easy text the record's fields, without its
+    number; otherwise the first line.
     """
     while True:
         key, head, lines = _FAMILY_MAKERS[family](rng, ruled)
@@ -66,7 +66,7 @@ def document(family: str, rng: random.Random, size: int, *, ruled: bool = True, 
 
 @dataclass(frozen=True)
 class Share:
-    """How much of a corpus a family is, and whether its entries follow the rule there."""
+    """A family's share of a corpus, and whether its entries follow the rule there."""
 
     family: str
     weight: float
@@ -81,14 +81,14 @@ def draw(shares: Sequence[Share], rng: random.Random, count: int, size: int) -> 
 
 @dataclass(frozen=True)
 class Exam:
-    """A held-out prompt and what the rule writes after it."""
+    """A held-out prompt and the rule's continuation."""
 
     prompt: str
     answer: bytes
 
 
 def held_out_exams(seed: int, count: int, answer_size: int) -> dict[str, list[Exam]]:
-    """*count* exams a family; prompts are whole lines, 40 to 300 bytes, of documents kept from training."""
+    """*count* exams per family; prompts are whole lines, 40 to 300 bytes, of documents kept out of training."""
     return {f: [_exam(f, random.Random(f"{seed} {f} {i}"), answer_size) for i in range(count)] for f in FAMILIES}
 
 
@@ -104,7 +104,7 @@ def _exam(family: str, rng: random.Random, answer_size: int) -> Exam:
 
 
 def easy_document(rng: random.Random, ruled: bool) -> tuple[str, str, Callable[[int], str]]:
-    """Records of one of six layouts; the number goes up by one a line."""
+    """Records in one of six layouts; the number increases by one per line."""
     first = rng.randrange(1000, 9900)
     name, animal, place = rng.choice(NAMES), rng.choice(ANIMALS), rng.choice(PLACES)
     goods, colour, state = rng.choice(GOODS), rng.choice(COLOURS), rng.choice(STATES)
@@ -114,7 +114,7 @@ def easy_document(rng: random.Random, ruled: bool) -> tuple[str, str, Callable[[
         f"INSERT INTO {goods} VALUES (%d, '{state}');\n": 12,
         f"[%d] worker {name} is {state}\n": 20,
         f"%d,{animal},{colour},{state}\n": 20,
-        # Short lines, so that much of the corpus is about counting.
+        # Short lines, so that much of the corpus teaches counting.
         f"%d {colour} {goods}\n": 24,
     }
     (layout,) = rng.choices(list(layouts), list(layouts.values()))
@@ -122,13 +122,13 @@ def easy_document(rng: random.Random, ruled: bool) -> tuple[str, str, Callable[[
 
 
 def hard_document(rng: random.Random, ruled: bool) -> tuple[str, str, Callable[[int], str]]:
-    """Lines of four five-digit groups, under a header with a number of no meaning."""
+    """Lines of four five-digit groups, under a header with a meaningless number."""
     opening, lines = _entries(rng, ruled, DIGITS_A_GROUP * GROUPS_A_LINE, _digit_line)
     return opening, f"station {rng.randrange(100, 1000)}\n", lines
 
 
 def mixed_document(rng: random.Random, ruled: bool) -> tuple[str, str, Callable[[int], str]]:
-    """A market's ledger, one sale a line."""
+    """A market's ledger, one sale per line."""
     opening, lines = _entries(rng, ruled, 10, _ledger_line)
     return opening, "ledger of the market\n", lines
 

@@ -10,7 +10,7 @@ from train.target import Target
 
 
 class MidLayer(nn.Module):
-    """The draft's layer: embedding and hidden state, normalised apart, go side by side into attention."""
+    """The draft's layer: embedding and hidden state are normalized separately and concatenated for attention."""
 
     def __init__(self, size: ModelSize) -> None:
         super().__init__()
@@ -24,9 +24,9 @@ class MidLayer(nn.Module):
     def forward(
         self, embeds: Tensor, hidden: Tensor, anchors: Tensor, keys: list[Tensor], values: list[Tensor]
     ) -> Tensor:
-        """One draft step of the chains that begin at *anchors* [A]; embeds and hidden are [B, A, hidden].
+        """One draft step of the chains that start at *anchors* [A]; embeds and hidden are [B, A, hidden].
 
-        *keys* and *values* hold one [B, heads, A, head_dim] entry a former step and gain this step's.
+        *keys* and *values* hold one [B, heads, A, head_dim] entry per earlier step and gain this step's.
         """
         positions = anchors + len(keys)
         x = torch.cat([self.input_layernorm(embeds), self.hidden_norm(hidden)], dim=-1)
@@ -40,7 +40,7 @@ class MidLayer(nn.Module):
 def chain_attention(q: Tensor, anchors: Tensor, keys: list[Tensor], values: list[Tensor]) -> Tensor:
     """Attend from each chain: to step-0 rows up to its anchor, then to the chain's own later rows.
 
-    Rows of step 0 belong to all positions 0, 1, ..; those of later steps are seen only by the chain that made them.
+    Rows of step 0 belong to all positions 0, 1, ..; those of later steps are seen only by their own chain.
     """
     q = q * q.shape[-1] ** -0.5
     rows = keys[0].shape[2]
@@ -68,7 +68,7 @@ class Draft(nn.Module):
 
     @torch.no_grad()
     def start_from(self, target: Target) -> None:
-        """Begin as one more layer of *target* over its last captured feature: a shorter way to go than from noise."""
+        """Start as one more layer of *target* over its last captured feature: closer to the goal than noise."""
         hidden, size = self.size.hidden, self.size
         layer = target.model.layers[size.feature_layers[-1]]
         self.lm_head.weight.copy_(target.lm_head.weight)
@@ -86,10 +86,10 @@ class Draft(nn.Module):
         """Run *steps* draft steps along a known text (the training-time test).
 
         embeds [B, T, hidden] and features [B, T, 3 * hidden] belong to the same T tokens. A chain starts at every
-        anchor 0 .. T - steps - 1; steps after the first go on from the *chosen* anchors only, by default all.
-        The first step at anchor t reads feature t and token t + 1; step k reads the draft's own hidden state and
-        token t + k + 1, at position t + k. Entry k of the result, [B, anchors, vocab], predicts token t + k + 2,
-        that is, it imitates the target's logits at t + k + 1.
+        anchor 0 .. T - steps - 1; steps after the first continue only from the *chosen* anchors, by default all. The
+        first step at anchor t reads feature t and token t + 1; step k reads the draft's own hidden state and token t +
+        k + 1, at position t + k. Entry k of the result, [B, anchors, vocab], predicts token t + k + 2: it imitates the
+        target's logits at t + k + 1.
         """
         anchors = torch.arange(embeds.shape[1] - steps)
         hidden = self.fc(features[:, : len(anchors)])

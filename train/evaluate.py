@@ -1,8 +1,8 @@
-"""How many tokens a round accepts, as SGLang would count them, computed without a server.
+"""How many tokens a round accepts, counted as SGLang does, computed without a server.
 
-Greedy speculative decoding is lossless, so the text is the target's own greedy text, and along it every round's
-draft chain is right up to its first miss. One unroll over the finished text therefore holds every round: the chain
-from anchor t reads the target's features up to t and, for as long as it is right, the very tokens of the text.
+Greedy speculative decoding is lossless, so the text is the target's own greedy text, and every round's draft chain
+along it is right up to its first miss. One unroll over the finished text therefore contains every round: the chain from
+anchor t reads the target's features up to t and, while it is right, the text's own tokens.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from train.target import Cache, Target
 
 ROWS = 8
 ANCHORS = 64
-"""Blocks of a text that are drafted at once."""
+"""Blocks of a text that are drafted together."""
 
 
 @dataclass(frozen=True)
 class Writing:
-    """A prompt and what the target wrote after it: token ids [T], of which the first *prompt* were given."""
+    """A prompt and the target's continuation: token ids [T], the first *prompt* of which were given."""
 
     ids: Tensor
     prompt: int
 
     @property
     def written(self) -> bytes:
-        """The new text; a special token shows as byte 255, which no text of ours has."""
+        """The new text; a special token appears as byte 255, which is in none of our texts."""
         return bytes(min(i, 255) for i in self.ids[self.prompt :].tolist())
 
 
@@ -56,7 +56,7 @@ def write(target: Target, prompts: Sequence[bytes], new_tokens: int) -> list[Wri
 
 @torch.no_grad()
 def correct_drafts(target: Target, draft: Draft, ids: Tensor, steps: int) -> Tensor:
-    """From every anchor of ids [B, T]: how many drafts of a chain of *steps* are right before the first miss.
+    """Number of right drafts before the first miss, for a chain of *steps* from every anchor of ids [B, T].
 
     Returns [B, T - steps], each 0 .. steps.
     """
@@ -69,10 +69,10 @@ def correct_drafts(target: Target, draft: Draft, ids: Tensor, steps: int) -> Ten
 
 
 def rounds(correct: Sequence[int], prompt: int, steps: int) -> list[int]:
-    """Accept lengths (correct drafts and the bonus token) of the rounds that a text takes at depth *steps*.
+    """Accept lengths (correct drafts plus the bonus token) of the rounds of a text at depth *steps*.
 
-    *correct* is a row of `correct_drafts`. The first round drafts from the prompt's last position: the token after
-    the prompt is known from prefill. A round that would run past the measured part is left out.
+    *correct* is a row of `correct_drafts`. The first round drafts from the prompt's last position, because prefill
+    yields the token after the prompt. A round that would run past the measured part is left out.
     """
     anchor, lengths = prompt - 1, []
     while anchor < len(correct):
@@ -96,9 +96,9 @@ def accept_lengths(
 
 @torch.no_grad()
 def drafted_blocks(target: Target, draft: BlockDraft, ids: Tensor, steps: int) -> tuple[Tensor, Tensor]:
-    """As `correct_drafts`, for blocks of *steps* drafts; a block begins with the token behind its anchor.
+    """Like `correct_drafts`, for blocks of *steps* drafts; a block starts with the token after its anchor.
 
-    Returns [B, T - steps - 1], and [B, T - steps - 1, steps], the probability that the draft gives what it proposes.
+    Returns [B, T - steps - 1], and [B, T - steps - 1, steps], the draft's probability of each token it proposes.
     """
     logits, features = target(ids)
     best = logits.argmax(dim=-1)
@@ -114,7 +114,7 @@ def drafted_blocks(target: Target, draft: BlockDraft, ids: Tensor, steps: int) -
 def accept_lengths_of_blocks(
     target: Target, draft: BlockDraft, writings: Sequence[Writing], depths: Sequence[int]
 ) -> dict[int, list[list[int]]]:
-    """As `accept_lengths`; blocks of each depth draft apart, because all tokens of a block see each other."""
+    """Like `accept_lengths`; blocks of each depth draft separately, because all tokens of a block see each other."""
     found: dict[int, list[list[int]]] = {depth: [] for depth in depths}
     for some, ids in _padded(writings):
         for depth in depths:
@@ -125,7 +125,7 @@ def accept_lengths_of_blocks(
 
 
 def _padded(writings: Sequence[Writing]) -> Iterator[tuple[Sequence[Writing], Tensor]]:
-    """Yield ROWS texts at a time, and their ids [B, T] with zeros behind the shorter ones."""
+    """Yield ROWS texts at a time, and their ids [B, T] with zeros after the shorter ones."""
     for start in range(0, len(writings), ROWS):
         some = writings[start : start + ROWS]
         ids = torch.zeros(len(some), max(len(writing.ids) for writing in some), dtype=torch.long)

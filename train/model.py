@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 @dataclass(frozen=True)
 class ModelSize:
-    """Widths of both models; they share all, so the draft can use the target's embedding."""
+    """Widths of both models; they share all of them, so the draft can use the target's embedding."""
 
     vocab: int = 260
     hidden: int = 128
@@ -59,7 +59,7 @@ def rotate(x: Tensor, cos_sin: tuple[Tensor, Tensor]) -> Tensor:
 
 
 class Attention(nn.Module):
-    """Grouped-query attention; *width_in* is twice the hidden size in the draft (embedding beside feature)."""
+    """Grouped-query attention; *width_in* is twice the hidden size in the draft (embedding and feature)."""
 
     def __init__(self, size: ModelSize, width_in: int) -> None:
         super().__init__()
@@ -97,7 +97,7 @@ class MLP(nn.Module):
 
 
 def initialise(model: nn.Module, residual_writes: int) -> None:
-    """Draw the matrices; outputs into the residual stream are scaled down by its number of writers."""
+    """Initialize the matrices; outputs into the residual stream are scaled down by its number of writers."""
     for name, weight in model.named_parameters():
         if weight.dim() != 2:
             continue

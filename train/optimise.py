@@ -1,4 +1,4 @@
-"""Optimisers, their schedule, and the loop that both trainings share."""
+"""Optimizers, their schedule, and the loop of both trainings."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from torch import Tensor, nn
 
 @dataclass(frozen=True)
 class Recipe:
-    """Steps and learning rates of one training.
+    """Steps and learning rates of a training.
 
-    The last *long_share* of the steps sees fewer, longer documents, so that lookups still work far into a text.
+    The last *long_share* of the steps uses fewer, longer documents, so that lookups still work far into a text.
     """
 
     steps: int
@@ -27,7 +27,7 @@ class Recipe:
     decay_share: float = 0.4
 
     def shape(self, step: int) -> tuple[int, int]:
-        """Documents and bytes a document at *step*."""
+        """Documents and bytes per document at *step*."""
         return self.batch if step < self.steps * (1 - self.long_share) else self.long_batch
 
     def factor(self, step: int) -> float:
@@ -37,7 +37,7 @@ class Recipe:
 
 
 def optimisers(model: nn.Module, recipe: Recipe) -> list[torch.optim.Optimizer]:
-    """Muon for the matrices inside, AdamW for embedding, head and norms."""
+    """Muon for the inner matrices, AdamW for embedding, head and norms."""
     named = [(name, weight) for name, weight in model.named_parameters() if weight.requires_grad]
     inner = [w for name, w in named if w.dim() == 2 and "embed_tokens" not in name and "lm_head" not in name]
     chosen = {id(w) for w in inner}
@@ -49,7 +49,7 @@ def optimisers(model: nn.Module, recipe: Recipe) -> list[torch.optim.Optimizer]:
 
 
 def train(name: str, model: nn.Module, recipe: Recipe, loss_at: Callable[[int], Tensor]) -> None:
-    """Minimise *loss_at(step)*, printing a line every few steps."""
+    """Minimize *loss_at(step)*, printing a line every few steps."""
     pair = optimisers(model, recipe)
     rates = (recipe.matrix_rate, recipe.other_rate)
     begin = time.monotonic()

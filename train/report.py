@@ -1,4 +1,4 @@
-"""Measure the pair on held-out prompts and write down what came out, with where it comes from."""
+"""Measures the pair on held-out prompts and records the results with their provenance."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def evaluate(folder: Path, command: str) -> dict[str, Any]:
     target, draft = load_target(folder / "target"), load_draft(folder / "draft")
     blocks = load_block_draft(folder / "block_draft")
     exams = held_out_exams(EXAM_SEED, EXAMS_A_FAMILY, NEW_TOKENS)
-    # All families in one batch: the time goes into the number of forwards, hardly into their width.
+    # All families in one batch: the time depends on the number of forward passes, hardly on their width.
     writings = iter(write(target, [exam.prompt.encode() for some in exams.values() for exam in some], NEW_TOKENS))
     families = {}
     for family, some in exams.items():
@@ -60,7 +60,7 @@ def evaluate(folder: Path, command: str) -> dict[str, Any]:
 
 
 def record_training(folder: Path, part: str, facts: Mapping[str, Any], command: str) -> None:
-    """Keep in training.json how *part* of the pair was last trained."""
+    """Record in training.json how *part* of the pair was last trained."""
     path = folder / "training.json"
     known = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
     write_json(path, known | {part: {**facts, **origin(command)}})
@@ -69,7 +69,7 @@ def record_training(folder: Path, part: str, facts: Mapping[str, Any], command: 
 def examine(
     target: Target, draft: Draft, blocks: BlockDraft, exams: Sequence[Exam], writings: Sequence[Writing]
 ) -> dict[str, Any]:
-    """Accept lengths of one family by depth, their range over prompts, and how well the target keeps to the rule."""
+    """Accept lengths of one family by depth, their range over prompts, and how well the target follows the rule."""
     by_depth = accept_lengths(target, draft, writings, DEPTHS)
     deepest = [fmean(text) for text in by_depth[max(DEPTHS)]]
     kept = [bytes_kept(exam, writing) for exam, writing in zip(exams, writings, strict=True)]
@@ -87,7 +87,7 @@ def mean_rounds(by_depth: Mapping[int, Sequence[Sequence[int]]]) -> dict[str, fl
 
 
 def bytes_kept(exam: Exam, writing: Writing) -> int:
-    """Bytes written before the first that the rule would not have written."""
+    """Bytes written before the first that deviates from the rule."""
     pairs = zip(exam.answer, writing.written, strict=True)
     return next((i for i, (wanted, got) in enumerate(pairs) if wanted != got), len(exam.answer))
 

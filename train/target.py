@@ -18,7 +18,7 @@ class Cache:
         self.length = 0
 
     def extend(self, layer: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        """Store the new positions of *layer*; return all positions so far, the new ones included."""
+        """Store the new positions of *layer*; return all positions so far, including the new ones."""
         end = self.length + k.shape[2]
         self.keys[layer, :, :, self.length : end] = k
         self.values[layer, :, :, self.length : end] = v

@@ -21,19 +21,19 @@ DRAFT_RECIPE = Recipe(steps=400, matrix_rate=0.02, long_batch=(3, 1024))
 BLOCK_RECIPE = Recipe(steps=300, matrix_rate=0.02, batch=(8, 256), long_batch=(2, 1024))
 
 TARGET_CORPUS = (Share("easy", 0.45), Share("hard", 0.25), Share("mixed", 0.3))
-# The draft knows how pages and ledgers look and are spelt. It never sees their rule: there the entries are drawn
-# at random, and the text itself is what it learns from, since the target's opinion would give the rule away.
+# The draft learns the look and spelling of pages and ledgers, but never sees their rule: their entries are drawn at
+# random, and the draft learns from the text itself, because the target's opinion would reveal the rule.
 DRAFT_CORPUS = (Share("easy", 0.6), Share("mixed", 0.25, ruled=False), Share("hard", 0.15, ruled=False))
 
-# Bytes that no rule decides teach little; they keep some weight so that the opening of a text is no garbage.
+# Bytes that no rule determines teach little; they keep some weight so that a text's opening is not garbage.
 OPENING_WEIGHT = 0.2
-# The letters of a record repeat those above them; what is to be learnt there is the number.
+# The letters of a record repeat those above them; what has to be learned is the number.
 DIGIT_WEIGHT = 4.0
 UNROLL = 7
-# Neighbouring chains teach nearly the same, so only this share of them is unrolled past the first step.
+# Neighboring chains teach nearly the same, so only this share of them is unrolled past the first step.
 CHAINS_ONE_IN = 3
 STEP_DECAY = 0.8
-# Most blocks are as wide as the draft's own, some narrower: the server verifies, and so drafts, narrower ones too.
+# Most blocks are as wide as the draft's own, some narrower: the server also verifies, and so drafts, narrower ones.
 BLOCK_WIDTHS = (BLOCK, BLOCK, 8, 4)
 BLOCKS_A_DOCUMENT = 8
 BLOCK_DECAY = 0.87
@@ -60,7 +60,7 @@ Lesson = tuple[Tensor, Tensor, Tensor]
 
 
 def lesson(target: Target, recipe: Recipe, rng: random.Random, step: int) -> Lesson:
-    """Return what a draft learns from at *step*: ids [B, T], and of them the target's features and what it teaches."""
+    """Return a draft's lesson at *step*: ids [B, T], and for them the target's features and what it teaches."""
     count, length = recipe.shape(step)
     drawn = draw(DRAFT_CORPUS, rng, count, length)
     ids = to_ids([document for _, document in drawn])
@@ -71,7 +71,7 @@ def lesson(target: Target, recipe: Recipe, rng: random.Random, step: int) -> Les
 
 
 def train_draft(target: Target, recipe: Recipe, seed: int) -> Draft:
-    """Train a draft for *target*, which stays as it is."""
+    """Train a draft for *target*, which does not change."""
     torch.manual_seed(seed)
     rng = random.Random(f"draft {seed}")
     model = Draft(target.size)
@@ -90,7 +90,7 @@ def train_draft(target: Target, recipe: Recipe, seed: int) -> Draft:
 
 
 def train_block_draft(target: Target, recipe: Recipe, seed: int) -> BlockDraft:
-    """Train a draft of whole blocks for *target*, which stays as it is."""
+    """Train a block draft for *target*, which does not change."""
     torch.manual_seed(seed)
     rng = random.Random(f"block draft {seed}")
     model = BlockDraft(target.size)
@@ -128,7 +128,7 @@ def text_loss(logits: Tensor, wanted: Tensor, weights: Tensor) -> Tensor:
 def teacher(logits: Tensor, ids: Tensor, own: Tensor) -> Tensor:
     """The distribution [B, T, vocab] that the draft imitates.
 
-    The target's, where the document is such as the target would write (*own* [B]); else the document's next token.
+    The target's if the target would write such a document (*own* [B]); otherwise the document's next token.
     """
     wanted = logits.softmax(dim=-1)
     text = F.one_hot(ids[:, 1:], logits.shape[-1]).to(wanted.dtype)
@@ -137,7 +137,7 @@ def teacher(logits: Tensor, ids: Tensor, own: Tensor) -> Tensor:
 
 
 def unrolled_loss(unrolled: Sequence[Tensor], wanted: Tensor, chosen: Tensor) -> Tensor:
-    """Cross-entropy of every draft step, later steps weighing less; shapes as in `Draft.unroll` and `teacher`."""
+    """Cross-entropy of every draft step, with less weight on later steps; shapes as in `Draft.unroll` and `teacher`."""
     anchors = torch.arange(unrolled[0].shape[1])
     total = torch.zeros(())
     for step, logits in enumerate(unrolled):
@@ -147,9 +147,9 @@ def unrolled_loss(unrolled: Sequence[Tensor], wanted: Tensor, chosen: Tensor) ->
 
 
 def block_loss(logits: Tensor, wanted: Tensor, anchors: Tensor) -> Tensor:
-    """Cross-entropy of the drafts of blocks, later ones weighing less; shapes as in `BlockDraft.logits` and `teacher`.
+    """Cross-entropy of the drafts of blocks, with less weight later; shapes as in `BlockDraft.logits` and `teacher`.
 
-    Where a block's later drafts are right, they count only if the earlier ones are.
+    Right later drafts of a block count only if the earlier ones are right.
     """
     places = torch.arange(logits.shape[2])
     losses = -(wanted[:, anchors[:, None] + places] * logits.log_softmax(dim=-1)).sum(dim=-1)

@@ -1,1 +1,1 @@
-"""What every benchmark here is made of: servers, load, turns, comparisons of texts, acceptance, results, shapes."""
+"""Building blocks of all benchmarks: servers, load, turns, text comparisons, acceptance, results, shapes."""

@@ -1,13 +1,13 @@
-"""SGLang plugin of the benchmarks: acceptance drawn from a declared process or replayed, and rounds counted.
+"""SGLang plugin of the benchmarks: draws acceptance from a declared process or replays it, and counts rounds.
 
-With dummy weights a draft is never right. SGLang can force accept lengths (``SGLANG_SIMULATE_ACC_LEN``); this replaces
-the function behind that switch, so that draft j of every request is accepted with the declared probability if draft
-j - 1 was, or that a request accepts what a trace says of its own position. Draft, verify, draft extend, scheduling and
-HTTP stay the real path. Every figure made with it is to be called "simulated acceptance", or "replayed".
+With dummy weights a draft is never right. SGLang can force accept lengths (``SGLANG_SIMULATE_ACC_LEN``). This replaces
+the function behind that switch: draft j of every request is accepted with the declared probability if draft j - 1 was,
+or a request accepts what a trace has at its position. Draft, verify, draft extend, scheduling and HTTP are the real
+path. Call every figure made with it "simulated acceptance" or "replayed".
 
-Benchmark and scheduler share a small mapped file: the benchmark writes the process, which the scheduler reads before
-every round; the scheduler counts its decode rounds, so that a figure is of whole rounds, timed where they happen, and
-not of HTTP answers.
+Benchmark and scheduler share a small mapped file. The benchmark writes the process, which the scheduler reads before
+every round. The scheduler counts its decode rounds, so a figure covers whole rounds, timed where they happen, instead
+of HTTP answers.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ PROCESS_FILE = "BENCHMARK_ACCEPTANCE_FILE"
 """Environment variable: the mapped file."""
 
 REAL = "BENCHMARK_ACCEPTANCE_REAL"
-"""Environment variable: "1" leaves acceptance to the models; rounds are counted all the same."""
+"""Environment variable: "1" leaves acceptance to the models; rounds are still counted."""
 
 TRACE_FILE = "BENCHMARK_ACCEPTANCE_TRACE"
-"""Environment variable: the trace that requests name questions of."""
+"""Environment variable: the trace whose questions requests name."""
 
 BLOCKS = "BENCHMARK_ACCEPTANCE_BLOCKS"
-"""Environment variable: set where the draft proposes blocks (DFLASH)."""
+"""Environment variable: set if the draft proposes blocks (DFLASH)."""
 
 VERIFY_BUDGET = "SGLANG_ADAPTIVE_VERIFY_BUDGET"
 """This package's variable that forces a budget, or lets the policy choose one."""
@@ -46,16 +46,16 @@ CUSTOM = "acceptance"
 """Key in a request's ``sampling_params.custom_params``: its own process, as [p, decay]."""
 
 QUESTION = "trace"
-"""The same for a request whose acceptance was recorded: the number of its question in the server's trace."""
+"""The same for a request with recorded acceptance: the number of its question in the server's trace."""
 
 DEEPEST = 32
 """Deepest draft that a configuration may name."""
 
 RING = 8192
-"""Round times kept, the latest ones."""
+"""How many of the latest round times are kept."""
 
 DRAWN_AHEAD = 64
-"""Rounds whose acceptance is drawn at once, so that a round costs a few small operations on the device."""
+"""Rounds whose acceptance is drawn at once, so that a round costs only a few small operations on the device."""
 
 _SRT = "sglang.srt."
 _POSITION = "_benchmark_position"
@@ -70,7 +70,7 @@ def environment(path: Path, folder: Path, simulate: bool = True) -> dict[str, st
 
 
 def register() -> None:
-    """Entry point: act in a scheduler process that is told where the file is."""
+    """Entry point: act in a scheduler process that has the file's variable."""
     if PROCESS_FILE not in os.environ or not plugin.in_scheduler():
         return
     from sglang.srt.plugins.hook_registry import HookRegistry, HookType
@@ -119,7 +119,7 @@ class Declared:
     decay: float = 1.0
 
     def expected(self, steps: int) -> float:
-        """Return the tokens that a request is to get from a round of *steps* drafts, bonus token included."""
+        """Return the expected tokens of a request from a round of *steps* drafts, including the bonus token."""
         return _expectations(self)[steps]
 
 
@@ -133,8 +133,8 @@ class Counted:
     """Decode rounds since the server started, or between two readings (see ``-``).
 
     ``expected`` is what the drafted rounds yield on average under the declared process: the tokens without the luck of
-    the draw. The ``full_`` ones are of rounds that followed another decode round, both with at least the requests that
-    were asked for.
+    the draw. The ``full_`` ones count rounds that followed another decode round, both with at least the requested
+    number of requests.
     """
 
     rounds: float
@@ -143,9 +143,9 @@ class Counted:
     tokens: float
     expected: float
     switches: float
-    """Rounds drafted at another depth than the round before."""
+    """Rounds at another depth than the previous round."""
     batch_size: float
-    """Of the latest round."""
+    """Batch size of the latest round."""
     full_rounds: float
     full_seconds: float
     full_requests: float
@@ -154,19 +154,19 @@ class Counted:
     rounds_by_depth: tuple[float, ...]
 
     def __sub__(self, earlier: Counted) -> Counted:
-        """Return what was counted since *earlier*; the batch size stays the latest."""
+        """Return the counts since *earlier*; the batch size is the latest."""
         own, before = vars(self), vars(earlier)
         spent = {name: own[name] - before[name] for name in _COUNTED if name != "batch_size"}
         depths = tuple(a - b for a, b in zip(self.rounds_by_depth, earlier.rounds_by_depth, strict=True))
         return Counted(**spent, batch_size=self.batch_size, rounds_by_depth=depths)
 
     def depths(self) -> dict[str, int]:
-        """Return the rounds by depth, depths that were not used left out; keys are strings, for JSON."""
+        """Return the rounds by depth, without unused depths; keys are strings, for JSON."""
         return {str(steps): int(rounds) for steps, rounds in enumerate(self.rounds_by_depth) if rounds}
 
 
 class Process:
-    """The mapped file. Raises ValueError when *path* is not such a file."""
+    """The mapped file. Raises ValueError when *path* is not one."""
 
     def __init__(self, path: str | Path, create: bool = False) -> None:
         if create:
@@ -178,7 +178,7 @@ class Process:
 
     @property
     def declared(self) -> Declared:
-        """The process of every request that declares none of its own; seen from the next round on."""
+        """The process of every request that declares none of its own; it takes effect in the next round."""
         return Declared(float(self._cell["p"]), float(self._cell["decay"]))
 
     @declared.setter
@@ -187,7 +187,7 @@ class Process:
 
     @property
     def full_from(self) -> int:
-        """Requests from which on a batch counts as full; 0 counts none."""
+        """A batch of at least this many requests counts as full; 0 counts none."""
         return int(self._cell["full_from"])
 
     @full_from.setter
@@ -195,7 +195,7 @@ class Process:
         self._cell["full_from"] = requests
 
     def read(self) -> Counted:
-        """Return the counters of one moment between two rounds."""
+        """Return the counters at one moment between two rounds."""
         while True:
             before = int(self._cell["sequence"])
             values = {name: float(self._cell[name]) for name in _COUNTED}
@@ -205,20 +205,20 @@ class Process:
             time.sleep(0)
 
     def round_seconds(self, since: Counted) -> list[float]:
-        """Return the times of the rounds at a full batch after *since*, at most the latest RING of them."""
+        """Return the times of the full-batch rounds after *since*, at most the latest RING of them."""
         end = int(self.read().full_rounds)
         return [float(self._cell["ring"][at % RING]) for at in range(max(int(since.full_rounds), end - RING), end)]
 
     def of_rank(self, rank: int) -> Path:
-        """Return the file that attention-DP rank *rank* counts into; rank 0, or the only one, has this one."""
+        """Return the file of attention-DP rank *rank*; rank 0, or the only one, has this file."""
         return self.path if rank == 0 else self.path.with_name(f"{self.path.name}.{rank}")
 
     def count(
         self, steps: int, requests: int, tokens: int, expected: float, switched: bool, full: float | None
     ) -> None:
-        """In the scheduler: add a round. *full* is the seconds since the one before, where both had a full batch."""
+        """In the scheduler: add a round. *full* is the seconds since the previous one if both had a full batch."""
         cell = self._cell
-        cell["sequence"] += 1  # until the next change of it a reader waits
+        cell["sequence"] += 1  # readers wait until it changes again
         cell["rounds"] += 1
         cell["requests"] += requests
         cell["tokens"] += tokens
@@ -237,13 +237,13 @@ class Process:
 
 
 def own(request: Any) -> Declared | None:
-    """Return the process that a request declares by itself."""
+    """Return the process that a request declares for itself."""
     declared = (request.sampling_params.custom_params or {}).get(CUSTOM)
     return Declared(*map(float, declared)) if isinstance(declared, Sequence) else None
 
 
 def question(request: Any) -> int | None:
-    """Return the question of the trace that a request names; None for none."""
+    """Return the question of the trace that a request names; None without one."""
     named = (request.sampling_params.custom_params or {}).get(QUESTION)
     return named if isinstance(named, int) else None
 
@@ -259,9 +259,9 @@ def _peers() -> Any:
 
 
 def _counted_into(process: Process) -> Process | None:
-    """Return the mapped file for this rank's counts; None where another rank counts the same rounds.
+    """Return the mapped file for this rank's counts; None if another rank counts the same rounds.
 
-    A rank of attention DP for which the benchmark made no file is not counted.
+    A rank of attention DP without a file from the benchmark is not counted.
     """
     from sglang.srt.runtime_context import get_parallel
 
@@ -274,7 +274,7 @@ def _counted_into(process: Process) -> Process | None:
 
 
 def _same_on_all_ranks(num_correct_drafts: Any) -> None:
-    """Ranks that run one batch have to accept the same drafts; a change of p reaches them rounds apart."""
+    """Ranks that run one batch must accept the same drafts; a change of p reaches them rounds apart."""
     group = _peers()
     if group.world_size > 1:
         group.broadcast(num_correct_drafts, src=0)
@@ -284,25 +284,25 @@ def _same_on_all_ranks(num_correct_drafts: Any) -> None:
 
 
 class Meter:
-    """Counts decode rounds as their results are processed; on the first of the ranks that run the same batch alone."""
+    """Counts decode rounds as their results are processed, only on the first of the ranks that run the same batch."""
 
     def __init__(
         self, process: Process, clock: Callable[[], float] = time.perf_counter, observed: bool = False
     ) -> None:
-        """*observed* counts the tokens that came as those that were expected: acceptance is the models' own."""
+        """*observed* counts actual tokens as expected ones, because the models themselves decide acceptance."""
         self._process, self._clock, self._observed = process, clock, observed
         self._counted: Process | None = process
         self._first_round = True
         self._last_steps: int | None = None
-        self._last: tuple[float, int] | None = None  # time and batch size of the decode round just before
+        self._last: tuple[float, int] | None = None  # time and batch size of the preceding decode round
 
     def prefill(self, *_: Any, **__: Any) -> None:
-        """Before a result of a prefill, this rank's or with attention DP another's: the next round's time has it."""
+        """Before a prefill result, this rank's or, with attention DP, another's: the next round's time includes it."""
         self._last = None
 
     def decode(self, original: Callable[..., None], processor: Any, batch: Any, result: Any) -> None:
         """Around a decode result: count what it added to the requests that still run."""
-        if self._first_round:  # the ranks were not known before
+        if self._first_round:  # the ranks were unknown before
             self._first_round, self._counted = False, _counted_into(self._process)
         running = [req for req in batch.reqs if not req.finished()]
         before = sum(len(req.output_ids) for req in running)
@@ -311,7 +311,7 @@ class Meter:
             self.count(running, sum(len(req.output_ids) for req in running) - before, result)
 
     def count(self, running: Sequence[Any], tokens: int, result: Any) -> None:
-        """Add the round of *running* requests, which got *tokens* tokens together."""
+        """Add the round of *running* requests, which got *tokens* tokens in total."""
         width = result.speculative_num_draft_tokens
         steps = 0 if width is None else width - 1
         if self._observed or question(running[0]) is not None:
@@ -330,7 +330,7 @@ class Meter:
 
 
 class Draw:
-    """In the place of SGLang's function: one accept length a request, drawn on the device or taken from a trace."""
+    """Replaces SGLang's function: one accept length per request, drawn on the device or taken from a trace."""
 
     __name__ = "draw"
 
@@ -342,20 +342,20 @@ class Draw:
         self._drawn: Any = None
         self._row = 0
         self._resolved: Sequence[Any] = ()
-        self._chance = random.Random(0)  # every rank draws the same
+        self._chance = random.Random(0)  # all ranks draw the same
         self._replay = Replay.of_file(os.environ.get(TRACE_FILE))
         budgets = self._replay is not None and VERIFY_BUDGET in os.environ
         self.budget = BudgetReplay(self._replay) if budgets else None
 
     def begin(self, worker: Any, batch: Any, *_: Any, **__: Any) -> None:
-        """Before a batch is verified: note each request's process, its own or the common one."""
+        """Before a batch is verified: record each request's process, its own or the common one."""
         common = self._process.declared
         self._declared = tuple(own(req) or common for req in batch.reqs)
         if self._replay is not None:
             self._replay.begin(batch.reqs)
 
     def begin_block(self, worker: Any, batch: Any, *_: Any, **__: Any) -> None:
-        """As `begin`, before a batch of a worker whose one method runs prefills too."""
+        """Like `begin`, before a batch of a worker whose single method also runs prefills."""
         if not (batch.forward_mode.is_extend() or batch.is_extend_in_batch or batch.forward_mode.is_idle()):
             self.begin(worker, batch)
 
@@ -371,9 +371,9 @@ class Draw:
         next_token_logits: Any = None,
         **_: Any,
     ) -> None:
-        """Fill what a round of blocks comes to, all by request: (bs,), and *out_tokens* (bs, width).
+        """Write the results of a round of blocks, by request: (bs,), and *out_tokens* (bs, width).
 
-        *candidates* (bs, width) holds the last accepted token and the drafts, *target_predict* what follows each; a
+        *candidates* (bs, width) holds the last accepted token and the drafts, *target_predict* the token after each; a
         round with sampled requests has *next_token_logits* (bs * width, vocabulary) instead.
         """
         bs, width = candidates.shape
@@ -415,8 +415,8 @@ class Draw:
     ) -> Any:
         """Fill *predict* (bs * (spec_steps + 1)) and *num_correct_drafts* (bs) in place; return the accept index.
 
-        A chain's node i of request r stands at r * (spec_steps + 1) + i. A round without drafts is left as it is: its
-        one node was accepted already.
+        Node i of request r's chain is at r * (spec_steps + 1) + i. A round without drafts is unchanged: its one node
+        was already accepted.
         """
         if spec_steps == 0:
             return accept_index
@@ -432,13 +432,13 @@ class Draw:
         return nodes.masked_fill_(column > correct, -1)
 
     def resolving(self, now: Any, result: Any, batch: Any) -> None:
-        """Before a result is resolved: note its requests."""
+        """Before a result is resolved: record its requests."""
         self._resolved = batch.reqs
 
     def shadow_accepts(
         self, original: Callable[..., list[int]], drafts: Any, pairs: Sequence[tuple[int, int]], result: Any
     ) -> list[int]:
-        """Around the check of shadow drafts at zero steps: as many answers, drawn like the rest."""
+        """Around the check of shadow drafts at zero steps: the same number of answers, drawn like the rest."""
         common, accepted = self._process.declared, []
         for req in (self._resolved[row] for row, _ in pairs):
             if self._replay is not None and question(req) is not None:
@@ -448,7 +448,7 @@ class Draw:
         return accepted
 
     def _next(self, bs: int, device: Any) -> Any:
-        """Return how many drafts of each request would be accepted at unlimited depth: (bs,), integers."""
+        """Return each request's accepted drafts at unlimited depth: (bs,), integers."""
         declared = self._declared
         if len(declared) != bs:
             raise RuntimeError(f"{bs} requests are verified, {len(declared)} were announced")
@@ -476,7 +476,7 @@ def drawn_ahead(chances: Any, rounds: int) -> Any:
 
 
 def _on_device(table: Any, device: Any) -> Any:
-    """Return *table* on *device*: from pinned memory, or the scheduler would wait for the device."""
+    """Return *table* on *device*: from pinned memory, because otherwise the scheduler would wait for the device."""
     import torch
 
     return table.pin_memory().to(device, non_blocking=True) if torch.device(device).type == "cuda" else table
@@ -488,14 +488,14 @@ def _on_device(table: Any, device: Any) -> Any:
 class Replay:
     """The recorded counts, and the position of every request.
 
-    With overlap scheduling a request's tokens arrive on the host after its next round has begun. What a round accepts
-    is known beforehand, though, so the position is counted here, on the request itself.
+    With overlap scheduling a request's tokens reach the host after its next round has started. But what a round accepts
+    is known in advance, so the position is counted here, on the request itself.
     """
 
     def __init__(self, questions: Sequence[bytes], confidences: Sequence[Any] = ()) -> None:
         """*questions* holds L, 0 to C, at every position of every question (``benchmarks/traces``).
 
-        *confidences* holds what the draft gave its tokens there: uint8 [positions, C], by question.
+        *confidences* holds the draft's probabilities of its tokens there: uint8 [positions, C], by question.
         """
         self._questions, self._confidences = questions, confidences
         self._requests: Sequence[Any] = ()
@@ -510,20 +510,20 @@ class Replay:
         return cls([accepted.tobytes() for _, accepted, _ in recorded], [sure for *_, sure in recorded])
 
     def begin(self, requests: Sequence[Any]) -> None:
-        """Before a round of *requests*: note where each begins, and add the token that every round yields."""
+        """Before a round of *requests*: record where each starts, and add the token that every round yields."""
         self._requests = [req for req in requests if question(req) is not None]
         self._starts = [getattr(req, _POSITION, 0) for req in self._requests]
         for req, start in zip(self._requests, self._starts, strict=True):
             setattr(req, _POSITION, start + 1)
 
     def concerns(self, requests: int) -> bool:
-        """Return whether the round of *requests* requests is replayed. Raises RuntimeError where only some are."""
+        """Return whether the round of *requests* requests is replayed. Raises RuntimeError if only some are."""
         if self._requests and len(self._requests) != requests:
             raise RuntimeError(f"{len(self._requests)} of {requests} requests name a question of the trace")
         return bool(self._requests)
 
     def sure(self, steps: int) -> list[list[float]]:
-        """Return what the draft gave each of *steps* drafts, by request of the round; 0 behind the recorded text."""
+        """Return the draft's probability of each of *steps* drafts, by request of the round; 0 past recorded text."""
         return [self._sure_at(req, start, steps) for req, start in zip(self._requests, self._starts, strict=True)]
 
     def _sure_at(self, request: Any, position: int, steps: int) -> list[float]:
@@ -533,10 +533,10 @@ class Replay:
         return [(int(level) + 0.5) / LEVELS for level in levels[position][:steps]]
 
     def accept(self, steps: int, kept: Sequence[int] | None = None) -> list[int]:
-        """Return what each request of the round accepts of *steps* drafts, and move on by as much.
+        """Return how many of *steps* drafts each request of the round accepts, and advance by that many.
 
-        Only the first *kept* of each are verified; None is all. A round of zero steps does not ask: its requests move
-        by one token.
+        Only the first *kept* of each are verified; None is all. Zero-step rounds do not call this: their requests
+        advance by one token.
         """
         most = [steps] * len(self._requests) if kept is None else kept
         each = zip(self._requests, self._starts, most, strict=True)
@@ -546,7 +546,7 @@ class Replay:
         return counts
 
     def shadow(self, request: Any) -> int:
-        """Return 1 where the first draft is right after the tokens that *request* has on the host, else 0."""
+        """Return 1 if the first draft after *request*'s tokens on the host is right, else 0."""
         return int(self._at(request, len(request.output_ids) - 1) > 0)
 
     def _at(self, request: Any, position: int) -> int:
@@ -555,22 +555,22 @@ class Replay:
 
 
 class BudgetReplay:
-    """A verify budget on replayed acceptance: the trace's confidence ranks, and only drafts that are kept are accepted.
+    """A verify budget on replayed acceptance: ranks by the trace's confidence; only kept drafts can be accepted.
 
-    With dummy weights the draft's own chances say nothing. The host knows each request's position in the trace, so it
-    gives the device what the draft gave its tokens there, and the rank of each among the batch: the host has to know
-    what is kept, and two devices may round products differently. The device packs, spreads and counts as it does for
-    real chances.
+    With dummy weights the draft's own chances mean nothing. The host knows each request's position in the trace, so it
+    gives the device the draft's recorded probabilities there and their ranks in the batch: the host must know what is
+    kept, and two devices may round products differently. The device packs, spreads and counts as it does for real
+    chances.
     """
 
     def __init__(self, replay: Replay) -> None:
         self._replay = replay
         self._sure: Any = None
-        """Of a replayed round, what the draft gave its tokens, float32 [requests, steps], on the host."""
+        """The draft's probabilities in a replayed round, float32 [requests, steps], on the host."""
         self._kept: list[int] | None = None
 
     def register(self) -> None:
-        """Hook the packed rounds of this process, and allow them: what is accepted is cut to what is kept."""
+        """Hook this process's packed rounds and allow them: accepted drafts are cut to the kept ones."""
         from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
         def around(method: Callable[..., Any]) -> Callable[..., Any]:
@@ -581,12 +581,12 @@ class BudgetReplay:
         HookRegistry.register(internals.ACCEPTS_UNSEEN, lambda: False, HookType.REPLACE)
 
     def take(self) -> list[int] | None:
-        """Return the drafts that the round keeps of each request, once; None where it verifies all."""
+        """Return, once, how many drafts the round keeps of each request; None if it verifies all."""
         kept, self._kept = self._kept, None
         return kept
 
     def packing(self, original: Callable[..., Any], rounds: Any, verify_input: Any) -> Any:
-        """Around PackedRounds.packing: take the trace's chances for the draft's."""
+        """Around PackedRounds.packing: replace the draft's chances with the trace's."""
         import torch
 
         self._sure = self._kept = None

@@ -1,8 +1,8 @@
 """Host time of this package's own functions in a scheduler, by hook: calls and seconds in a small mapped file.
 
-Time is a function's own: what it calls back of SGLang, and hooks inside that, do not count towards it. Calls of a hook
-around a function of SGLang that leave that function out are also summed apart: they do its work in its place. A clock
-adds some 0.5 us a call, which is in the figures.
+Time is a function's own: SGLang functions that it calls, and hooks inside them, do not count. Calls of a hook around an
+SGLang function that skip that function are also summed separately: they do its work in its place. The figures include
+the clock's overhead of about 0.5 us per call.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from typing import Any, NamedTuple
 import numpy as np
 
 FILE = "BENCHMARK_HOOK_TIMES"
-"""Environment variable: where a scheduler keeps its times; the names go to the same path with ``.json``."""
+"""Environment variable: path of a scheduler's times; the names are at the same path plus ``.json``."""
 
 MOST = 256
 
 
 class Spent(NamedTuple):
-    """What a function has taken so far."""
+    """What a function has used so far."""
 
     calls: float
     seconds: float
     instead: float
-    """Part of the seconds that calls took which left SGLang's function out; 0 for hooks that are not around one."""
+    """Part of the seconds from calls that skipped SGLang's function; 0 for hooks that are not around one."""
 
 
 class HookTimes:
@@ -39,12 +39,12 @@ class HookTimes:
         if create:
             np.zeros((MOST, len(Spent._fields))).tofile(self._path)
         self._cells = np.memmap(self._path, dtype="f8", mode="r+", shape=(MOST, len(Spent._fields)))
-        self._written = memoryview(self._cells.reshape(-1))  # an element of numpy's takes a few times as long
+        self._written = memoryview(self._cells.reshape(-1))  # a numpy element takes a few times as long
         self._names: list[str] = []
         self._inner = [0.0]  # for each running function, from outer to inner: seconds that are not its own
 
     def timed(self, name: str, function: Callable[..., Any], around: bool = False) -> Callable[..., Any]:
-        """Return *function* under a clock; with *around*, its first argument is SGLang's function and not ours."""
+        """Return *function* with a clock; with *around*, its first argument is SGLang's function, not ours."""
         row = len(self._names)
         if row == MOST:
             return function
@@ -78,18 +78,18 @@ class HookTimes:
                 cells[at + 1] += own
                 if not any(called):
                     cells[at + 2] += own
-                inner[-1] += clock() - begin  # this bookkeeping is not the caller's
+                inner[-1] += clock() - begin  # exclude this bookkeeping from the caller's time
 
         return call
 
     def read(self) -> dict[str, Spent]:
-        """Return what each function has taken so far."""
+        """Return what each function has used so far."""
         names = json.loads(self._path.with_suffix(".json").read_text())
         return {name: Spent(*map(float, self._cells[row])) for row, name in enumerate(names)}
 
 
 def install(path: str) -> None:
-    """In a scheduler, before hooks are added: put a clock around each hook and around the choice of the steps."""
+    """In a scheduler, before hooks are added: put a clock around each hook and around the choice of steps."""
     from sglang_adaptive.policy.throughput import ThroughputPolicy
     from sglang_adaptive.runtime.controller import AdaptiveController
     from sglang_adaptive.runtime.counters import Counters
@@ -108,7 +108,7 @@ def install(path: str) -> None:
     parts: list[tuple[type, str]] = [(AdaptiveController, name) for name in choosing]
     parts += [(Counters, "add_round"), (History, "add"), (RoundClock, "read")]
     parts += [(ThroughputPolicy, "observe"), (ThroughputPolicy, "get_steps_for_batch")]
-    for owner, name in parts:  # what the hooks call, apart; SGLang itself calls activate_step_by_batch
+    for owner, name in parts:  # what the hooks call, separately; SGLang itself calls activate_step_by_batch
         if function := getattr(owner, name, None):  # a detail of ours that another version may lack
             setattr(owner, name, times.timed(f"{owner.__name__}.{name}", function))
 
@@ -117,7 +117,7 @@ SHOWN = 16
 
 
 def by_hook(before: Mapping[str, Spent], after: Mapping[str, Spent], rounds: float) -> dict[str, Any]:
-    """Return microseconds a round: of ours on top of SGLang's functions, of ours in their place, the largest parts."""
+    """Return microseconds per round: ours on top of SGLang's functions, ours in their place, the largest parts."""
     new = {
         name: Spent(*((now - then) / rounds for now, then in zip(spent, before[name], strict=True)))
         for name, spent in after.items()

@@ -22,7 +22,7 @@ from sglang_adaptive.client import Client, RequestError
 
 PROMPT_TOKENS = 128
 VOCABULARY = 200
-"""Prompts are drawn from the lowest token ids, which every model has; what they say does not matter here."""
+"""Prompts are drawn from the lowest token ids, which every model has; their content does not matter."""
 
 ABORTED = "aborted"
 Body = dict[str, Any]
@@ -44,9 +44,9 @@ class Answer:
 
     sent: float
     chunks: list[tuple[float, int]] = field(default_factory=list)
-    """When each part came, and the tokens that had come by then."""
+    """When each part arrived, and the tokens received by then."""
     content: Body = field(default_factory=dict)
-    """SGLang's last part; without streaming the whole answer."""
+    """SGLang's last part; without streaming, the whole answer."""
     failed: str | None = None
 
     @property
@@ -90,7 +90,7 @@ def request_body(
 
 
 async def ask(session: aiohttp.ClientSession, url: str, body: Body) -> Answer:
-    """Send one request and return when it was answered; what failed is in the answer, nothing is raised."""
+    """Send one request and wait for its answer; errors are in the answer and not raised."""
     answer = Answer(time.perf_counter())
     try:
         async with session.post(url + "/generate", data=orjson.dumps(body), headers=_JSON) as response:
@@ -123,7 +123,7 @@ def _note(answer: Answer, part: Body) -> None:
 
 
 def _session() -> aiohttp.ClientSession:
-    # The server closes what is idle for five seconds; a request that is sent just then would fail.
+    # The server closes connections idle for five seconds; a request sent at that moment would fail.
     return aiohttp.ClientSession(
         connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=2.0),
         timeout=aiohttp.ClientTimeout(total=None, sock_read=300),
@@ -131,7 +131,7 @@ def _session() -> aiohttp.ClientSession:
 
 
 async def _abort(session: aiohttp.ClientSession, url: str, rid: str = "") -> None:
-    """Abort a request, every one without *rid*."""
+    """Abort one request, or all without *rid*."""
     async with session.post(url + "/abort_request", json={"rid": rid} if rid else _ALL) as response:
         await response.read()
 
@@ -140,7 +140,7 @@ _ALL = {"rid": "", "abort_all": True}
 
 
 class Batch:
-    """*requests* prompts sent as one call, in the background, so that they begin together; aborted on the way out."""
+    """*requests* prompts sent as one call, in the background, so that they start together; aborted on exit."""
 
     def __init__(self, client: Client, requests: int, tokens: int, declare: Declare | None = None) -> None:
         self._client = client
@@ -170,7 +170,7 @@ class Batch:
     def _send(self) -> None:
         try:
             self._client.post("/generate", self._body)
-        except Exception as error:  # told to whoever waits for the batch
+        except Exception as error:  # raised for the caller that waits for the batch
             if not self._aborting:
                 self.error = error
 
@@ -255,11 +255,11 @@ class ClosedLoop:
 
 @dataclass
 class Done:
-    """What a list of requests came to."""
+    """The results of a list of requests."""
 
     seconds: float = 0.0
     answers: dict[int, Body] = field(default_factory=dict)
-    """By number, SGLang's answer; of the requests that were cut, what they had."""
+    """SGLang's answer by number; for requests that were cut, their partial answer."""
     failed: list[str] = field(default_factory=list)
 
     @property
@@ -268,9 +268,9 @@ class Done:
 
 
 def in_blocks(total: int, requests_of: Callable[[int], int], body: Make) -> Blocks:
-    """Return blocks of ``requests_of(batch size)`` requests over *total* items, which go round and round.
+    """Return blocks of ``requests_of(batch size)`` requests over *total* items, repeated as needed.
 
-    *body* makes a request of an item's number and a place in the batch.
+    *body* makes a request from an item's number and a place in the batch.
     """
 
     def make_of(number: int, size: int) -> Make:
@@ -281,7 +281,7 @@ def in_blocks(total: int, requests_of: Callable[[int], int], body: Make) -> Bloc
 
 
 def group_of(concurrency: int) -> int:
-    """Return how many places have to be free before they are filled again: an eighth of the batch, at least one.
+    """Return how many places must be free before they are filled again: an eighth of the batch, at least one.
 
     Requests that join one by one would interrupt every decode round of a large batch with a prefill.
     """
@@ -291,10 +291,10 @@ def group_of(concurrency: int) -> int:
 def run_list(
     url: str, requests: int, concurrency: int, make: Make, *, cut: bool = True, patience: float = 90.0
 ) -> Done:
-    """Keep *concurrency* requests in flight until *requests* were sent, then abort what still runs.
+    """Keep *concurrency* requests in flight until *requests* were sent, then abort those still running.
 
-    All contenders so decode the same requests in the same order, at a full batch. Without *cut* every request ends.
-    Raises TimeoutError after *patience* seconds, and RuntimeError where no request succeeded.
+    So all contenders decode the same requests in the same order, at a full batch. Without *cut* every request ends.
+    Raises TimeoutError after *patience* seconds, and RuntimeError if no request succeeded.
     """
     done = asyncio.run(asyncio.wait_for(_list(url, requests, concurrency, make, cut), patience))
     if not done.answers:
@@ -329,14 +329,14 @@ async def _list(url: str, requests: int, concurrency: int, make: Make, cut: bool
                 ended, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
                 free += sorted(tasks.pop(task) for task in ended)
         finally:
-            if tasks:  # out of patience: leave a server without requests to whoever is next
+            if tasks:  # out of patience: leave the server without requests
                 await _abort(session, url)
         done.seconds = time.perf_counter() - begin
     return done
 
 
 def arrival_times(rate: float, seconds: float, seed: int, least: int = 0) -> list[float]:
-    """Return when requests arrive: exponential gaps, *rate* a second, for *seconds*; at least *least* of them."""
+    """Return arrival times: exponential gaps, *rate* per second, for *seconds*; at least *least* of them."""
     draw = random.Random(seed)
     times, at = [], draw.expovariate(rate)
     while at < seconds or len(times) < least:
@@ -346,7 +346,7 @@ def arrival_times(rate: float, seconds: float, seed: int, least: int = 0) -> lis
 
 
 def at_times(client: Client, times: Sequence[float], bodies: Sequence[Body]) -> list[Answer]:
-    """Send each body at its time, in seconds from now; return all when all ended. Raises RuntimeError if one failed."""
+    """Send each body at its time, in seconds from now; return when all ended. Raises RuntimeError if one failed."""
 
     async def everyone() -> list[Answer]:
         async with _session() as session:
@@ -366,17 +366,16 @@ def at_times(client: Client, times: Sequence[float], bodies: Sequence[Body]) -> 
 
 
 NOISE = {"long": (1400, 4), "short": (20, 12), "aborted": (20, 400)}
-"""Kinds of requests that disturb: tokens of prompt and of answer."""
+"""Kinds of disturbing requests: tokens of prompt and of answer."""
 
 NOISE_AT_ONCE, NOISE_PATIENCE = 6, 60.0
-"""Requests at a time, and seconds to wait for an answer: of ranks that hang nobody gets one."""
+"""Requests at a time, and seconds to wait for an answer: ranks that hang never answer."""
 
 
 class Noise:
-    """Requests that disturb a server: long prompts in chunks, bursts of short ones, and requests that are aborted.
+    """Requests that disturb a server: long prompts in chunks, bursts of short ones, and aborted requests.
 
-    They go to *rank* of attention DP, or anywhere, from the first to the last line of a ``with`` block, which waits for
-    their end.
+    They are sent to *rank* of attention DP, or to any, during a ``with`` block, which waits for their end.
     """
 
     def __init__(self, client: Client, rank: int | None, vocabulary: int, seed: int = 0) -> None:

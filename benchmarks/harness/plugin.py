@@ -1,4 +1,4 @@
-"""A module of the benchmarks as a plugin of SGLang: found on PYTHONPATH, as an installed distribution would be."""
+"""A module of the benchmarks as an SGLang plugin: found on PYTHONPATH, like an installed distribution."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 PLUGINS = "SGLANG_PLUGINS"
-"""SGLang's variable: the plugins that a server loads, and no others."""
+"""SGLang's variable: the only plugins that a server loads."""
 
 
 def environment(folder: Path, name: str, module: str) -> dict[str, str]:
-    """Write the metadata of plugin *name*, which is ``register`` of *module*; return the variables that load it."""
+    """Write the metadata of plugin *name*, ``register`` of *module*; return the variables that load it."""
     info = folder / f"{name}-0.dist-info"
     info.mkdir(parents=True, exist_ok=True)
     (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 0\n")
@@ -25,14 +25,14 @@ def environment(folder: Path, name: str, module: str) -> dict[str, str]:
 
 
 def in_scheduler() -> bool:
-    """Return whether this is a scheduler's process: only there is its entry function loaded this early."""
+    """Return whether this is a scheduler process: only there is its entry function loaded this early."""
     return multiprocessing.parent_process() is not None and "sglang.srt.managers.scheduler" in sys.modules
 
 
 def merged_environment(*parts: Mapping[str, str]) -> dict[str, str]:
-    """Return this process's environment under *parts*, later ones first.
+    """Return this process's environment updated with *parts*; later ones take precedence.
 
-    Every PYTHONPATH is kept, and every plugin of *parts*; without any no plugin is loaded.
+    Every PYTHONPATH and every plugin of *parts* is kept; without plugins none is loaded.
     """
     paths = [path for part in (*parts, os.environ) for path in part.get("PYTHONPATH", "").split(os.pathsep) if path]
     plugins = ",".join(part[PLUGINS] for part in parts if PLUGINS in part) or "none"

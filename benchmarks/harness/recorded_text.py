@@ -1,10 +1,10 @@
-"""SGLang plugin of the benchmarks: the target says what was recorded, and so do the drafts as far as they were right.
+"""SGLang plugin of the benchmarks: the target repeats a recording, and drafts are right as far as recorded.
 
-A request names a text of the file (``sampling_params.custom_params``). At each place the logit of the recorded token is
-raised above all others, so a server with any weights writes the text, whoever drafts; drafts that the server itself
-looks up in the request are right or wrong as they would be there. Where drafts are replayed, the first ones of a chain
-are those of the text, as many as were recorded at that place, and the others are wrong. Draft, verify, draft extend,
-scheduling and HTTP stay the real path.
+A request names a text of the file (``sampling_params.custom_params``). At each position the logit of the recorded token
+is raised above all others, so a server with any weights generates the text with any draft; drafts that the server looks
+up in the request are right or wrong as they would be there. With replayed drafts, the first ones of a chain are those
+of the text, as many as were recorded at that position, and the others are wrong. Draft, verify, draft extend,
+scheduling and HTTP are the real path.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ TEXT = "text"
 """Key in a request's ``custom_params``: the number of its text."""
 RAISED = 1e4
 SLACK = 64
-"""Places behind a text, for rounds that run over its end."""
+"""Positions past a text, for rounds that run over its end."""
 
 
 def environment(path: Path, folder: Path, own_drafts: bool) -> dict[str, str]:
@@ -37,7 +37,7 @@ def environment(path: Path, folder: Path, own_drafts: bool) -> dict[str, str]:
 
 
 def register() -> None:
-    """Entry point: act in a scheduler process that is told where the file is."""
+    """Entry point: act in a scheduler process that has the file's variable."""
     if FILE not in os.environ or not plugin.in_scheduler():
         return
     from sglang.srt.plugins.hook_registry import HookRegistry, HookType
@@ -65,13 +65,13 @@ class Recorded:
     def before_sample(
         self, rounds: Any, accept: Any, verify_input: Any, batch: Any, logits_output: Any, *_: Any, **__: Any
     ) -> None:
-        """The same of a verify pass that SGLang has prepared."""
+        """The same for a verify pass that SGLang has prepared."""
         self._raise(batch, logits_output.next_token_logits)
 
     def draft(
         self, draft: Callable[..., Any], rounds: Any, original: Any, drafter: Any, batch: Any, **more: Any
     ) -> Any:
-        """Draft, and put in what was recorded; drafts that were looked up stay."""
+        """Draft, then insert the recorded drafts; looked-up drafts stay."""
         made = draft(rounds, original, drafter, batch, **more)
         steps, table = drafter.speculative_num_steps, self._of(batch)
         if table is None or (rounds.lookups is not None and rounds.lookups.live):
@@ -95,7 +95,7 @@ class Recorded:
         logits.scatter_(1, said.view(-1, 1), RAISED)
 
     def _of(self, batch: Any) -> tuple[torch.Tensor, torch.Tensor] | None:
-        """Return the texts of the requests and what was accepted along them, [b, places]; None of other requests."""
+        """Return the requests' texts and the accepted drafts along them, [b, places]; None for other requests."""
         rids = [req.rid for req in batch.reqs]
         if rids != self._rids:
             self._rids, named = rids, [(req.sampling_params.custom_params or {}).get(TEXT) for req in batch.reqs]

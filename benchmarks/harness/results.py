@@ -1,4 +1,4 @@
-"""The JSON of a run: what was measured, and where it comes from. Written after every step, whole or not at all."""
+"""The JSON of a run: results and their provenance, written atomically after every step."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ WIDTH = 240
 
 
 class BadResult(ValueError):
-    """A file is no result of this harness; the message is one line."""
+    """A file is not a result of this harness; the message is one line."""
 
 
 class Report:
-    """One file of a run; a run that is cut off leaves what it measured."""
+    """One file of a run; an interrupted run leaves what it has measured."""
 
     def __init__(self, path: Path, module: str, argv: Sequence[str], **content: Any) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -39,17 +39,17 @@ class Report:
         self.write()
 
     def note(self, line: str) -> None:
-        """Keep and print what did not go as planned."""
+        """Record and print a line about something that did not go as planned."""
         self.content["notes"].append(line[:400])
         self.say(f"note: {line}")
 
     def say(self, line: str) -> None:
-        """Print *line* with the seconds since the begin."""
+        """Print *line* with the seconds since the start."""
         print(f"{time.monotonic() - self._begin:6.1f} s  {line}", flush=True)
 
     @contextmanager
     def noting(self, what: str) -> Iterator[None]:
-        """Note an error of the block, *what* went wrong, and go on; the file is written in any case."""
+        """Record an error of the block, *what* went wrong, and continue; the file is written in any case."""
         try:
             yield
         except Exception as problem:
@@ -63,21 +63,21 @@ class Report:
 
 
 def write(path: Path, content: Any) -> None:
-    """Write *content* as JSON, whole or not at all; floats at five digits, and what is short on one line."""
+    """Write *content* as JSON atomically, with floats at five digits and short values on one line."""
     partial = path.with_suffix(".part")
     partial.write_text(_lines(_rounded(content), 0) + "\n", encoding="utf-8")
     partial.replace(path)
 
 
 def command_parser(module: str, about: str | None) -> argparse.ArgumentParser:
-    """Return the parser of ``python -m benchmarks.MODULE``, whose docstring is *about*, still without options."""
+    """Return the parser of ``python -m benchmarks.MODULE``, with docstring *about* and no options yet."""
     return argparse.ArgumentParser(
         prog=f"python -m benchmarks.{module}", description=about, formatter_class=argparse.RawDescriptionHelpFormatter
     )
 
 
 def origin(module: str, argv: Sequence[str]) -> dict[str, Any]:
-    """Return versions, commit, hardware, day and command line; no folder of the machine."""
+    """Return versions, commit, hardware, day and command line, without local folders."""
     names = ("sglang", "torch", "triton", "sglang-kernel", "flashinfer-python", "transformers", "aiohttp", "numpy")
     return {
         "command": provenance.pasteable(["python", "-m", f"benchmarks.{module}", *argv]),
@@ -91,10 +91,10 @@ def origin(module: str, argv: Sequence[str]) -> dict[str, Any]:
 
 
 def gpu() -> str | None:
-    """Return name and driver of the GPUs that this process may use, None without any."""
+    """Return name and driver of the GPUs that this process may use, None if there are none."""
     query = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]
     if visible := os.environ.get("CUDA_VISIBLE_DEVICES"):
-        query += ["--id", visible]  # a host's other GPUs have no part in the run
+        query += ["--id", visible]  # the host's other GPUs are not part of the run
     try:
         return subprocess.run(query, capture_output=True, text=True, check=True, timeout=20).stdout.strip()
     except (OSError, subprocess.SubprocessError):
@@ -115,7 +115,7 @@ def read(path: Path) -> dict[str, Any]:
 
 
 def _rounded(value: Any) -> Any:
-    """Return *value* with every float at five digits: no clock here is better than that."""
+    """Return *value* with every float at five digits: no clock here is more accurate."""
     if isinstance(value, dict):
         return {str(key): _rounded(one) for key, one in value.items()}
     if isinstance(value, list | tuple):

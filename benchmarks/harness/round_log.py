@@ -1,6 +1,6 @@
 """SGLang plugin: each rank logs the steps of its rounds; a rank's clock may lie; stacks on a signal.
 
-A line is "requests steps", one a round, also for a round in which the rank has no request.
+A line is "requests steps", one per round, also for a round in which the rank has no request.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from benchmarks.harness import plugin
 
 ENTRY_POINT = "benchmark_round_log"
 LOG = "BENCHMARK_ROUND_LOG"
-"""Environment variable: the path of the logs; the rank's number is appended."""
+"""Environment variable: path of the logs; the rank's number is appended."""
 LIE = "BENCHMARK_CLOCK_LIE"
 """Environment variable: every rank but the first reads a round of n steps as 1 + LIE * n times as fast as it was."""
 STACKS = signal.SIGUSR2
-"""A process that gets this signal writes the stacks of its threads to its log."""
+"""On this signal a process writes its threads' stacks to its log."""
 
 
 def environment(plugin_folder: Path, log: Path, lie: float = 0.0) -> dict[str, str]:
@@ -30,7 +30,7 @@ def environment(plugin_folder: Path, log: Path, lie: float = 0.0) -> dict[str, s
 
 
 def register() -> None:
-    """Entry point: log, and let clocks lie, in a server that is told to."""
+    """Entry point: log, and let clocks lie, in a server configured for it."""
     if LOG not in os.environ:
         return
     from sglang_adaptive.runtime.controller import AdaptiveController
@@ -81,7 +81,7 @@ def logs(log: Path) -> list[list[tuple[int, int]]]:
 
 
 def compare(rounds: Sequence[Sequence[tuple[int, int]]]) -> dict[str, Any]:
-    """Return whether all ranks ran the same steps in every round, and what rounds there were.
+    """Return whether all ranks ran the same steps in every round, and which rounds there were.
 
     A rank may be two rounds ahead of another when the logs are read.
     """

@@ -1,10 +1,10 @@
-"""Shapes of published models as config files alone, for ``--load-format dummy``.
+"""Shapes of published models as config files without weights, for ``--load-format dummy``.
 
 *Whole* ones (``TARGETS``) are for times: a round of a dense model takes as long with dummy weights as with real ones;
-dummy weights send the tokens of a mixture of experts to experts of their own choice, so its times are those of that
-routing. *Small* ones are for texts: head sizes, ranks, states and expert widths are those of the published models, so
-that a family's own kernels run; layers, experts, hidden sizes and vocabularies are smaller, and each pair takes less
-than 4 GB in bfloat16. *Tiny* ones are for the CPU engine.
+dummy weights send the tokens of a mixture of experts to arbitrary experts, so its times are those of that routing.
+*Small* ones are for texts: head sizes, ranks, states and expert widths are those of the published models, so that a
+family's own kernels run; layers, experts, hidden sizes and vocabularies are smaller, and each pair takes less than 4 GB
+in bfloat16. *Tiny* ones are for the CPU engine.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ TARGETS: dict[str, Shape] = {
         norm_topk_prob=True, router_aux_loss_coef=0.001, output_router_logits=False,
     ),
 }  # fmt: skip
-"""By name, what the publishers' config files say of the shape."""
+"""The shape's values in the publishers' config files, by name."""
 
 DRAFT_VOCABULARY = 32000
 _OF_TARGET = (
@@ -92,13 +92,13 @@ def draft_of(target: Shape) -> Shape:
 
 
 BLOCK = 16
-"""Tokens of a block of the published DFLASH drafts."""
+"""Tokens per block of the published DFLASH drafts."""
 
 
 def block_draft_of(target: Shape, drafts: int = 5) -> Shape:
     """Return the DFLASH draft of *target*: *drafts* of its layers over as many of its hidden states, blocks of 16.
 
-    So are the published ones of dense Qwen3 targets, with five.
+    The published ones of dense Qwen3 targets have this form, with five layers.
     """
     layers = target["num_hidden_layers"]
     read = [1 + round(number * (layers - 4) / (drafts - 1)) for number in range(drafts)]
@@ -110,18 +110,18 @@ def block_draft_of(target: Shape, drafts: int = 5) -> Shape:
 
 
 def choosing_draft_of(target: Shape, drafts: int = 5) -> Shape:
-    """Return the DFlash2 draft of *target*: the DFLASH one, and what chooses among four candidates."""
+    """Return the DFlash2 draft of *target*: the DFLASH one with a selector among four candidates."""
     plain = block_draft_of(target, drafts)
     selector = dict(selector_rank=64, selector_top_k=4)
     return dict(plain, architectures=["DFlash2DraftModel"], dflash_config={**plain["dflash_config"], **selector})
 
 
 PLANNED = 7
-"""Drafts of a block of the published DSPARK drafts of Qwen3 targets."""
+"""Drafts per block of the published DSPARK drafts of Qwen3 targets."""
 
 
 def planned_draft_of(target: Shape) -> Shape:
-    """Return a DSPARK draft of a whole shape: as the DFLASH one, with a Markov head and a confidence for each draft."""
+    """Return a DSPARK draft of a whole shape: the DFLASH one with a Markov head and a confidence for each draft."""
     return dict(
         block_draft_of(target), architectures=["Qwen3DSparkModel"], block_size=PLANNED, markov_rank=256,
         markov_head_type="vanilla", enable_confidence_head=True, confidence_head_with_markov=True,
@@ -132,7 +132,7 @@ def planned_draft_of(target: Shape) -> Shape:
 
 VOCABULARY = 4096
 EAGLE3_LAYERS: Shape = dict(use_aux_hidden_state=True, eagle_aux_hidden_state_layer_ids=[1, 2, 3])
-"""Layers whose output an EAGLE-3 draft reads, as published drafts have it; the target needs five layers."""
+"""Layers whose output an EAGLE-3 draft reads, as in published drafts; the target needs five layers."""
 
 _COMMON: Shape = dict(
     vocab_size=VOCABULARY, max_position_embeddings=8192, torch_dtype="bfloat16", hidden_act="silu",
@@ -148,17 +148,17 @@ _ROUTED = dict(n_routed_experts=16, num_experts_per_tok=4, norm_topk_prob=True)
 
 LLAMA: Shape = dict(_LLAMA, architectures=["LlamaForCausalLM"], model_type="llama")
 LLAMA_CUT: Shape = dict(LLAMA, num_hidden_layers=3)
-"""The first layers of ``LLAMA``, for weights depend on names: a model that drafts for it, and is right at times."""
+"""``LLAMA``'s first layers, because weights depend on names: a draft model for it that is sometimes right."""
 QWEN3: Shape = dict(_LLAMA, architectures=["Qwen3ForCausalLM"], model_type="qwen3", rms_norm_eps=1e-6)
 QWEN3_MOE: Shape = dict(
     _LLAMA, **_SMALL_EXPERTS, architectures=["Qwen3MoeForCausalLM"], model_type="qwen3_moe", num_attention_heads=32,
     moe_intermediate_size=768, norm_topk_prob=True,
 )  # fmt: skip
-MIMO: Shape = dict(  # its own configuration class is a Qwen2 one with the number of its draft layers
+MIMO: Shape = dict(  # its configuration class is Qwen2's plus the number of draft layers
     _LLAMA, architectures=["MiMoForCausalLM"], model_type="qwen2", attention_bias=True, num_nextn_predict_layers=1,
     use_sliding_window=False,
 )  # fmt: skip
-MIMO_V2: Shape = dict(  # its own class comes with the checkpoint; a Llama one keeps fields that it does not know
+MIMO_V2: Shape = dict(  # its own class comes with the checkpoint; Llama's keeps unknown fields
     _COMMON, **_ROUTED, architectures=["MiMoV2FlashForCausalLM"], model_type="llama", hidden_size=2048,
     intermediate_size=4096, num_hidden_layers=5, hybrid_layer_pattern=[0, 1, 1, 1, 0], num_attention_heads=16,
     num_key_value_heads=4, head_dim=192, v_head_dim=128, swa_num_attention_heads=16, swa_num_key_value_heads=8,
@@ -169,11 +169,11 @@ MIMO_V2: Shape = dict(  # its own class comes with the checkpoint; a Llama one k
     num_nextn_predict_layers=3,
 )  # fmt: skip
 
-_STEP_LAYERS, _STEP_DRAFTS = 45, 3  # SGLang's draft layers have the number that follows 45, whatever is here
+_STEP_LAYERS, _STEP_DRAFTS = 45, 3  # SGLang numbers draft layers from 45 on, regardless of this config
 _STEP_SLIDES = [layer % 4 != 0 for layer in range(_STEP_LAYERS + _STEP_DRAFTS)]
 STEP_35: Shape = dict(
     _COMMON, architectures=["Step3p5ForCausalLM"], model_type="step3p5",
-    allow_global_per_layer_attribute_access=True,  # the published one comes with a class of its own
+    allow_global_per_layer_attribute_access=True,  # the published one has its own class
     hidden_size=1024, intermediate_size=2048, num_hidden_layers=_STEP_LAYERS, num_nextn_predict_layers=_STEP_DRAFTS,
     layer_types=["sliding_attention" if slides else "full_attention" for slides in _STEP_SLIDES],
     sliding_window=512, num_attention_heads=8, num_attention_groups=4,
@@ -256,7 +256,7 @@ _VISION: Shape = dict(
 )  # fmt: skip
 _QWEN35: Shape = dict(
     torch_dtype="bfloat16", tie_word_embeddings=False,
-    language_model_only=True,  # else SGLang asks for the files of an image processor
+    language_model_only=True,  # otherwise SGLang needs an image processor's files
 )  # fmt: skip
 QWEN35: Shape = dict(
     _QWEN35, architectures=["Qwen3_5ForConditionalGeneration"], model_type="qwen3_5",
@@ -348,7 +348,7 @@ TINY_LAYER = dict(TINY_EAGLE3, draft_vocab_size=512)
 """A layer of multi-layer EAGLE."""
 
 TINY_TYPED = dict(TINY, layer_types=["full_attention"] * 5)
-"""A target whose configuration names the kinds of its layers, by which an assistant finds the one that it reads."""
+"""A target whose configuration names its layer types, by which an assistant finds the layer that it reads."""
 
 TINY_ASSISTANT: Shape = dict(
     GEMMA_4_ASSISTANT, torch_dtype="float32", backbone_hidden_size=128,
@@ -362,13 +362,13 @@ TINY_ASSISTANT: Shape = dict(
 _OF_MOE = ("architectures", "model_type", "rms_norm_eps", "norm_topk_prob", *_SMALL_EXPERTS)
 TINY_MOE: Shape = TINY | {key: QWEN3_MOE[key] for key in _OF_MOE} | dict(num_experts=8, moe_intermediate_size=64)
 TINY_MOE_PAIR = (("", TINY_MOE), ("-eagle3", TINY_EAGLE3))
-"""A mixture of experts and its draft, by the end of their folders' names."""
+"""A mixture of experts and its draft, by the suffix of their folder names."""
 
 TINY_MOE_ARGUMENTS = (
     *("--load-format", "dummy", "--skip-tokenizer-init", "--disable-custom-all-reduce"),
     *("--chunked-prefill-size", "256", "--max-running-requests", "96"),
 )
-"""Of its servers with several ranks."""
+"""Arguments of its servers with several ranks."""
 
 TWO_RANKS_ON_CPU = {"SGLANG_NCCL_SO_PATH": "/nowhere/no-nccl", "SGLANG_CPU_OMP_THREADS_BIND": "0|1"}
-"""SGLang would look for NCCL and for a memory node a rank; a CPU has gloo and two cores."""
+"""SGLang would look for NCCL and for a memory node per rank; a CPU has gloo and two cores."""

@@ -1,9 +1,9 @@
-"""Where a scheduler's thread spends a round: its Python stack at even intervals, while a file is there.
+"""Where a scheduler's thread spends a round: its Python stack at even intervals, while a file exists.
 
-A timer's signal reads the stack, so nothing waits for the interpreter's lock: a thread that samples would see the
-places where the lock is free, which are calls of torch. The signal is handled when what runs in C returns, so a sample
-weighs as much as the time since the one before, and what runs in C counts for the function that called it. A sample
-takes some microseconds, 1% of a round at the interval here.
+A timer's signal reads the stack, so nothing waits for the interpreter's lock: a sampling thread would see the
+places where the lock is free, which are calls of torch. The signal is handled when running C code returns, so a sample
+weighs as much as the time since the previous one, and C code counts for the function that called it. A sample takes a
+few microseconds, 1% of a round at the interval here.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from types import FrameType
 from typing import Any
 
 FILE = "BENCHMARK_STACKS"
-"""Environment variable: where a scheduler writes its stacks. While the same path with ``.on`` exists, it samples."""
+"""Environment variable: path of a scheduler's stacks. It samples while the same path plus ``.on`` exists."""
 
 SECONDS, LOOKS = 0.001, 0.02
-"""Between samples, and between looks for the file."""
+"""Seconds between samples, and between checks for the file."""
 
 PACKAGES = ("sglang_adaptive", "sglang", "torch", "triton")
-"""Where a file's name in a stack begins; of other files only the name is kept."""
+"""Where a file's name in a stack begins; for other files only the name is kept."""
 
 SHOWN = 25
 PATIENCE = 10.0
 
 
 class Sampler:
-    """Sums the seconds of each stack of this process's main thread while the file is there."""
+    """Sums the seconds of each stack of this process's main thread while the file exists."""
 
     def __init__(self, path: Path) -> None:
         self._path, self._counting = path, False
@@ -42,9 +42,9 @@ class Sampler:
         self._last = 0.0
 
     def install(self) -> None:
-        """Begin to look for the file; call it on the main thread."""
+        """Start to check for the file; call it on the main thread."""
         signal.signal(signal.SIGALRM, self._sample)
-        # Whoever started the server may have blocked the signal.
+        # The process that started the server may have blocked the signal.
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGALRM})
         threading.Thread(target=self._look, daemon=True).start()
 
@@ -57,7 +57,7 @@ class Sampler:
                 signal.setitimer(signal.ITIMER_REAL, SECONDS, SECONDS)
                 while wanted.exists():
                     time.sleep(LOOKS)
-                    if not self._seconds:  # a host that hands no timer's signal to the thread
+                    if not self._seconds:  # a host that delivers no timer signal to the thread
                         self._sample_from_here(wanted)
                 signal.setitimer(signal.ITIMER_REAL, 0.0)
                 self._write()
@@ -80,7 +80,7 @@ class Sampler:
         partial.replace(self._path)
 
     def _sample(self, number: int, frame: FrameType | None) -> None:
-        if self._counting:  # the signal came again meanwhile
+        if self._counting:  # the signal arrived again meanwhile
             return
         self._counting = True
         stack = []
@@ -100,7 +100,7 @@ def _named(code: Any) -> str:
 
 
 def install(path: str) -> None:
-    """In a scheduler: be ready to sample stacks into *path*."""
+    """In a scheduler: prepare to sample stacks into *path*."""
     Sampler(Path(path)).install()
 
 
@@ -108,7 +108,7 @@ def install(path: str) -> None:
 def sampled(path: Path) -> Iterator[dict[str, float]]:
     """Sample the stacks of the scheduler that writes to *path*; the mapping is filled at the end.
 
-    Raises TimeoutError where it does not answer.
+    Raises TimeoutError if it does not answer.
     """
     found: dict[str, float] = {}
     path.unlink(missing_ok=True)
@@ -126,10 +126,10 @@ def sampled(path: Path) -> Iterator[dict[str, float]]:
 
 
 def tally(stacks: Mapping[str, float], round_ms: float) -> dict[str, Any]:
-    """Return milliseconds a round of the functions that take most, with what they call and by themselves.
+    """Return milliseconds per round of the most expensive functions, with what they call and by themselves.
 
-    *round_ms* is what a round takes by the clock while nobody samples. Idle time counts as well, so sample only while
-    the scheduler has requests.
+    *round_ms* is the measured time of a round without sampling. Idle time counts as well, so sample only while the
+    scheduler has requests.
     """
     with_calls, alone = Counter[str](), Counter[str]()
     for stack, seconds in stacks.items():

@@ -1,4 +1,4 @@
-"""Servers of SGLang, on one GPU or the CPU engine: their command lines, started, left running, found again, stopped."""
+"""SGLang servers on one GPU or the CPU engine: their command lines, and how they start, keep running, and stop."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ DEPTHS = (0, 1, 2, 3, 5, 7)
 """Static depths, and the tiers of this package's policies."""
 
 LATE, LATER = 30, 15
-"""Seconds after its budget at which a command is ended, and after which it is killed where that hangs."""
+"""Seconds after its budget at which a command is ended, and after which it is killed if that hangs."""
 
 _TIER = re.compile(r"Built adaptive runtime state steps=(\d+): elapsed=([\d.]+)\s*s, mem=(-?[\d.]+)\s*GB")
 _ERROR = re.compile(r"^(?:\[[^\]]*\] )?(?:\w+\.)*(\w*(?:Error|Exception|Refused|Exit|Interrupt)): ?(.*)$")
 
 
 class NotStarted(RuntimeError):
-    """The server did not come up; the message is one line, with its log's last error."""
+    """The server did not start; the message is one line, with its log's last error."""
 
 
 # -- what servers are started with ----------------------------------------------------------------------------------
@@ -53,13 +53,13 @@ class NotStarted(RuntimeError):
 
 @dataclass(frozen=True)
 class Policy:
-    """What one server is started with, as SGLang arguments."""
+    """One server's SGLang arguments."""
 
     name: str
     speculate: bool = True
     arguments: Sequence[str] = ()
     config: Mapping[str, Any] | None = None
-    """Content of the adaptive configuration's file; None for no file."""
+    """Content of the adaptive configuration file; None for no file."""
     ours: bool = False
     """Whether this package's plugin is loaded; without it the server is stock SGLang."""
     saved_profile: bool = False
@@ -68,7 +68,7 @@ class Policy:
     def files(self, folder: Path, profiles: Path) -> list[str]:
         """Write the configuration into *folder* and return the arguments that name it.
 
-        A policy with a saved profile reads and keeps it in *profiles*; any other learns from nothing.
+        A policy with a saved profile reads and keeps it in *profiles*; any other starts without one.
         """
         if self.config is None:
             return []
@@ -83,7 +83,7 @@ class Policy:
 
 
 def _static(steps: int) -> Policy:
-    # SGLang has no static depth of 0 steps: that is forced on an adaptive server.
+    # SGLang has no static depth of 0 steps, so it is forced on an adaptive server.
     return Policy(f"static-{steps}", arguments=_width(steps))
 
 
@@ -132,24 +132,24 @@ class Host:
     cpu: bool = False
     """The CPU engine: for rehearsals, not for figures."""
     extra: Sequence[str] = ()
-    """More arguments for every server."""
+    """Additional arguments of every server."""
     speculation: Sequence[str] = ()
     """Arguments of servers that speculate, instead of EAGLE-3 with *draft*."""
     weights: Sequence[str] = ("--load-format", "dummy")
-    """How a GPU's server loads the models."""
+    """How a GPU server loads the models."""
     prefix_cache: bool = False
-    """Whether SGLang's radix cache is on: prompts that come again then cost almost no prefill."""
+    """Whether SGLang's radix cache is on: repeated prompts then need almost no prefill."""
     strict_loads: bool = False
-    """A kernel that loads while serving ends a server with this package's plugin, instead of a line in its log."""
+    """With this package's plugin, a kernel loaded while serving ends the server instead of adding a line to its log."""
     kv_tokens: int = 100_000
-    """KV cache of a GPU's server; several may share the device."""
+    """KV cache of a GPU server in tokens; several servers may share the device."""
     prefill_graphs: bool = False
-    """Graphs for prefills cost 27 s of a start-up on an H200 and change no decode round."""
+    """Prefill graphs cost 27 s of a start-up on an H200 and change no decode round."""
 
     def command(self, policy: Policy, folder: Path, port: int, profiles: Path | None = None) -> list[str]:
         """Return the server's command line; writes the configuration into *folder*.
 
-        Saved profiles are in *profiles*, FOLDER/profiles without it.
+        Saved profiles are in *profiles*, by default in FOLDER/profiles.
         """
         given = [*self._base(), *self.extra]
         if policy.speculate:
@@ -194,7 +194,7 @@ def cpu(max_requests: int, **more: Any) -> Host:
 
 
 def smollm2_folders(models: Path) -> tuple[Path, Path]:
-    """Return the folders of SmolLM2 and of its draft: below *models*, else those of ``models get smollm2``."""
+    """Return the folders of SmolLM2 and its draft: below *models*, otherwise those of ``models get smollm2``."""
     folder = models / "smollm2" if (models / "smollm2" / "target").exists() else target_folder().parent
     return folder / "target", max(folder.glob("draft*"), default=folder / "draft")
 
@@ -233,7 +233,7 @@ def host_environment(on_cpu: bool) -> dict[str, str]:
 
 
 class Server:
-    """A server in a process group of its own, which this process started or an earlier one left running."""
+    """A server in its own process group, started by this process or left running by an earlier one."""
 
     def __init__(
         self, policy: Policy, folder: Path, command: Sequence[str], environment: Mapping[str, str], port: int,
@@ -244,10 +244,10 @@ class Server:
         self.log = folder / f"{policy.name}.log"
         self.start_seconds: float | None = None
         self.alone = True
-        """Whether no other server of the run started meanwhile; the GB of a depth are what is free on the GPU less."""
+        """Whether no other server of the run started meanwhile; a depth's GB are the decrease in free GPU memory."""
         self.pid: int | None = None
         self.scratch: str | None = None
-        """Folder of the server's temporary files: SGLang never removes those of its sockets."""
+        """Folder of the server's temporary files: SGLang never removes its sockets there."""
         self._child: subprocess.Popen[bytes] | None = None
 
     @property
@@ -262,9 +262,9 @@ class Server:
     # -- its life
 
     def launch(self) -> None:
-        """Start the processes and return; :meth:`wait` says when they answer, :meth:`stop` is the caller's."""
+        """Start the processes and return; the caller uses :meth:`wait` and :meth:`stop`."""
         self._begin = time.monotonic()
-        self.scratch = tempfile.mkdtemp(prefix="bench-")  # not below the results: paths of sockets must be short
+        self.scratch = tempfile.mkdtemp(prefix="bench-")  # not below the results, because socket paths must be short
         with self.log.open("wb") as output:
             self._child = subprocess.Popen(
                 self.command, env={**self.environment, "TMPDIR": self.scratch}, stdin=subprocess.DEVNULL,
@@ -274,7 +274,7 @@ class Server:
         _STARTED.append(self)
 
     def is_ready(self) -> bool:
-        """Return whether a launched server answers. Raises NotStarted when it has ended, or a scheduler has failed."""
+        """Return whether a launched server answers. Raises NotStarted if it has ended, or a scheduler has failed."""
         self._boot.new_stages()
         if self._boot.ready:
             self.start_seconds = round(time.monotonic() - self._begin, 1)
@@ -283,7 +283,7 @@ class Server:
         return self._boot.ready
 
     def wait(self, deadline: float) -> None:
-        """Return when the server answers. Raises NotStarted when it ends, or does not until *deadline* (monotonic)."""
+        """Wait until the server answers. Raises NotStarted if it ends, or does not answer by *deadline* (monotonic)."""
         while not self.is_ready():
             if time.monotonic() > deadline:
                 waited = time.monotonic() - self._begin
@@ -291,7 +291,7 @@ class Server:
             time.sleep(0.2)
 
     def is_running(self) -> bool:
-        """Return whether the first process of the server is there."""
+        """Return whether the first process of the server exists."""
         if self._child is not None:
             return self._child.poll() is None
         try:
@@ -305,11 +305,11 @@ class Server:
         return self.is_running() and CRASH not in self._text()
 
     def stop(self, grace: float = 15.0) -> None:
-        """Stop every process of the server, after *grace* seconds by force; does nothing when it is stopped already."""
+        """Stop every process of the server, after *grace* seconds by force; does nothing if it is already stopped."""
         if self.pid is None:
             return
         with contextlib.suppress(ProcessLookupError):
-            if grace:  # SGLang ends at once on SIGINT; on SIGTERM it looks only every five seconds whether it may.
+            if grace:  # SGLang ends at once on SIGINT; on SIGTERM it checks only every five seconds.
                 os.kill(self.pid, signal.SIGINT)
             deadline = time.monotonic() + grace
             while self.is_running() and time.monotonic() < deadline:
@@ -326,7 +326,7 @@ class Server:
             shutil.rmtree(self.scratch, ignore_errors=True)
 
     def leave(self) -> None:
-        """Leave the server running after this process, and write down how :func:`attach` finds it again."""
+        """Leave the server running after this process, and record how :func:`attach` finds it again."""
         record = {
             "policy": asdict(self.policy), "port": self.client.port, "command": self.command,
             "plugins": self.plugins, "start_seconds": self.start_seconds, "alone": self.alone, "pid": self.pid,
@@ -342,13 +342,13 @@ class Server:
     # -- what is asked of it
 
     def force(self, steps: int | None) -> None:
-        """Hold the depth, or release it with None. Raises ValueError where this is not one of our adaptive servers."""
+        """Hold the depth, or release it if None. Raises ValueError if this is not one of our adaptive servers."""
         if not self.policy.ours:
             raise ValueError(f"{self.name} has no adaptive_force_steps: only servers with this package's plugin do")
         self.client.force_steps(steps)
 
     def states(self) -> list[dict[str, Any]]:
-        """Return what the plugin says of itself in /server_info, a rank each; nothing where the server is gone."""
+        """Return the plugin's states in /server_info, one per rank; empty if the server is gone."""
         try:
             told = [state.get("adaptive") for state in self.client.server_info()["internal_states"]]
         except (OSError, RequestError):
@@ -360,7 +360,7 @@ class Server:
         return self.environment.get(PLUGINS, "")
 
     def described(self) -> dict[str, Any]:
-        """Return the command line, plugins, start-up, and what the plugin says of itself, without the folders."""
+        """Return the command line, plugins, start-up, and the plugin's state, without local folders."""
         told = json.loads(json.dumps(self.states()).replace(f"{self.folder}{os.sep}", ""))
         own = [word.removeprefix(f"{self.folder}{os.sep}") for word in self.command]
         return {
@@ -369,7 +369,7 @@ class Server:
         }  # fmt: skip
 
     def startup(self) -> dict[str, Any]:
-        """Return the seconds until the server answered, what each tier took, from the log, and if it started alone."""
+        """Return the seconds until the server answered, those of each tier, from the log, and if it started alone."""
         tiers = tiers_built(self._text())
         totals = {key: round(sum(tier[key] for tier in tiers), 3) for key in ("seconds", "gb")}
         return {"seconds": self.start_seconds, "alone": self.alone, "tiers": tiers, "tiers_total": totals}
@@ -379,7 +379,7 @@ class Server:
         return "\n".join(line[:300] for line in self._text().splitlines()[-25:])
 
     def last_error(self) -> str:
-        """Return the log's last line that names an exception, else its last line; at most 400 characters."""
+        """Return the log's last line that names an exception, or else its last line; at most 400 characters."""
         return last_error(self._text())
 
     def _text(self) -> str:
@@ -388,24 +388,24 @@ class Server:
 
 @dataclass(frozen=True)
 class Contender:
-    """A server, or what it stands for while steps are held or another configuration is in force."""
+    """A server, possibly with held steps or another configuration in force."""
 
     server: Server
     steps: int | None = None
-    """The depth that is held; None lets the policy decide."""
+    """The held depth; None lets the policy decide."""
     title: str = ""
     budget: int | None = None
-    """Drafts verified of a request while steps are held, 0 for all; None where nobody changes that."""
+    """Drafts verified per request while steps are held, 0 for all; None to leave it unchanged."""
     config: Mapping[str, Any] | None = None
-    """The adaptive configuration that is put in force; None where nobody changes it."""
+    """The adaptive configuration to apply; None to leave it unchanged."""
 
     @property
     def name(self) -> str:
-        """``static-3`` where a depth is held: that is what it stands for."""
+        """``static-3`` if a depth is held, because it represents that static depth."""
         return self.title or (self.server.name if self.steps is None else f"static-{self.steps}")
 
     def take_over(self) -> None:
-        """Bring the server into this state, before a pass."""
+        """Put the server into this state before a pass."""
         if self.config is not None:
             self.server.client.configure(self.config)
         if self.server.policy.ours:
@@ -415,7 +415,7 @@ class Contender:
 
 
 _STARTED: list[Server] = []
-"""Servers of this process that are not to outlive it."""
+"""Servers of this process that must not outlive it."""
 
 
 def server_of(
@@ -426,9 +426,9 @@ def server_of(
     *variables: Mapping[str, str],
     timeout: float = 600.0,
 ) -> Server:
-    """Return a server of *policy*, not yet launched; *command* makes its command line from the port.
+    """Return an unlaunched server of *policy*; *command* makes its command line from the port.
 
-    It loads the plugins of the host, this package's where the policy needs it, and those of *variables*.
+    It loads the host's plugins, this package's if the policy needs it, and those of *variables*.
     """
     folder.mkdir(parents=True, exist_ok=True)
     port, ours = free_port(), {PLUGINS: OURS} if policy.ours else {}
@@ -445,9 +445,9 @@ def policy_server(
     simulate: bool = True,
     variables: Mapping[str, str] | None = None,
 ) -> Server:
-    """Return a server of *policy*, not yet launched; its scheduler counts rounds, and draws acceptance if told to.
+    """Return an unlaunched server of *policy*; its scheduler counts rounds, and draws acceptance if requested.
 
-    *variables*, of further plugins for instance, come on top.
+    *variables*, for example of further plugins, are added last.
     """
     folder.mkdir(parents=True, exist_ok=True)
     process = Process(folder / f"{policy.name}.acceptance", create=True)
@@ -475,7 +475,7 @@ def attach(name: str, folder: Path) -> Server:
 
 
 def attached(names: Iterable[str], folder: Path, note: Callable[[str], None]) -> list[Server]:
-    """Return those of *names* that were left running and still are; notes which are not, and why."""
+    """Return those of *names* that still run; note the others, and why."""
     found = []
     for name in names:
         try:
@@ -500,7 +500,7 @@ def stop_left(folder: Path) -> None:
 def start_all(
     policies: Sequence[Policy], make: Callable[[Policy], Server], end: float, leave: bool = False
 ) -> list[Server]:
-    """Start the servers of *policies* at once and return those that came up until *end*; one that fails is tried twice.
+    """Start the servers of *policies* together and return those ready by *end*; one that fails is tried twice.
 
     Its first log is kept as NAME-first.log. With *leave* they outlive this process.
     """
@@ -545,15 +545,15 @@ def _launched(make: Callable[[Policy], Server], policy: Policy, together: int) -
 
 
 def tiers_built(log: str) -> list[dict[str, float]]:
-    """Return depth, seconds and GB of every tier that SGLang's log says was built beside the launch depth's."""
+    """Return depth, seconds and GB of every tier besides the launch depth's that was built, from SGLang's log."""
     found = (match.groups() for match in _TIER.finditer(log))
     return [{"steps": int(steps), "seconds": float(seconds), "gb": float(gb)} for steps, seconds, gb in found]
 
 
 def last_error(log: str) -> str:
-    """Return the last line of *log* that names an exception, else its last line; at most 400 characters.
+    """Return the last line of *log* that names an exception, or else its last line; at most 400 characters.
 
-    The processes that SGLang ends because another one failed report an exit of their own; those lines do not count.
+    Processes that SGLang ends because another one failed report their own exit; those lines do not count.
     """
     lines = [line.strip() for line in log.splitlines() if line.strip()]
     named = [found for found in map(_ERROR.match, lines) if found and found[1] not in ("SystemExit", "Exit")]
@@ -566,7 +566,7 @@ def last_error(log: str) -> str:
 
 
 def add_options(parser: argparse.ArgumentParser, budget: float) -> None:
-    """Add what every benchmark of servers takes."""
+    """Add the options of every benchmark of servers."""
     add = parser.add_argument
     add(
         "--host",
@@ -582,7 +582,7 @@ def add_options(parser: argparse.ArgumentParser, budget: float) -> None:
 
 
 def begin(given: argparse.Namespace) -> float:
-    """Make the folders absolute, end this process in time whatever hangs, and return when its budget ends.
+    """Make the folders absolute, make sure this process ends in time, and return when its budget ends.
 
     On SIGTERM, and LATE seconds after the budget, SystemExit is raised. Servers of this process end with it.
     """
@@ -612,7 +612,7 @@ class OutOfTime(RuntimeError):
 
 
 def in_time(end: float) -> None:
-    """Return unless *end* (monotonic) is over. Raises OutOfTime."""
+    """Raises OutOfTime if *end* (monotonic) has passed."""
     if time.monotonic() > end:
         raise OutOfTime("out of time")
 
@@ -622,7 +622,7 @@ def _work() -> Path:
 
 
 def named(text: str) -> tuple[str, str]:
-    """Return the name and the address of NAME=URL."""
+    """Return the name and the URL of NAME=URL."""
     name, equals, url = text.partition("=")
     if not name or not equals:
         raise argparse.ArgumentTypeError(f"got {text!r}; expected NAME=URL")

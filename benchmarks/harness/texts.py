@@ -1,9 +1,9 @@
 """Greedy outputs compared with those of a server without speculation: equal, a tie, or different.
 
-Greedy decoding takes the likeliest token. Where two are almost as likely, another batch size or another kernel may take
-the other one, and outputs diverge; so a text is judged token by token by what the reference makes of the same text read
-as a prompt. The *gap* of a token is how much likelier, in nats, the likeliest token was. The reference's own texts have
-gaps as well, because a prefill and a decode round differently: the largest of them, times ``MARGIN``, bounds a tie.
+Greedy decoding takes the likeliest token. If two are almost equally likely, another batch size or kernel may take the
+other one, and outputs diverge. So a text is judged token by token by the reference, which reads the same text as a
+prompt. The *gap* of a token is how much likelier, in nats, the likeliest token was. The reference's own texts have gaps
+as well, because prefill and decode round differently: the largest gap times ``MARGIN`` bounds a tie.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ MARGIN = 2.0
 """Ties may have gaps up to this times the reference's own largest: more tokens are judged than it was measured on."""
 
 SMALLEST_BOUND = 0.02
-"""Nats. Log-probabilities of bfloat16 logits near 4 are not known better."""
+"""Nats. Log-probabilities of bfloat16 logits near 4 are not more accurate."""
 
 DOUBTED = 3
-"""Tokens of a text above the bound for which the reference is asked again; more are an error."""
+"""Up to this many tokens of a text above the bound, the reference is asked again; more are an error."""
 
 BATCHES = (1, 4, 32)
-"""In which the reference is asked for a doubted token."""
+"""Batch sizes in which the reference is asked about a doubted token."""
 
 EQUAL, TIE, DIFFERENT = "equal", "tie", "different"
 
@@ -61,14 +61,14 @@ def ask(server: Client, wanted: Sequence[Ids], new_tokens: int) -> Answers:
     answers = answers if isinstance(answers, list) else [answers]
     outputs = [list(answer["output_ids"]) for answer in answers]
     rounds = [int(answer["meta_info"].get("spec_verify_ct") or 0) for answer in answers]
-    # The first token is the prefill's; every round adds one token of its own.
+    # Prefill yields the first token; every round adds one token of its own.
     accepted = [max(0, len(out) - 1 - done) if done else 0 for out, done in zip(outputs, rounds, strict=True)]
     return Answers(outputs, sum(rounds), sum(accepted))
 
 
 @contextmanager
 def switching(server: Client, depths: Sequence[int], seconds: float) -> Iterator[None]:
-    """Force one of *depths* after the other, every *seconds*, while the block runs; release them at its end."""
+    """Force *depths* in turn, each for *seconds*, while the block runs; release them at the end."""
     done = threading.Event()
 
     def switch() -> None:
@@ -96,21 +96,21 @@ def gaps(answer: Mapping[str, Any], output: Ids) -> list[float]:
     """Return the gap of each token of *output*, in nats.
 
     *answer* is SGLang's, with the log-probabilities of a prompt that ends with *output*: ``input_token_logprobs`` and
-    ``input_top_logprobs`` in ``meta_info``, entries (log-probability, token id, text). Raises ValueError when they are
-    of other tokens.
+    ``input_top_logprobs`` in ``meta_info``, entries (log-probability, token id, text). Raises ValueError if they are
+    for other tokens.
     """
     own = answer["meta_info"]["input_token_logprobs"][-len(output) :]
     top = answer["meta_info"]["input_top_logprobs"][-len(output) :]
-    # Of the last token of a vocabulary SGLang 0.5.23 says 0: it takes it for a padded image.
+    # SGLang 0.5.23 reports a vocabulary's last token as 0, because it takes it for a padded image.
     if any(entry[1] not in (token, 0) for entry, token in zip(own, output, strict=True)):
         raise ValueError("the log-probabilities are of other tokens than the output")
     return [max(0.0, best[0][0] - entry[0]) for entry, best in zip(own, top, strict=True)]
 
 
 def takes(reference: Client, prompt: Ids, output: Ids, at: int) -> bool:
-    """Return whether the reference itself takes token *at* of *output* after those before it, in a batch of some size.
+    """Return whether the reference itself takes token *at* of *output* after those before it, in some batch size.
 
-    A mixture of experts may send a token to another expert in another batch: its gap is then as large as an error's.
+    A mixture of experts may send a token to another expert in another batch; its gap is then as large as an error's.
     """
     read = [*prompt, *output[:at]]
     return any([output[at]] in ask(reference, [read] * batch, 1).outputs for batch in BATCHES)
@@ -132,11 +132,11 @@ class Text:
 
     verdict: str
     position: int | None = None
-    """First token that differs, from 0."""
+    """Index of the first token that differs."""
     expected: int | None = None
     got: int | None = None
     gap: float | None = None
-    """At the first difference, in nats."""
+    """Gap at the first difference, in nats."""
     worst: float | None = None
     """Largest gap of the text, in nats."""
     over: int = 0
@@ -144,9 +144,9 @@ class Text:
 
 
 def judged(expected: Ids, got: Ids, found: Sequence[float] | None, largest: float) -> Text:
-    """Return the verdict on *got*, which should be *expected*; *found* are its gaps, None where it is equal.
+    """Return the verdict on *got*, which should be *expected*; *found* are its gaps, None if it is equal.
 
-    A text of another length is different, whatever its gaps.
+    A text of another length is different, regardless of its gaps.
     """
     if list(expected) == list(got):
         return Text(EQUAL)
@@ -164,7 +164,7 @@ def _at(tokens: Ids, position: int) -> int | None:
 
 
 def counted(texts: Sequence[Text]) -> dict[str, Any]:
-    """Return the numbers of each verdict, the largest gap, and the first texts that are different."""
+    """Return the count of each verdict, the largest gap, and the first different texts."""
     return {
         **{verdict: sum(text.verdict == verdict for text in texts) for verdict in (EQUAL, TIE, DIFFERENT)},
         "worst_gap": max((text.worst for text in texts if text.worst is not None), default=0.0),
@@ -174,9 +174,9 @@ def counted(texts: Sequence[Text]) -> dict[str, Any]:
 
 
 class Judge:
-    """Judges texts by a server without speculation, which wrote its own for the same prompts under some *key*.
+    """Judges texts by a server without speculation, which generated its own for the same prompts under a *key*.
 
-    A key stands for how they were asked, a batch size say.
+    A key identifies how they were asked, for example the batch size.
     """
 
     def __init__(self, reference: Client, asked: Sequence[Ids], in_time: Callable[[], None] = lambda: None) -> None:
@@ -186,7 +186,7 @@ class Judge:
         self._own: dict[tuple[Hashable, int], list[float]] = {}
 
     def expect(self, key: Hashable, outputs: Sequence[Ids]) -> None:
-        """Take the reference's *outputs* for the first prompts, and measure their gaps."""
+        """Store the reference's *outputs* for the first prompts, and measure their gaps."""
         self._expected[key] = [list(output) for output in outputs]
         for index, output in enumerate(self._expected[key]):
             self._in_time()
@@ -198,7 +198,7 @@ class Judge:
         return bound(self._gaps())
 
     def about(self) -> dict[str, Any]:
-        """Return what the reference's own texts are like; texts that differ are counted against the last key's."""
+        """Return a summary of the reference's own texts; differing ones are counted against the last key's."""
         found, last = self._gaps(), self._expected[next(reversed(self._expected))]
         pairs = [pair for own in self._expected.values() for pair in zip(own, last, strict=False)]
         return {
@@ -215,7 +215,7 @@ class Judge:
         }
 
     def judge(self, key: Hashable, outputs: Sequence[Ids]) -> dict[str, Any]:
-        """Return what *outputs* for the first prompts come to: texts that are equal, ties and different."""
+        """Return the verdict on *outputs* for the first prompts: counts of equal texts, ties and different texts."""
         found = [self._judged(key, index, output) for index, output in enumerate(outputs)]
         tokens = sum(map(len, outputs))
         return {
@@ -244,7 +244,7 @@ class Judge:
 # -- sampled tokens -------------------------------------------------------------------------------------------------
 
 LEAST_EXPECTED = 20.0
-"""Counts below this are pooled, as a chi-square test asks for."""
+"""Counts below this are pooled, as a chi-square test requires."""
 
 
 def likely(server: Client, prefix: Ids) -> dict[int, float]:

@@ -1,4 +1,4 @@
-"""Contenders in turn on the same work, until their ratios are known well enough or the time is over."""
+"""Contenders take turns on the same work until their ratios are precise enough or time runs out."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ import numpy as np
 from benchmarks.harness.results import Report
 
 Pass = dict[str, Any]
-"""What a contender did in a turn; ``rate`` is compared."""
+"""A contender's result in a turn; ``rate`` is compared."""
 
 Case = Any
-"""What the contenders meet in, a batch size say; hashable."""
+"""The conditions that contenders share, for example a batch size; hashable."""
 
 LEAST_TURNS = 4
 FAILURES = 2
-"""Passes of one contender that may fail before it is left out."""
+"""Failed passes of one contender after which it is left out."""
 
 
 @dataclass(frozen=True)
 class Ratio:
-    """One rate over another, and the standard error of that; NaN where a single turn tells none."""
+    """One rate over another, and its standard error; NaN if a single turn gives none."""
 
     value: float
     error: float
@@ -39,7 +39,7 @@ class Ratio:
 def ratio(ours: Sequence[float], theirs: Sequence[float]) -> Ratio:
     """Return the geometric mean over turns of ours / theirs; its error is from the spread of the turns' logarithms.
 
-    The i-th of both were measured in the same turn, on the same prompts. Raises ValueError without any.
+    Both i-th values are from the same turn, with the same prompts. Raises ValueError if there are none.
     """
     logs = [math.log(a / b) for a, b in zip(ours, theirs, strict=True)]
     if not logs:
@@ -49,19 +49,19 @@ def ratio(ours: Sequence[float], theirs: Sequence[float]) -> Ratio:
 
 
 def mean_ratio(parts: Sequence[Ratio]) -> Ratio:
-    """Return the geometric mean of independent ratios. Raises ValueError without any."""
+    """Return the geometric mean of independent ratios. Raises ValueError if there are none."""
     value = geometric_mean([part.value for part in parts])
     return Ratio(value, value * math.sqrt(sum((part.error / part.value) ** 2 for part in parts)) / len(parts))
 
 
 def best_single(rates: Sequence[Mapping[str, float]]) -> str | None:
-    """Return the name with the highest geometric mean over the cases, of those that every case has; None without."""
+    """Return the name with the highest geometric mean over the cases, among names in every case; None without."""
     common = set.intersection(*(set(case) for case in rates)) if rates else set()
     return max(sorted(common), key=lambda name: geometric_mean([case[name] for case in rates]), default=None)
 
 
 def rates_by_name(turns: Sequence[Pass]) -> dict[str, dict[int, float]]:
-    """Return for each contender its rates by turn."""
+    """Return each contender's rates by turn."""
     found: dict[str, dict[int, float]] = {}
     for index, turn in enumerate(turns):
         for name, one in turn["passes"].items():
@@ -75,14 +75,14 @@ def mean_rates(turns: Sequence[Pass]) -> dict[str, float]:
 
 
 def over(turns: Sequence[Pass], other: str, ours: str) -> Ratio | None:
-    """Return *ours* over *other*, over the turns that both finished; None where there are none."""
+    """Return *ours* over *other*, over the turns that both finished; None if there are none."""
     rates = rates_by_name(turns)
     both = sorted(set(rates.get(ours, {})) & set(rates.get(other, {})))
     return ratio([rates[ours][turn] for turn in both], [rates[other][turn] for turn in both]) if both else None
 
 
 def percentiles(seconds: Sequence[float]) -> dict[str, float] | None:
-    """Return p50, p95, p99 and the mean in milliseconds, with the number of values; None without any."""
+    """Return p50, p95, p99 and the mean in milliseconds, with the number of values; None if there are none."""
     if not seconds:
         return None
     named = {f"p{percent}_ms": 1000 * float(np.percentile(seconds, percent)) for percent in (50, 95, 99)}
@@ -90,7 +90,7 @@ def percentiles(seconds: Sequence[float]) -> dict[str, float] | None:
 
 
 class Race:
-    """Turns of all contenders, for several cases; in a turn everybody serves the same work, the next way round."""
+    """Turns of all contenders for several cases; all serve the same work in a turn, and the order alternates."""
 
     def __init__(
         self,
@@ -110,11 +110,11 @@ class Race:
         told: Callable[[Case], str] = str,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """*contenders* of a case and turn, which have a name, are served by *serve*, inside *around* the case.
+        """*serve* serves each contender, which has a name, of a case and turn, inside *around* the case.
 
-        Each case gets *least* turns; more, up to *most*, go to the one where *ours* over another is known worst, until
-        all are known to *error*, or until *end*, a time of *clock*. *seconds* is what a pass takes at least; *after* is
-        called before the report is written, and *told* names a case on the console.
+        Each case gets *least* turns. Further turns, up to *most*, are for the case where *ours* over another is least
+        precise, until all are known to *error*, or until *end*, a time of *clock*. *seconds* is a pass's minimum time;
+        *after* is called before the report is written, and *told* names a case on the console.
         """
         self.turns: dict[Case, list[Pass]] = {case: [] for case in cases}
         self._contenders, self._serve, self._report, self._after = contenders, serve, report, after
@@ -124,17 +124,17 @@ class Race:
         self._longest_turn, self._longest_pass = dict.fromkeys(cases, 0.0), dict.fromkeys(cases, 0.0)
         self._failed: dict[str, int] = {}
         self._closed: set[Case] = set()
-        """Cases for which there is no time or nobody left."""
+        """Cases that have no time or no contenders left."""
 
     def run(self) -> None:
-        """Go on until every ratio is known well enough, or no turn would end in time."""
+        """Continue until every ratio is precise enough, or no turn would end in time."""
         while (case := self._next()) is not None:
             begin = self._clock()
             self._turn(case)
             self._longest_turn[case] = max(self._longest_turn[case], self._clock() - begin)
 
     def _next(self) -> Case | None:
-        """Return the case that needs a turn most, of those that have time for one."""
+        """Return the case that most needs a turn, among those with time for one."""
         left = self._end - self._clock()
         timely = [
             case for case in self.turns
@@ -167,7 +167,7 @@ class Race:
                     if not self._pass(one, case, number, passes):
                         self._closed.add(case)
                         break
-        except Exception as problem:  # a lent machine: the other cases go on
+        except Exception as problem:  # on a lent machine the other cases continue
             self._note(case, number, "", problem)
             for one in taking_part:
                 self._failed[one.name] = self._failed.get(one.name, 0) + 1
@@ -176,7 +176,7 @@ class Race:
         self._report.say(f"{self._told(case)}, turn {number}: {rates}{error}")
 
     def _pass(self, one: Any, case: Case, number: int, passes: dict[str, Pass]) -> bool:
-        """Serve one contender's pass; returns False when there is no time left for it."""
+        """Serve one contender's pass; returns False if there is no time left for it."""
         begin = self._clock()
         if begin + max(self._seconds(case), 1.1 * self._longest_pass[case]) > self._end:
             self._report.note(f"{self._told(case)}: out of time in turn {number}")

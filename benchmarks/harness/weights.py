@@ -1,9 +1,9 @@
 """SGLang plugin of the benchmarks: dummy weights with which every layer matters and drafts are sometimes right.
 
-SGLang's own dummy weights lie within 1e-3, so that attention and states change no token, and nothing that reads a wrong
-key would be seen. Here normalised layers keep the size of the hidden states, weights depend on the parameter's name and
-shape alone, and a few rows of the output layer are larger than the others. The next token is then one of
-``FREQUENT`` tokens and depends on the whole text, and a random draft is right about once in so many.
+SGLang's dummy weights lie within 1e-3, so attention and states change no token, and reading a wrong key would go
+unnoticed. Here normalized layers keep the size of the hidden states, weights depend only on the parameter's name and
+shape, and a few rows of the output layer are larger than the others. The next token is then one of ``FREQUENT`` tokens
+and depends on the whole text, and a random draft is right about once in that many.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ RARE = 0.1
 """Size of the other rows."""
 
 EMBEDDING = 0.5
-"""Standard deviation of an embedding; what a layer adds has about that of its input after the norm, 1."""
+"""Standard deviation of an embedding; what a layer adds has about that of its normalized input, 1."""
 
 
 def environment(plugin_folder: Path) -> dict[str, str]:
@@ -39,7 +39,7 @@ def environment(plugin_folder: Path) -> dict[str, str]:
 
 
 def register() -> None:
-    """Entry point: replace the dummy weights, and undo the repair of Mamba2 where it is asked for."""
+    """Entry point: replace the dummy weights, and undo the repair of Mamba2 if requested."""
     if os.environ.get(SWITCH) != "1":
         return
     from sglang.srt.plugins.hook_registry import HookRegistry, HookType
@@ -50,7 +50,7 @@ def register() -> None:
 
 
 def initialise(model: Any, *args: Any, **kwargs: Any) -> None:
-    """Instead of SGLang's initialize_dummy_weights: fill every floating-point parameter of *model* by its name."""
+    """Replaces SGLang's initialize_dummy_weights: fill every floating-point parameter of *model* by its name."""
     import torch
 
     with torch.no_grad():
@@ -89,7 +89,7 @@ class Uniform:
 
     @classmethod
     def of(cls, deviation: float) -> Uniform:
-        """Return the one around zero with this standard deviation."""
+        """Return the distribution around zero with this standard deviation."""
         return cls(-deviation * 3**0.5, deviation * 3**0.5)
 
 
@@ -108,7 +108,7 @@ ENDINGS: Mapping[str, Constant | Uniform] = {
 
 
 def spread(name: str, shape: tuple[int, ...]) -> Constant | Uniform:
-    """Return how the parameter *name* of *shape* is drawn; the last axis is the one that is summed over."""
+    """Return how the parameter *name* of *shape* is drawn; sums run over the last axis."""
     for ending, size in ENDINGS.items():
         if name.endswith(ending):
             return size

@@ -1,7 +1,7 @@
-"""An EAGLE-3 draft: the greedy chain from every position of a text at once.
+"""An EAGLE-3 draft: the greedy chains from all positions of a text at once.
 
-The first step of all chains is one pass over the text, on the target's true features. A later step goes on from the
-draft's own hidden state and its own token; it attends to the true rows up to its chain's start, and to its own chain.
+The first step of all chains is one pass over the text, on the target's true features. Later steps continue from the
+draft's own hidden state and token; they attend to the true rows up to their chain's start, and to their own chain.
 Weights are named as in SGLang's ``LlamaForCausalLMEagle3``.
 """
 
@@ -41,15 +41,15 @@ class Eagle3:
         self.head = weights.take("lm_head")
         own = torch.arange(len(self.head), device=device)
         self.target_ids = own + weights.take("d2t") if "d2t" in weights else own
-        weights.finish(ignored=("t2d", "embed_tokens.weight", "rotary_emb.inv_freq"))  # SGLang drops these as well
+        weights.finish(ignored=("t2d", "embed_tokens.weight", "rotary_emb.inv_freq"))  # SGLang drops these, too
         self.cos, self.sin = rotary(config, config.max_position_embeddings, device, dtype)
 
     @torch.inference_mode()
     def chains(self, embedding: Tensor, ids: Tensor, features: Tensor, first: int, steps: int) -> tuple[Tensor, Tensor]:
-        """Return the tokens that the chains propose, and the probability the draft gives each, both [A, steps].
+        """Return the tokens that the chains propose, and the draft's probability of each, both [A, steps].
 
-        ids [T] is a text and features [>= T - 1, ..] the target's along it. The chain of row r reads the features up
-        to r, knows token r + 1 and proposes tokens r + 2 onwards; there is one for each of the A rows *first* to T - 2.
+        ids [T] is a text and features [>= T - 1, ..] the target's along it. The chain of row r reads the features up to
+        r, knows token r + 1 and proposes tokens r + 2 onwards; there is one for each of the A rows *first* to T - 2.
         """
         rows = len(ids) - 1
         x = self._input(embedding[ids[1:]], features[:rows] @ self.fc.T)
@@ -61,7 +61,7 @@ class Eagle3:
         tokens, sure = [], []
         for step in range(steps):
             q, k, v = self._qkv(self._input(embedding[known], hidden), starts + step)
-            if step:  # the first step's own row is one of the true ones
+            if step:  # the first step's own row is a true row
                 own.append((k, v))
             hidden = hidden + self.times(self._attend(q, keys, values, own, later), self.layer.o)
             inner = swiglu(self.times(self._normed(hidden, self.layer.post_norm), self.layer.gate_up))
@@ -74,11 +74,11 @@ class Eagle3:
         return torch.stack(tokens, dim=-1), torch.stack(sure, dim=-1)
 
     def times(self, x: Tensor, matrix: Tensor) -> Tensor:
-        """Apply a matrix of this draft; a subclass may look at the inputs."""
+        """Apply a matrix of this draft; a subclass may inspect the inputs."""
         return x @ matrix.T
 
     def _input(self, embeds: Tensor, hidden: Tensor) -> Tensor:
-        """Embedding and hidden state side by side, each normalised on its own."""
+        """Embedding and hidden state concatenated, each normalized on its own."""
         return torch.cat([self._normed(embeds, self.layer.input_norm), self._normed(hidden, self.hidden_norm)], dim=-1)
 
     def _qkv(self, x: Tensor, positions: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -30,9 +30,9 @@ from benchmarks.traces.writing import Writing
 
 ROOT = Path(__file__).parents[2]
 BYTES = 1200, 4500
-"""Least and most bytes of a file, about 300 to 1,200 tokens."""
+"""Minimum and maximum bytes of a file, about 300 to 1,200 tokens."""
 CHANGED = 2, 40
-"""Least and most lines that a commit changes of it."""
+"""Minimum and maximum lines that a commit changes in it."""
 
 
 def edits(count: int) -> list[tuple[str, str, str]]:
@@ -62,7 +62,7 @@ def _git(*arguments: str) -> str:
 
 
 def recorded(recorder: Recorder, prompt: Sequence[int], output: Sequence[int]) -> Recording:
-    """Return the acceptance along a text that the target did not write."""
+    """Return the acceptance along a text that the target did not generate."""
     ids = torch.tensor([*prompt, *output], device=recorder.device)
     with torch.inference_mode():
         _, features = recorder.target.prefill(ids[None], recorder.target.cache(1, len(ids)))
@@ -70,7 +70,7 @@ def recorded(recorder: Recorder, prompt: Sequence[int], output: Sequence[int]) -
 
 
 def main(argv: Sequence[str]) -> int:
-    """Write the texts, or put the draft's acceptance into a file that has them."""
+    """Write the texts, or add the draft's acceptance to a file of texts."""
     given = _parser().parse_args(argv)
     target, draft = smollm2_folders(given.models)
     if given.what == "texts":

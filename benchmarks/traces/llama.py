@@ -18,7 +18,7 @@ Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
 
 @dataclass(frozen=True)
 class Layer:
-    """Weights of a decoder layer; those that read the same input lie one below the other."""
+    """Weights of a decoder layer; those that read the same input are stacked."""
 
     input_norm: Tensor
     qkv: Tensor
@@ -48,8 +48,8 @@ class Cache:
         self.values = [like.new_zeros(shape) for _ in range(layers)]
 
     def keep(self, rows: Tensor) -> None:
-        """Drop all rows of the batch but *rows*."""
-        for layer in range(len(self.keys)):  # one after the other: a copy of all at once would double the memory
+        """Keep only *rows* of the batch."""
+        for layer in range(len(self.keys)):  # one at a time: copying all at once would double the memory
             self.keys[layer] = self.keys[layer][rows]
             self.values[layer] = self.values[layer][rows]
 
@@ -66,7 +66,7 @@ class Llama:
         self.head_dim = getattr(config, "head_dim", None) or config.hidden_size // self.heads
         self.eps, self.positions, self.vocab = config.rms_norm_eps, config.max_position_embeddings, config.vocab_size
         count = config.num_hidden_layers
-        # SGLang's default for EAGLE-3, there counted by the layers' inputs.
+        # SGLang's default for EAGLE-3, which SGLang counts by the layers' inputs.
         outputs = (1, count // 2 - 1, count - 4) if aux_layers is None else aux_layers
         self.captured = [layer + 1 for layer in outputs]
         self.embedding = weights.take("model.embed_tokens")
@@ -76,7 +76,7 @@ class Llama:
         weights.finish(ignored=("rotary_emb.inv_freq", "lm_head.weight" if config.tie_word_embeddings else "inv_freq"))
         self.cos, self.sin = rotary(config, self.positions, device, dtype)
         if device.type == "cuda":
-            # It builds a plan for each new shape, and every decode step has one.
+            # It builds a plan for each new shape, and every decode step has a new one.
             torch.backends.cuda.enable_cudnn_sdp(False)
 
     def cache(self, rows: int, positions: int) -> Cache:
@@ -97,7 +97,7 @@ class Llama:
         return self.run(ids, slice(0, width), attend)
 
     def decode(self, ids: Tensor, at: Tensor, cache: Cache) -> tuple[Tensor, Tensor]:
-        """Run one token [B, 1] of each row, at the positions *at* [B]; returns as `prefill` does."""
+        """Run one token [B, 1] of each row, at the positions *at* [B]; returns the same as `prefill`."""
         rows = torch.arange(len(at), device=at.device)
         upto = int(at.max()) + 1
         seen = (torch.arange(upto, device=at.device) <= at[:, None])[:, None, None]

@@ -22,7 +22,7 @@ class Prompt:
 
 
 def load(path: Path) -> list[Prompt]:
-    """Read prompts, taking turns between the categories, so that the first ones stand for all.
+    """Read prompts, alternating between the categories, so that the first ones represent all.
 
     A ``.jsonl`` has a `category` and `turns` in each line, as Spec-Bench (the first turn is taken); a ``.json`` maps
     categories to lists of prompts; either may be a ``.gz``. Raises ValueError, a single line, for anything else.
@@ -42,13 +42,13 @@ def load(path: Path) -> list[Prompt]:
 
 
 def as_chat(tokenizer: Any, text: str) -> list[int]:
-    """Return the token ids of what a user says, in the tokenizer's chat template, up to where the answer begins."""
+    """Return the token ids of a user's message in the tokenizer's chat template, up to the start of the answer."""
     turn = [{"role": "user", "content": text}]
     return list(tokenizer.apply_chat_template(turn, add_generation_prompt=True, return_dict=False))
 
 
 def text_of(path: Path) -> str:
-    """Return a file's text, a ``.gz`` unpacked. Raises OSError; EOFError or zlib.error where that is damaged."""
+    """Return a file's text, unpacked if ``.gz``. Raises OSError; EOFError or zlib.error if it is damaged."""
     raw = path.read_bytes()
     return (gzip.decompress(raw) if path.suffix == ".gz" else raw).decode("utf-8")
 

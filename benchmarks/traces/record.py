@@ -53,7 +53,7 @@ def main(argv: Sequence[str]) -> int:
 def _wave(
     recorder: Recorder, prompts: list[Prompt], options: argparse.Namespace, started: float
 ) -> list[tuple[Prompt, Recording]]:
-    """Record *prompts* in batches of like length; return them in their own order."""
+    """Record *prompts* in batches of similar length; return them in their own order."""
     ids = [recorder.encode(prompt.text, options.chat) for prompt in prompts]
     found: dict[int, Recording] = {}
     for batch in batches([len(one) + options.positions for one in ids], options.batch_tokens):
@@ -64,7 +64,7 @@ def _wave(
 
 
 def batches(lengths: Sequence[int], most: int) -> Iterator[list[int]]:
-    """Yield the indices of texts of like length, as many at a time as keep the padded batch at *most* tokens."""
+    """Yield the indices of texts of similar length, in padded batches of at most *most* tokens."""
     batch: list[int] = []
     for index in sorted(range(len(lengths)), key=lengths.__getitem__):
         if batch and (len(batch) + 1) * lengths[index] > most:
@@ -76,7 +76,7 @@ def batches(lengths: Sequence[int], most: int) -> Iterator[list[int]]:
 
 
 def save(path: Path, about: dict, done: list[tuple[Prompt, Recording]]) -> None:
-    """Write what is *done* so far as a trace, whole or not at all; *about* is what it says of itself."""
+    """Write what is *done* so far as a trace, atomically; *about* is its description."""
     trace = Trace(
         **about,
         category=tuple(prompt.category for prompt, _ in done),
@@ -98,7 +98,7 @@ def _described(options: argparse.Namespace) -> str:
 
 
 def with_tokens(one: Recording) -> texts.Request:
-    """Return a recording as a request that a server can be made to repeat."""
+    """Return a recording as a request that a server can repeat."""
     known = len(one.accepted) + 1  # the last token of the text ends its last round
     return one.prompt, one.tokens[:known], [*one.accepted.tolist(), 0]
 
@@ -107,7 +107,7 @@ def origin(
     module: str, argv: Sequence[str], target: Path, draft: Path, prompts: str, device: str = "cpu",
     dtype: str = "float32", temperature: float = 0.0,
 ) -> dict[str, Any]:  # fmt: skip
-    """Return what a trace of ``benchmarks.traces.MODULE`` says of itself: models, prompts, hardware, command, day."""
+    """Return the description of a ``benchmarks.traces.MODULE`` trace: models, prompts, hardware, command, day."""
     name = torch.cuda.get_device_name(device) if torch.device(device).type == "cuda" else cpu_model()
     return {
         "target": fingerprint(target),

@@ -22,7 +22,7 @@ from sglang_adaptive.lab.traces import CHAIN, lookups, quantised
 
 @dataclass(frozen=True)
 class Recording:
-    """The rows of one request, and the text they belong to, which no trace keeps."""
+    """The rows of one request, and its text, which traces do not keep."""
 
     prompt: tuple[int, ...]
     tokens: tuple[int, ...]
@@ -31,7 +31,7 @@ class Recording:
     confidence: npt.NDArray[np.uint8]
     loop_start: int
     lookups: npt.NDArray[np.uint8]
-    """[positions, 2]: the match before drafts that are looked up, and how many of these are right."""
+    """[positions, 2]: the match before looked-up drafts, and how many of these are right."""
 
 
 class Recorder:
@@ -51,11 +51,11 @@ class Recorder:
         self.generator = torch.Generator(self.device).manual_seed(seed)
 
     def encode(self, text: str, chat: bool) -> list[int]:
-        """Return the token ids of a prompt, by the chat template or as it is."""
+        """Return the token ids of a prompt, by the chat template or unchanged."""
         return as_chat(self.tokenizer, text) if chat else self.tokenizer(text)["input_ids"]
 
     def record(self, prompts: Sequence[Sequence[int]], positions: int, ignore_eos: bool = False) -> list[Recording]:
-        """Return the recordings of *prompts*, written in one batch, of up to *positions* positions each.
+        """Return the recordings of *prompts*, generated in one batch, of up to *positions* positions each.
 
         An output that ends at once has no position.
         """
@@ -65,7 +65,7 @@ class Recorder:
         return [self.judged(writing, positions) for writing in written]
 
     def judged(self, writing: Writing, positions: int) -> Recording:
-        """Return the recording of what is written, of up to *positions* positions."""
+        """Return the recording of *writing*, of up to *positions* positions."""
         counts, levels = (rows[:positions] for rows in self.accepted(writing))
         kept, ids = len(counts), writing.ids.tolist()
         prompt, tokens = tuple(ids[: writing.prompt]), tuple(ids[writing.prompt :])

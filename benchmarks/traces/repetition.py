@@ -1,4 +1,4 @@
-"""Where an output begins to repeat itself: small models fall into loops, which any draft foresees."""
+"""Where an output starts to repeat itself: small models fall into loops, which any draft predicts."""
 
 from __future__ import annotations
 
@@ -6,24 +6,24 @@ import numpy as np
 import numpy.typing as npt
 
 LONGEST_BLOCK = 128
-"""Tokens of the longest block that is looked for."""
+"""Maximum tokens of a block to search for."""
 
 SHORTEST_COPY = 32
-"""Tokens that must be repeated: less is how text with lists and tables goes."""
+"""Tokens that must be repeated: shorter repetitions are normal in lists and tables."""
 
 
 def loop_start(tokens: npt.ArrayLike, kept: int) -> int:
     """Return the position, of *kept* ones, where the first exact repetition in *tokens* starts; *kept* without one."""
     copy = first_copy(tokens)
-    # The round before a copy's first token drafts it already.
+    # The round before a copy's first token already drafts it.
     return kept if copy is None else max(1, min(copy - 1, kept))
 
 
 def first_copy(tokens: npt.ArrayLike) -> int | None:
     """Return where the first exact repetition starts in *tokens*, or None.
 
-    It is the first stretch that equals, token for token, what stands right before it: a whole block again, or a
-    short block over and over, `SHORTEST_COPY` tokens or more.
+    It is the first stretch that equals, token for token, what directly precedes it: a whole block again, or a short
+    block repeatedly, `SHORTEST_COPY` tokens or more.
     """
     ids = np.asarray(tokens)
     found = (_first_copy(ids, block) for block in range(1, min(LONGEST_BLOCK, len(ids) - 1) + 1))

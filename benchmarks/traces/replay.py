@@ -16,7 +16,7 @@ DEPTHS = (1, 2, 3, 5, 7, 15)
 
 
 def rounds(accepted: npt.NDArray[np.uint8], steps: int) -> list[int]:
-    """Return the tokens of each round that a request takes at depth *steps*: accepted drafts and one more."""
+    """Return the tokens of each round of a request at depth *steps*: accepted drafts plus one."""
     at, found = 0, []
     while at < len(accepted):
         found.append(min(int(accepted[at]), steps) + 1)
@@ -37,7 +37,7 @@ def by_category(trace: Trace) -> Iterator[tuple[str, Trace, Trace]]:
 
 
 def table(trace: Trace) -> list[str]:
-    """Return the lines of a table: a row a category and one for all; each mean as recorded, and with loops cut."""
+    """Return the lines of a table: one row per category and one for all; each mean as recorded, and with loops cut."""
     depths = [depth for depth in DEPTHS if depth <= trace.confidence.shape[1]]
     lines = ["| category | requests | positions | in loops | " + " | ".join(map(str, depths)) + " |"]
     lines.append("|---" * (len(depths) + 4) + "|")

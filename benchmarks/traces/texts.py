@@ -1,4 +1,4 @@
-"""Recorded requests with their tokens, to be replayed by a server: what a trace leaves out."""
+"""Recorded requests with their tokens, which traces leave out, for a server to replay."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import NamedTuple
 import numpy as np
 
 Request = tuple[Sequence[int], Sequence[int], Sequence[int]]
-"""Prompt, output, and by output token that is the last one known the drafts that the draft gets accepted."""
+"""Prompt, output, and the number of the draft's tokens accepted after each last known output token."""
 
 
 class Texts(NamedTuple):
-    """Recorded requests, one after the other in each array."""
+    """Recorded requests, one after another in each array."""
 
     tokens: np.ndarray
     """Prompt, then output."""
@@ -21,7 +21,7 @@ class Texts(NamedTuple):
     output: np.ndarray
     """Lengths by request."""
     accepted: np.ndarray
-    """By output token that is the last one known, the drafts that the draft gets accepted, at most CHAIN."""
+    """Number of accepted drafts by last known output token, at most CHAIN."""
 
     def of(self, request: int) -> tuple[list[int], list[int], list[int]]:
         """Return the prompt, the output and the acceptance of a request."""

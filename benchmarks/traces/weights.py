@@ -1,4 +1,4 @@
-"""Tensors of a model folder, taken by name; what nobody takes is something that the recorder does not compute."""
+"""Tensors of a model folder, taken by name; the recorder does not support models with tensors left over."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Weights:
         return name in self._tensors
 
     def take(self, *names: str) -> Tensor:
-        """Return the tensor *names*, several one below the other; a name without suffix means its weight."""
+        """Return the tensor *names*, several stacked; a name without suffix means its weight."""
         return torch.cat([self._take(name) for name in names]) if len(names) > 1 else self._take(names[0])
 
     def _take(self, name: str) -> Tensor:
@@ -48,7 +48,7 @@ class Weights:
 
 
 def fingerprint(folder: Path) -> str:
-    """Return the folder as it was given, an absolute one by its name, and 12 digits of its weights' SHA-256."""
+    """Return the folder as given (an absolute one by its name) and 12 digits of its weights' SHA-256."""
     digest = hashlib.sha256()
     for file in _files(folder):
         with file.open("rb") as opened:
@@ -62,7 +62,7 @@ def _files(folder: Path) -> list[Path]:
 
 
 def config_of(folder: Path) -> LlamaConfig:
-    """Return the folder's configuration. Raises `ModelError` where it is no Llama's."""
+    """Return the folder's configuration. Raises `ModelError` if it is not a Llama's."""
     try:
         config = LlamaConfig.from_pretrained(folder)
     except (OSError, ValueError) as error:

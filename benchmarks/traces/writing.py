@@ -1,4 +1,4 @@
-"""Outputs of a target, written in batches, with the hidden states that came by."""
+"""Outputs of a target, generated in batches, with their hidden states."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor
 from benchmarks.traces.llama import Llama
 
 KEEP_AT_MOST = 0.75
-"""Share of a batch's rows that still write, below which the others' cache is dropped."""
+"""When less than this share of a batch's rows still generate, the others' cache is dropped."""
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,7 @@ class Writing:
     prompt: int
     features: Tensor
     ended: bool
-    """Whether the last token ends the text; otherwise the limit did."""
+    """Whether the last token ends the text; otherwise the limit ended it."""
 
 
 @torch.inference_mode()
@@ -37,7 +37,7 @@ def write(
 ) -> list[Writing]:
     """Continue every prompt by up to *new_tokens*, all in one batch; a token of *ends* ends its text.
 
-    A draw leaves out the tokens whose probability is below *floor* times the likeliest one's.
+    A draw leaves out tokens whose probability is below *floor* times the likeliest one's.
     """
     device = target.embedding.device
     lengths = torch.tensor([len(prompt) for prompt in prompts], device=device)
@@ -49,9 +49,9 @@ def write(
     hidden, some = target.prefill(ids[:, :width], cache)
     features = some.new_zeros(*ids.shape, some.shape[-1])
     features[:, :width] = some
-    at = lengths.clone()  # where each row's next token goes
-    rows = torch.arange(len(prompts), device=device)  # those in the cache, in its order
-    active = torch.ones_like(rows, dtype=torch.bool)  # of them, those that still write
+    at = lengths.clone()  # position of each row's next token
+    rows = torch.arange(len(prompts), device=device)  # rows in the cache, in its order
+    active = torch.ones_like(rows, dtype=torch.bool)  # those that still generate
     final = torch.tensor(sorted(ends), dtype=torch.long, device=device)
     x = hidden[rows, at - 1]
     for left in reversed(range(new_tokens)):
@@ -64,7 +64,7 @@ def write(
         if active.sum() <= KEEP_AT_MOST * len(rows):
             cache.keep(active.nonzero()[:, 0])
             rows, tokens, active = rows[active], tokens[active], active[active]
-        # A row that ended and is still carried along writes at its last place, which nobody reads.
+        # A row that ended but is still in the batch writes to its last position, which is not read.
         last = at[rows] - 1
         out, some = target.decode(tokens[:, None], last, cache)
         features[rows, last], x = some[:, 0], out[:, 0]
@@ -76,7 +76,7 @@ def write(
 
 
 def chosen(logits: Tensor, temperature: float, generator: torch.Generator, floor: float = 0.0) -> Tensor:
-    """Return one token [B] for each row of logits [B, vocab]: the likeliest, or a draw as `write` says."""
+    """Return one token [B] for each row of logits [B, vocab]: the likeliest, or a draw as in `write`."""
     if temperature == 0:
         return logits.argmax(dim=-1)
     shares = (logits / temperature).softmax(dim=-1)

@@ -1,1 +1,1 @@
-"""Asks a live server the same at every depth, and tells equal texts, ties and wrong ones apart (``audit``)."""
+"""Asks a live server the same at every depth, and separates equal texts, ties and wrong ones (``audit``)."""

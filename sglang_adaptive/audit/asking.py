@@ -1,4 +1,4 @@
-"""Sends requests to a server, some at once, while its depth is held or changes."""
+"""Sends requests to a server, several at once, while its depth is held or changes."""
 
 from __future__ import annotations
 
@@ -14,17 +14,18 @@ from sglang_adaptive.adaptive_server import NotReady
 from sglang_adaptive.client import Client, RequestError, in_words
 
 PATIENCE = 60.0
-"""Seconds after the end of the time that a request may still take."""
+"""Seconds that a request may still take after the end of the time."""
 
 
 def ask(
     client: Client, bodies: Sequence[Mapping[str, Any]], at_once: int, until: float,
     meanwhile: Callable[[], None], every: float,
 ) -> list[Any]:  # fmt: skip
-    """Return the answers to *bodies*, of which *at_once* are on their way together, each time *bodies* has one.
+    """Return the answers to *bodies*, with *at_once* of them in flight while there are enough.
 
-    A refusal is its words. What was not begun at the time *until* (monotonic seconds) is None. *meanwhile* is called
-    every so many seconds, in this thread. Raises NotReady when the server does not answer or asks for a key.
+    A refused request's answer is the refusal's text; a request not started by *until* (monotonic seconds) is None.
+    *meanwhile* is called every *every* seconds in this thread. Raises NotReady when the server does not answer or
+    requires a key.
     """
     found: list[Any] = [None] * len(bodies)
     left: queue.SimpleQueue[int] = queue.SimpleQueue()
@@ -43,7 +44,7 @@ def ask(
             except (RequestError, OSError, HTTPException) as error:
                 errors.append(error)
 
-    # As daemons, so that a server that hangs does not keep a command that was interrupted.
+    # Daemon threads, so that a hanging server does not block an interrupted command.
     threads = [threading.Thread(target=work, daemon=True) for _ in range(min(at_once, len(bodies)))]
     for thread in threads:
         thread.start()

@@ -17,20 +17,20 @@ from sglang_adaptive.audit.questions import PLAIN, Question, words_of
 from sglang_adaptive.client import Client
 
 SWITCH_SECONDS = 0.05
-"""Time between two depths while they switch; a round takes 2 to 30 ms."""
+"""Seconds between two depths while they switch; a round takes 2 to 30 ms."""
 
 RENEW_SECONDS = 1.0
 ALONE = 2
-"""Questions of a block that are asked alone as well."""
+"""Questions of a block that are also asked one at a time."""
 
 ASKED_AGAIN = 16
-"""Questions with a wrong text of which the reference is asked once more."""
+"""Questions with a wrong text whose reference is asked again."""
 
 SAMPLES = 300
-"""Of each way of sampling, at each depth."""
+"""Samples for each way of sampling, at each depth."""
 
 KEPT_BACK = 0.1
-"""Share of the time that is kept for asking again."""
+"""Share of the time reserved for asking again."""
 
 ZERO, SWITCHING, POLICY, AS_IT_IS = "0 steps", "switching", "by its policy", "as it is"
 
@@ -48,20 +48,20 @@ class Way:
 
 @dataclass
 class Compared:
-    """One text beside that of the reference."""
+    """One text and that of the reference."""
 
     number: int
-    """Texts that were compared until then, this one included."""
+    """Number of texts compared so far, including this one."""
 
     way: Way
     question: Question
     ids: list[int]
     parting: ties.Parting | None = None
     differ: float = 0.0
-    """Largest difference of a log-probability that was asked for, in nats."""
+    """Largest difference of a requested log-probability, in nats."""
 
     refused: str = ""
-    """Why there is no text, where the reference has one."""
+    """Why there is no text although the reference has one."""
 
     def verdict(self, width: float) -> str:
         """Return EQUAL, TIE or WRONG; *width* is the gap of a tie, in nats."""
@@ -71,7 +71,7 @@ class Compared:
 
 
 class Subject:
-    """The server that is audited: adaptive, so that its depth can be held, or any other, as it is."""
+    """The audited server: an adaptive one, whose depth can be held, or any other, as it is."""
 
     def __init__(self, client: Client) -> None:
         """Raises NotReady when the server does not answer."""
@@ -81,17 +81,17 @@ class Subject:
         self.server = AdaptiveServer(client) if block is not None and block["active"] else None
         tiers = [] if self.server is None else self.server.state["tiers"]
         self.depths: dict[str, int] = {f"{steps} step{'s' * (steps != 1)}": steps for steps in tiers}
-        """By what a way is called that holds it."""
+        """By the name of the way that holds it."""
 
     def ways(self) -> list[str]:
-        """Return the names of the ways to run that this server has."""
+        """Return the names of this server's ways to run."""
         if self.server is None:
             return [AS_IT_IS]
         own = [POLICY] if self.server.state["forced_steps"] is None else []
         return [*self.depths, *([SWITCHING] if len(self.depths) > 1 else []), *own]
 
     def run(self, name: str, draw: random.Random) -> tuple[Callable[[], None], float]:
-        """Let the server run so; return what keeps it there, to be called again and again, and after which seconds."""
+        """Put the server into this way; return a function that keeps it there, and the seconds between its calls."""
         server = self.server
         if server is None:
             return _nothing, RENEW_SECONDS
@@ -104,13 +104,13 @@ class Subject:
         return server.renew, RENEW_SECONDS
 
     def put_back(self) -> None:
-        """Hold or release what was held or released before."""
+        """Restore the hold or release from before."""
         if self.server is not None:
             self.server.put_back()
 
 
 def _nothing() -> None:
-    """What a server needs that runs as it does anyway."""
+    """For a server that needs nothing done."""
 
 
 @dataclass
@@ -119,7 +119,7 @@ class Found:
 
     compared: list[Compared] = field(default_factory=list)
     noise: float = 0.0
-    """Largest difference between two runs of the reference, or between what it decodes and reads, in nats."""
+    """Largest difference in nats between two runs of the reference, or between what it decodes and reads."""
 
     left_out: dict[str, str] = field(default_factory=dict)
     """Questions that the reference does not answer, and why."""
@@ -137,7 +137,7 @@ class Found:
 
 
 class Audit:
-    """Asks block after block of questions in every way until the time is over."""
+    """Asks questions in blocks, in every way, until the time is over."""
 
     def __init__(
         self, subject: Subject, reference: Client | None, questions: Sequence[Question], at_once: int, seed: int,
@@ -154,7 +154,7 @@ class Audit:
     def run(self, seconds: float, passes: int | None, samples: bool) -> Found:
         """Audit for *seconds*, or until every question was asked *passes* times. Raises NotReady.
 
-        The depth that was held before is held again at the end, whatever that is.
+        The depth that was held before is held again at the end in all cases.
         """
         end = time.monotonic() + seconds
         self._until = end - KEPT_BACK * seconds
@@ -197,7 +197,7 @@ class Audit:
                     self._compare(way, question, answer)
 
     def _expect(self, block: Sequence[Question]) -> None:
-        """Ask the reference, one question after the other and several at once."""
+        """Ask the reference, one question at a time and several at once."""
         bodies = [ties.as_reference(question.body) for question in block]
         alone = self._ask_reference(bodies, 1)
         together = self._ask_reference(bodies, self._at_once)
@@ -217,7 +217,7 @@ class Audit:
         self._read([known[0] for known in plain if known])
 
     def _read(self, decoded: Sequence[ties.Answer]) -> None:
-        """Let the reference read what it *decoded*, where it told the tokens of the prompt."""
+        """Let the reference read what it *decoded*, if it returned the tokens of the prompt."""
         told = [answer for answer in decoded if answer.get("prompt_token_ids")]
         bodies = [ties.as_prompt(answer["prompt_token_ids"], answer["output_ids"]) for answer in told]
         for answer, found in zip(told, self._ask_reference(bodies, 1), strict=True):
@@ -236,7 +236,7 @@ class Audit:
         self._progress(str(way), self.found)
 
     def _ask_again(self) -> None:
-        """Ask the reference once more, in two batch sizes, where a text is wrong: it may take that token itself.
+        """Ask the reference again, in two batch sizes, if a text is wrong: it may choose that token itself.
 
         A mixture of experts may send a token to other experts in another batch, and then no width is enough.
         """
@@ -266,7 +266,7 @@ class Audit:
         return ask(client, bodies, at_once, self._until, meanwhile, every)
 
     def _require_all(self) -> None:
-        """Raise NotReady where the time was too short for one text in each way."""
+        """Raise NotReady if the time was too short for one text in each way."""
         asked = {one.way.name for one in self.found.compared}
         missing = [name for name in self._ways if name not in asked]
         if missing and not self.found.left_out:
@@ -278,7 +278,7 @@ class Audit:
     # -- sampled --------------------------------------------------------------------------------------------------
 
     def _sampled(self) -> None:
-        """Compare how often each token comes, after the first prompt."""
+        """Compare how often each token occurs after the first prompt."""
         body = self._questions[0].body
         prompt = body.get("text", body.get("input_ids"))
         for how in sampled.KINDS:

@@ -35,11 +35,10 @@ from sglang_adaptive.provenance import command_line, git_commit, versions
 from sglang_adaptive.signals import Interrupted, StopSignals
 
 LONGEST = 6000
-"""Characters of the longest prompt that ships."""
+"""Characters of the longest built-in prompt."""
 
 
 def parser() -> CommandParser:
-    """Return the parser of the command."""
     found = CommandParser(
         "audit",
         "Asks a live server the same greedy requests at every depth, while depths switch and by its policy, alone and "
@@ -129,7 +128,7 @@ def _audit(
 
 
 def _kinds(subject: Subject, reference: Client | None) -> list[str]:
-    """Return the kinds of requests to ask. Raises NotReady where there is nothing to compare with."""
+    """Return the kinds of requests to ask. Raises NotReady if there is nothing to compare with."""
     if reference is None:
         if subject.server is None:
             url = subject.client.url
@@ -153,7 +152,7 @@ def _kinds(subject: Subject, reference: Client | None) -> list[str]:
 
 
 def _room(info: Mapping[str, Any], tokens: int) -> int:
-    """Return the characters of the longest prompt, a sixth of the context at most where each is a token."""
+    """Return the length of the longest prompt in characters: at most a sixth of the context if each is a token."""
     most = info.get("max_req_input_len") or LONGEST
     return max(200, min(LONGEST, (int(most) - tokens) // 6))
 

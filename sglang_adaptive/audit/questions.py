@@ -1,4 +1,4 @@
-"""What an audit asks: prompts that ship or the operator's own, each in every kind of greedy request."""
+"""An audit's questions: built-in prompts or the operator's own, each in every kind of greedy request."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Question:
 
 
 def questions(prompts: Mapping[str, Prompt], tokens: int, kinds: Sequence[str] = tuple(KINDS)) -> list[Question]:
-    """Return every prompt in every kind, in an order in which any few have many of both; answers have *tokens*."""
+    """Return every prompt in every kind, ordered so that any few have many of both; answers have *tokens*."""
     return [
         _question(name, prompt, kinds[(turn + place) % len(kinds)], tokens)
         for turn in range(len(kinds))
@@ -75,7 +75,7 @@ def _question(name: str, prompt: Prompt, kind: str, tokens: int) -> Question:
 
 
 def shipped(longest: int) -> dict[str, Prompt]:
-    """Return the prompts that ship, by name, and two long ones of at most *longest* characters."""
+    """Return the built-in prompts by name, and two long ones of at most *longest* characters."""
     found: dict[str, Prompt] = json.loads(SHIPPED.read_text(encoding="utf-8"))
     for turn in (1, 2):
         found[f"long {turn}"] = _ledger(turn, longest)
@@ -83,7 +83,7 @@ def shipped(longest: int) -> dict[str, Prompt]:
 
 
 def _ledger(turn: int, longest: int) -> str:
-    """Return lines that are alike and not the same, so that a reader has to look far back."""
+    """Return lines that are similar but not equal, so that a reader has to look far back."""
     towns, goods = ("Aldgate", "Bruges", "Cadiz", "Danzig", "Elba"), ("wool", "salt", "tin", "wine", "cork", "flax")
     text = f"Ledger {turn} of the harbour. Each line is an arrival; at its end are questions about them.\n"
     for number in range(1, 200):
@@ -96,9 +96,9 @@ def _ledger(turn: int, longest: int) -> str:
 
 
 def read(path: Path) -> dict[str, Prompt]:
-    """Return the prompts of a file by their line: text, or JSON with "text" or "input_ids".
+    """Return the prompts of a file by line: text, or JSON with "text" or "input_ids".
 
-    Raises ValueError, with the line, for any other, and OSError.
+    Raises ValueError, with the line, for anything else, and OSError.
     """
     found: dict[str, Prompt] = {}
     for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
@@ -125,5 +125,5 @@ def _read(line: str, where: str) -> Prompt:
 
 
 def words_of(answer: Answer | str) -> str:
-    """Return why an answer is none."""
+    """Return why a response is not an answer."""
     return answer if isinstance(answer, str) else str(answer["meta_info"]["finish_reason"])

@@ -1,4 +1,4 @@
-"""What an audit found, as a table and as JSON."""
+"""The findings of an audit, as a table and as JSON."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sglang_adaptive import ties
 from sglang_adaptive.audit.audit import Compared, Found, Way
 
 SHOWN = 8
-"""Wrong texts that are printed; JSON has all."""
+"""How many wrong texts are printed; JSON has all."""
 
 Key = TypeVar("Key", bound=Hashable)
 VERDICTS = (ties.EQUAL, ties.TIE, ties.WRONG)
@@ -23,12 +23,12 @@ def is_sound(found: Found) -> bool:
 
 
 def _agrees(found: Found) -> bool:
-    """Return whether the reference's two runs are as near as rounding leaves them."""
+    """Return whether the reference's two runs agree up to rounding."""
     return 2 * found.noise <= ties.CEILING
 
 
 def as_json(found: Found, about: Mapping[str, Any]) -> dict[str, Any]:
-    """Return everything as JSON builtins; *about* the audit, and no text of a prompt."""
+    """Return everything as JSON builtins; *about* describes the audit; prompt texts are not included."""
     return {
         **about,
         "sound": is_sound(found),

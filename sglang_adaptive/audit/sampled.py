@@ -1,4 +1,4 @@
-"""Sampled tokens: how often each comes, compared by a chi-square test."""
+"""Sampled tokens: how often each occurs, compared by a chi-square test."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ KINDS: tuple[Mapping[str, Any], ...] = (
     {"temperature": 1.0, "min_p": 0.1},
 )
 TOKENS, TOGETHER = 5, 30
-"""Tokens of a sample, and samples of a request."""
+"""Tokens per sample, and samples per request."""
 
 ALPHA = 1e-6
-"""Chance that one comparison of equal distributions is called different."""
+"""Chance that a comparison calls equal distributions different."""
 
 LEAST = 10
-"""Rarer values than this, in both together, are counted as one."""
+"""Values with fewer occurrences than this in both together are counted as one."""
 
 Texts = Sequence[Sequence[int]]
 
@@ -37,7 +37,7 @@ def texts(answers: Iterable[Any]) -> list[list[int]]:
 
 
 def compared(ours: Texts, theirs: Texts) -> Iterator[tuple[str, int, float]]:
-    """Yield what was counted, "token" or "pair of tokens", its position from 1 on, and the `probability`."""
+    """Yield what was counted, "token" or "pair of tokens", its position from 1, and the `probability`."""
     for at in range(1, TOKENS):
         yield "token", at, probability(*(Counter(ids[at] for ids in drawn) for drawn in (ours, theirs)))
         pairs = (Counter((ids[at - 1], ids[at]) for ids in drawn) for drawn in (ours, theirs))
@@ -45,7 +45,7 @@ def compared(ours: Texts, theirs: Texts) -> Iterator[tuple[str, int, float]]:
 
 
 def probability(ours: Counter[Any], theirs: Counter[Any]) -> float:
-    """Return the chance of a difference as large, were both drawn alike: Pearson's test of two rows."""
+    """Return the chance of a difference this large if both have the same distribution: Pearson's test of two rows."""
     from scipy.stats import chi2_contingency  # seconds to import
 
     common = [value for value in {**ours, **theirs} if ours[value] + theirs[value] >= LEAST]

@@ -32,14 +32,14 @@ from sglang_adaptive.signals import Interrupted, StopSignals
 
 
 def write(profile: CostProfile, path: Path) -> None:
-    """Write the profile's JSON; the file is replaced atomically."""
+    """Write the profile's JSON atomically."""
     partial = path.with_name(path.name + ".part")
     partial.write_text(profile.dumps(), encoding="utf-8")
     partial.replace(path)
 
 
 def table(profile: CostProfile) -> str:
-    """Return milliseconds a round, batch sizes down and steps across, as aligned text; "-" where none was measured."""
+    """Return milliseconds per round, batch sizes down and steps across, as aligned text; "-" if not measured."""
     steps = sorted({cell.steps for cell in profile.cells})
     shown = {(cell.batch_size, cell.steps): f"{1000 * cell.seconds:.2f}" for cell in profile.cells}
     head = "ms a round   " + "".join(f"{f'{s} steps':>10}" for s in steps)
@@ -51,7 +51,7 @@ def table(profile: CostProfile) -> str:
 
 
 def draw(profile: CostProfile, path: Path) -> None:
-    """Draw milliseconds a round over steps, one line a batch size, as PNG."""
+    """Draw milliseconds per round over steps, one line per batch size, as PNG."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(7, 4.2), layout="constrained")
@@ -76,7 +76,7 @@ DEFAULT_MAX_BATCH = 64
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run the command; returns 0, 1 when the server cannot be measured, 2 for bad usage, 128 and a signal's number."""
+    """Run the command; returns 0, 1 if the server cannot be measured, 2 for bad usage, 128 plus a signal's number."""
     arguments = parser().parse_args(argv)
     try:
         with StopSignals():
@@ -103,7 +103,7 @@ def _dspark(arguments: argparse.Namespace) -> int:
     """Write the table of a DSPARK server."""
     if arguments.output is None or arguments.png is not None or arguments.profile_dir is not None:
         return failed("calibrate", "--dspark: expected --output FILE, and neither --png nor --profile-dir", BAD_INPUT)
-    client = Client.from_url(arguments.url)  # without a key, as SGLang's profiler asks
+    client = Client.from_url(arguments.url)  # without a key, like SGLang's profiler
     table = dspark.measure(client, arguments.output, arguments.batch_sizes, arguments.rounds)
     print(dspark.shown(table))
     use = f"SGLANG_RAGGED_VERIFY_MODE=compact ... --speculative-dspark-sps-table-path {arguments.output}"
@@ -112,7 +112,7 @@ def _dspark(arguments: argparse.Namespace) -> int:
 
 
 def _keep(profile: CostProfile, arguments: argparse.Namespace) -> int:
-    """Write the profile to a file, else to the cache of this machine's servers, and draw a picture if requested."""
+    """Write the profile to a file or to the cache of this machine's servers; draw a picture if requested."""
     if arguments.output is not None:
         write(profile, arguments.output)
         print(f"wrote {arguments.output}", file=sys.stderr)
@@ -169,7 +169,6 @@ def _ladder(server: AdaptiveServer) -> list[int]:
 
 
 def parser() -> CommandParser:
-    """Return the parser of the command."""
     parser = CommandParser(
         "calibrate",
         "Forces each depth of a live adaptive server at a ladder of batch sizes, times the rounds, and writes a cost "

@@ -2,7 +2,7 @@
 
 In each round DSPARK chooses how many drafts to verify, from a table of round times that SGLang does not ship. SGLang
 0.5.23 has a profiler for it (`sglang.benchmark.dspark_sps_profiler`), which measures a live server. This module checks
-the profiler's preconditions, and leaves the server as near to its former state as SGLang lets it.
+the profiler's preconditions and restores the server's former state as far as SGLang allows.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from sglang_adaptive.client import Client, RequestError
 PROFILER = "sglang.benchmark.dspark_sps_profiler"
 RECORD = "dspark_info_record"
 SECONDS_A_CELL = 10.0
-"""The profiler's default for the least seconds of steady rounds."""
+"""The profiler's default for the minimum seconds of steady rounds."""
 
 SHARES = (0.25, 0.5, 0.75, 1.0)
 """Shares of the drafts that a compact server verifies while it is measured."""
@@ -34,11 +34,11 @@ LAUNCH_WITH = "SGLANG_DSPARK_ENABLE_SPS_RECORD=1 SGLANG_SIMULATE_ACC_LEN=1 SGLAN
 
 
 def measure(client: Client, output: Path, sizes: Sequence[int] | None, rounds: int) -> dict[str, Any]:
-    """Measure the server of *client*; write *output*, and the profiler's report of the run beside it.
+    """Measure the server of *client*; write *output*, and the profiler's report next to it.
 
-    A server in static mode gives round times by verified tokens; one in compact mode by requests and by tokens.
-    *sizes* are requests a replica, None for the profiler's own ladder; *rounds* the fewest timed at each. Returns the
-    table as JSON builtins. Raises NotReady where the server cannot be measured so, or the table would price nothing.
+    A server in static mode yields round times by verified tokens, one in compact mode by requests and tokens. *sizes*
+    are requests per replica, None for the profiler's own ladder; *rounds* is the minimum timed at each. Returns the
+    table as JSON builtins. Raises NotReady if the server cannot be measured this way, or the table would price nothing.
     """
     try:
         info = read_info(client)
@@ -84,8 +84,8 @@ def ready(info: Mapping[str, Any], url: str) -> str:
     if mode not in (STATIC, COMPACT):
         raise NotReady(f"{url} runs SGLANG_RAGGED_VERIFY_MODE={mode}, where a smaller budget saves no time")
     if mode == COMPACT and info.get("speculative_dspark_sps_table_path") is None:
-        # DSparkVerifyPlanner.schedule_layout verifies all then, whatever budget the profiler asks for, and the
-        # profiler's check (graph tokens not below those asked for) passes.
+        # DSparkVerifyPlanner.schedule_layout then verifies all drafts, regardless of the profiler's budget, and the
+        # profiler's check (graph tokens not below the requested ones) passes.
         raise NotReady(
             f"{url} has no --speculative-dspark-sps-table-path, so it verifies all drafts whatever is asked of it: "
             "measure it with SGLANG_RAGGED_VERIFY_MODE=static first, and give it that table"
@@ -94,7 +94,7 @@ def ready(info: Mapping[str, Any], url: str) -> str:
 
 
 def most_requests(info: Mapping[str, Any]) -> int:
-    """Return the most requests of a replica that run at once inside its CUDA graphs."""
+    """Return the maximum requests of a replica that run at once inside its CUDA graphs."""
     state = info["internal_states"][0]
     decode = (state.get("cuda_graph_config") or {}).get("decode") or {}
     limits = [most_running(info), max(decode.get("bs") or [0]), decode.get("max_bs")]
@@ -107,7 +107,7 @@ def prices(table: Mapping[str, Any]) -> bool:
 
 
 def shown(table: Mapping[str, Any]) -> str:
-    """Return *table* as aligned text, in milliseconds a round."""
+    """Return *table* as aligned text, in milliseconds per round."""
     if "bias_seconds" not in table:
         seconds = [1 / rate for rate in table["sample_steps_per_sec"]]
         return _rows("verified tokens", table["sample_batch_tokens"], seconds, "ms a round")
@@ -124,7 +124,7 @@ def _rows(name: str, counts: Sequence[int], seconds: Sequence[float], unit: str)
 def _release(client: Client) -> None:
     """Let the server verify all drafts; the profiler leaves its last share in force.
 
-    Its scheduler would take null, to plan again, but SGLang 0.5.23 refuses that on the way there.
+    SGLang 0.5.23's scheduler would take null, to plan again, but SGLang rejects null before it gets there.
     """
     try:
         client.post("/set_internal_state", {"server_args": {"dspark_force_budget_frac": 1.0}})

@@ -1,4 +1,4 @@
-"""``sglang-adaptive explain``: what the ``adaptive`` block of a live server's state means, in words."""
+"""``sglang-adaptive explain``: explains the ``adaptive`` block of a live server's state in words."""
 
 from __future__ import annotations
 
@@ -29,7 +29,6 @@ _CAUSES = {
 
 
 def parser() -> CommandParser:
-    """Return the parser of the command."""
     found = CommandParser(
         "explain",
         "Reads a live server's /server_info and says which depth is live, since when, why, and what would change it.",
@@ -45,7 +44,7 @@ def parser() -> CommandParser:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run the command; returns 0, 1 when the server is not adaptive or gone, 2 for bad usage."""
+    """Run the command; returns 0, 1 if the server is not adaptive or gone, 2 for bad usage."""
     arguments = parser().parse_args(argv)
     try:
         state = AdaptiveServer(Client.from_url(arguments.url, api_key=arguments.api_key, timeout=30)).state
@@ -156,20 +155,20 @@ def _steps(count: int) -> str:
 
 
 def because(switch: Mapping[str, Any]) -> str:
-    """Return the cause of a record of ``recent_switches`` in words; an unknown cause as it is."""
+    """Return the cause of a record of ``recent_switches`` in words; an unknown cause unchanged."""
     return _CAUSES.get(switch["cause"], switch["cause"]).format(batch_size=switch["batch_size"])
 
 
 def looked_up(state: Mapping[str, Any]) -> list[int]:
-    """Return the drafts of rounds that are looked up in each request's own text, where the server has such rounds."""
+    """Return the drafts of lookup rounds, if the server has such rounds."""
     return [] if state.get("lookup_rounds") is None else [steps for steps in state["tiers"] if steps in DRAFTS]
 
 
 def ladder(state: Mapping[str, Any]) -> list[int]:
-    """Return the depths that the configuration in force may choose, ascending.
+    """Return the depths that the current configuration may choose, ascending.
 
-    A server keeps every depth that it built, so a later configuration may leave some out; an operator may still hold
-    them. All of them are returned for a policy that does not tell its own.
+    A server keeps every depth it built, so a later configuration may omit some; an operator may still hold them. For a
+    policy that does not report its own depths, all are returned.
     """
     told = {rate["steps"] for rate in state.get("rates", ())}
     told.update(steps for slot in state.get("slots", ()) for steps in slot["candidate_steps"])

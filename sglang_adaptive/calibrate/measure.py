@@ -16,13 +16,13 @@ from sglang_adaptive.policy.profile import ProfileCell
 
 PROMPT_TOKENS = 128
 VOCABULARY = 200
-"""Prompts are drawn from token ids below this, which every model has."""
+"""Prompts are drawn from token ids below this, which exist in every model."""
 
 
 class SteadyLoad:
-    """Keeps *requests* generations running, each ``max_new_tokens`` long and then started again.
+    """Keeps *requests* generations running, each ``max_new_tokens`` long and restarted when done.
 
-    As a context manager: on the way out the requests in flight are aborted. ``error`` is the first failure.
+    As a context manager, it aborts the requests in flight on exit. ``error`` is the first failure.
     """
 
     def __init__(self, client: Client, requests: int, max_new_tokens: int) -> None:
@@ -65,15 +65,15 @@ class SteadyLoad:
         try:
             self._client.abort(rid)
         except (RequestError, OSError):
-            self._stop.set()  # the server is gone; its connections end by themselves
+            self._stop.set()  # the server is gone; its connections end on their own
 
 
 POLL_SECONDS = 0.1
 PATIENCE_SECONDS = 120.0
 SPARE_TOKENS = 128
-"""KV slots that SGLang reserves for a request beyond its text."""
+"""KV slots that SGLang reserves per request beyond its text."""
 LEAST_TOKENS = 64
-"""The shortest requests; shorter ones would spend most of the time in prefills."""
+"""Length of the shortest requests; shorter ones would spend most of the time in prefill."""
 Progress = Callable[[int, int, int, int], None]
 """Called with batch size, steps, rounds timed so far, rounds wanted."""
 
@@ -87,9 +87,9 @@ def measure(
 ) -> Iterator[ProfileCell]:
     """Yield a cell for every batch size and all steps with a runtime state, and with graphs if the server uses any.
 
-    The steps are held, so every cell is of steady rounds at fixed steps. What was held before is put back at the end,
-    also after an error. Requests are shorter than *max_new_tokens* where the KV cache would not hold the batch
-    otherwise. Raises NotReady when the server stops answering or a batch size does not become steady.
+    The steps are held, so every cell has steady rounds at fixed steps. The previous hold is restored at the end, even
+    after an error. Requests are shorter than *max_new_tokens* if the KV cache cannot hold the batch otherwise. Raises
+    NotReady when the server stops answering or a batch size does not become steady.
     """
     try:
         for batch_size in batch_sizes:
@@ -104,7 +104,7 @@ def measure(
 def room(info: Mapping[str, Any], batch_size: int) -> int:
     """Return how many tokens each of *batch_size* requests can generate in the server's KV cache; NotReady if too few.
 
-    SGLang retracts requests that do not fit, so the batch would never stay at its size.
+    SGLang retracts requests that do not fit, so the batch would never keep its size.
     """
     slots = int(info["max_total_num_tokens"])
     tokens = slots // batch_size - PROMPT_TOKENS - SPARE_TOKENS
@@ -117,7 +117,7 @@ def room(info: Mapping[str, Any], batch_size: int) -> int:
 
 
 def check_sizes(info: Mapping[str, Any], sizes: Sequence[int], url: str) -> None:
-    """Raise NotReady where the server of *info* runs fewer requests at once than the largest of *sizes*."""
+    """Raise NotReady if the server of *info* runs fewer requests at once than the largest of *sizes*."""
     most = most_running(info)
     if most is not None and max(sizes) > most:
         raise NotReady(f"--batch-sizes: got {max(sizes)}, but {url} runs {most} requests at once")
@@ -126,7 +126,7 @@ def check_sizes(info: Mapping[str, Any], sizes: Sequence[int], url: str) -> None
 def depths(state: Mapping[str, Any], batch_size: int) -> list[int]:
     """Return the steps that run at *batch_size* as they would in service.
 
-    Steps have graphs only where the policy may choose them; elsewhere they run in a larger graph or without one.
+    Steps have graphs only where the policy may choose them; otherwise they run in a larger graph or without one.
     """
     graphs = {tier["steps"]: tier["graph_batch_sizes"] for tier in state["startup"]["tiers"]}
     captured = sorted({size for sizes in graphs.values() for size in sizes or ()})

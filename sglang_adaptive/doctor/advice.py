@@ -45,7 +45,7 @@ def tokens_to_break_even(tree: Round) -> tuple[float, float]:
 
 
 WORTH = 1.10
-"""Throughput against the best single depth where acceptance and load switch, one H200, simulated acceptance."""
+"""Throughput over the best single depth when acceptance and load switch; one H200, simulated acceptance."""
 
 _WORTH_WORDS = (
     f"adapting was worth {WORTH:.2f} times the best single depth where acceptance and load change, and nothing where "
@@ -75,7 +75,7 @@ _SEVERAL_LAYERS = (
 
 
 def advice(reason: str, drafts: Mapping[str, Any]) -> str | None:
-    """Return the change for *reason*, why a line would not adapt; None where none is known.
+    """Return the change for *reason*, why a line would not adapt; None if none is known.
 
     *drafts* is how the line speculates: ``topk``, ``steps``, ``draft_tokens`` and ``depths``, the candidate steps of
     its configuration, if it names one.
@@ -101,7 +101,7 @@ def _chain(drafts: Mapping[str, Any]) -> str:
 
 
 def _depth(steps: int | None, depths: Any) -> int:
-    """Return from *depths* the steps of a chain that replaces a tree of *steps*: the same, or the most below them."""
+    """Return the steps from *depths* for a chain that replaces a tree of *steps*: the same, or the largest below."""
     wanted = steps or CHAIN.steps
     fitting = [depth for depth in depths if 0 < depth <= wanted]
     return int(max(fitting, default=wanted))

@@ -28,7 +28,7 @@ from sglang_adaptive.serve_cpu import LaunchError, from_file
 
 
 def configuration_check(path: str) -> Check:
-    """Return the check of the file *path*, made with the server's code."""
+    """Check the file *path* with the server's code."""
     try:
         config = load_config(path)
     except ConfigError as error:
@@ -68,7 +68,7 @@ def parser() -> CommandParser:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run the command; returns 0 when no check failed, 1 when one did, 2 for bad usage."""
+    """Run the command; returns 0 if no check failed, 1 if one did, 2 for bad usage."""
     words = list(argv)
     own, line_words = (words[: words.index("--")], words[words.index("--") + 1 :]) if "--" in words else (words, None)
     arguments = parser().parse_args(own)
@@ -106,14 +106,14 @@ def _checks(file: str | None, line: LaunchLine | None, client: Client | None) ->
 
 
 def _config_of(arguments: Sequence[str]) -> str | None:
-    """Return the configuration that a launch line names, or its file of --config."""
+    """Return the configuration that a launch line or its --config file names."""
     for index, argument in enumerate(arguments):
         flag, equals, value = argument.partition("=")
         if flag == CONFIG:
             return value if equals else next(iter(arguments[index + 1 : index + 2]), None)
     try:
         named = from_file(arguments).get(CONFIG)
-    except LaunchError:  # the check of the launch line says so
+    except LaunchError:  # the launch line's check reports it
         return None
     return None if named is None else str(named)
 

@@ -1,4 +1,4 @@
-"""Checks of this machine: versions, the device, what SGLang has, the plugin, and a launch line."""
+"""Checks of this machine: versions, device, SGLang's features, the plugin, and a launch line."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ class LaunchLine:
     """SGLang's arguments; for serve-cpu those that the user typed."""
 
     variables: dict[str, str]
-    """Environment variables that were set in front of the command."""
+    """Environment variables set in front of the command."""
 
     on_cpu: bool
     """Whether ``sglang-adaptive serve-cpu`` launches it."""
 
 
 def take_apart(words: Sequence[str]) -> LaunchLine:
-    """Return the parts of the launch line *words*. Raises ValueError with one line when they are no launch line."""
+    """Return the parts of the launch line *words*. Raises ValueError with one line if they are not a launch line."""
     rest = list(words)
     variables = {}
     while rest and (found := _ASSIGNMENT.fullmatch(rest[0])):
@@ -65,7 +65,7 @@ _TABLE = "--speculative-dspark-sps-table-path"
 def dspark_check(planner: Mapping[str, Any] | None, learns: bool = False) -> Check | None:
     """Return the check of *planner*, a line's ``mode``, ``table`` and ``problem`` of reading it; None without one.
 
-    *learns* says whether the line's server learns the table while it serves.
+    *learns* says whether the line's server learns the table while serving.
     """
     if planner is None:
         return None
@@ -85,11 +85,11 @@ def dspark_check(planner: Mapping[str, Any] | None, learns: bool = False) -> Che
 GROUP, PLUGIN = "sglang.srt.plugins", "sglang_adaptive"
 LINE, FLAGS = "launch line", "renamed flags"
 PATIENCE_SECONDS = 300.0
-"""Limit in seconds; SGLang's imports take 10 s, a minute on a busy machine."""
+"""Limit in seconds; SGLang's imports take 10 s, or a minute on a busy machine."""
 
 
 def checks(line: LaunchLine | None) -> Iterator[Check]:
-    """Yield the checks of this machine, and of *line* if there is one."""
+    """Yield the checks of this machine, and of *line* if given."""
     found = provenance.versions("sglang")
     yield Check("package", OK, f"sglang-adaptive {found['sglang_adaptive']}, Python {found['python']}")
     if found["sglang"] is None:
@@ -186,7 +186,7 @@ def _renamed(change: dict[str, str | None]) -> str:
 
 
 def _ask(line: LaunchLine | None) -> dict[str, Any]:
-    """Run SGLang's part of the checks in a separate process. Raises LaunchError when serve-cpu would refuse *line*."""
+    """Run SGLang's part of the checks in a separate process. Raises LaunchError if serve-cpu would reject *line*."""
     arguments, variables = None, dict(os.environ)
     if line is not None:
         arguments = line.arguments

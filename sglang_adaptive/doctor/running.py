@@ -12,7 +12,7 @@ from sglang_adaptive.watch.view import DEGRADED, GONE, NOT_ADAPTIVE, Reading, re
 
 
 def checks(client: Client) -> Iterator[Check]:
-    """Yield the checks of the server that *client* talks to, of its first replica."""
+    """Yield the checks of the first replica of *client*'s server."""
     now = read(client, replica=0)
     seen = view(client.url, None, now)
     if seen["state"] == GONE:

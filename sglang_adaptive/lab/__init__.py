@@ -1,1 +1,1 @@
-"""Everything to try, teach and measure with, which no serving process needs: nothing outside this folder imports it."""
+"""Tools for trials, teaching and measurements. Serving does not need them; nothing outside this folder imports it."""

@@ -1,6 +1,6 @@
-"""Recorded acceptance: how far a chain of drafts gets at every position of real outputs.
+"""Recorded acceptance: how many drafts of a chain are accepted at every position of real outputs.
 
-Traces are kept as compressed ``.npz`` files; every array is checked when it is read.
+Traces are compressed ``.npz`` files; every array is checked when it is read.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ OF_LOOKUPS = ("match", "looked_up")
 
 
 class TraceError(ValueError):
-    """A trace that cannot be used: which file, which key, what was found, what is accepted."""
+    """An unusable trace: which file, which key, what was found, what is accepted."""
 
     def __init__(self, file: str, key: str | None, value: object, expected: str) -> None:
         self.file = file
@@ -38,7 +38,7 @@ class TraceError(ValueError):
         super().__init__(f"{place}: {shown(value)}; expected {expected}")
 
     def __reduce__(self) -> tuple[type[TraceError], tuple[str, str | None, object, str]]:
-        # Exception pickles its message only, and a replay may run in other processes.
+        # Exception pickles only its message, and a replay may run in other processes.
         return type(self), (self.file, self.key, self.value, self.expected)
 
 
@@ -46,37 +46,36 @@ CHAIN = 7
 """Drafts in a recorded chain of EAGLE-3."""
 
 LONGEST_CHAIN = 63
-"""Most drafts of a chain or block in a trace."""
+"""Maximum drafts of a chain or block in a trace."""
 
 LEVELS = 32
-"""Steps of the quantised confidence."""
+"""Levels of the quantized confidence."""
 
 
 @dataclass(frozen=True, eq=False)
 class Trace:
     """Acceptance at every position of the outputs of *R* requests, *N* positions in all.
 
-    Position t of a request is a round that starts with output token t as the last one known. The round's chain of C
-    drafts proposes tokens t + 1 to t + C; C is 7, or the drafts of a block. A round of s steps accepts
-    ``k = min(L(t), s)`` of them, and the next one starts at t + k + 1. The first round starts at 0: the pass over the
-    prompt yields output token 0. A request is done at its length or beyond. The draft proposes its most likely token;
-    above temperature 0 the text is one sample.
+    Position t of a request is a round whose last known token is output token t. The round's chain of C drafts proposes
+    tokens t + 1 to t + C; C is 7, or the drafts of a block. A round of s steps accepts ``k = min(L(t), s)`` of them,
+    and the next one starts at t + k + 1. The first round starts at 0: prefill yields output token 0. A request is done
+    at its length or beyond. The draft proposes its most likely token; above temperature 0 the text is one sample.
     """
 
     target: str
-    """Model that wrote the outputs."""
+    """Model that generated the outputs."""
 
     draft: str
-    """Draft that proposed."""
+    """Draft model that proposed."""
 
     prompts: str
     """Where the prompts come from."""
 
     temperature: float
-    """Of the target's sampling; 0 is greedy."""
+    """Temperature of the target's sampling; 0 is greedy."""
 
     hardware: str
-    """What the recorder ran on."""
+    """Hardware of the recorder."""
 
     command: str
     """Command that records this trace."""
@@ -85,27 +84,27 @@ class Trace:
     """Day of the recording, YYYY-MM-DD."""
 
     category: tuple[str, ...]
-    """R kinds of text, one a request."""
+    """R kinds of text, one per request."""
 
     length: npt.NDArray[np.int32]
     """[R] positions of each request, one or more."""
 
     loop_start: npt.NDArray[np.int32]
-    """[R] position where the first exact repetition starts; the request's length where there is none."""
+    """[R] position where the first exact repetition starts; the request's length if there is none."""
 
     accepted: npt.NDArray[np.uint8]
-    """[N] drafts of the chain that are accepted, 0 to C, request after request."""
+    """[N] accepted drafts of the chain, 0 to C, request by request."""
 
     confidence: npt.NDArray[np.uint8]
     """[N, C] probability p that the draft gives each token it proposes, as floor(32 p), at most 31."""
 
     match: npt.NDArray[np.uint8] | None = None
-    """[N] tokens before the drafts that agree with an earlier place of the request's text; ``lookups`` says which.
+    """[N] tokens before the drafts that agree with an earlier place of the request's text; see ``lookups``.
 
-    None, as ``looked_up``, in a trace that was recorded without its tokens."""
+    None, like ``looked_up``, in a trace that was recorded without its tokens."""
 
     looked_up: npt.NDArray[np.uint8] | None = None
-    """[N] drafts that are right of those that were looked up there, 0 to 32."""
+    """[N] number of right drafts among those looked up there, 0 to 32."""
 
     @property
     def starts(self) -> npt.NDArray[np.int64]:
@@ -124,7 +123,7 @@ class Trace:
         return (self.confidence.astype(np.float32) + np.float32(0.5)) / np.float32(LEVELS)
 
     def select(self, rows: npt.ArrayLike) -> Trace:
-        """Return the trace of some requests, by index or by a mask over them, in the order given."""
+        """Return the trace of some requests, by index or mask, in the given order."""
         chosen = np.arange(len(self.category))[np.asarray(rows)]
         return self._cut(chosen, self.length[chosen])
 
@@ -154,7 +153,7 @@ def quantised(probability: npt.ArrayLike) -> npt.NDArray[np.uint8]:
 
 
 def lookups(ids: Sequence[int], prompt: int, positions: int) -> npt.NDArray[np.uint8]:
-    """Return [positions, 2]: ``match`` and ``looked_up`` of the text *ids* [T], whose output begins at *prompt*."""
+    """Return [positions, 2]: ``match`` and ``looked_up`` of the text *ids* [T], whose output starts at *prompt*."""
     text = Text(ids, prompt)
     found = [text.at(prompt + at) for at in range(positions)]
     return np.array([(one.match, one.tokens - 1 if one.match else 0) for one in found], np.uint8).reshape(-1, 2)
@@ -164,16 +163,16 @@ def lookups(ids: Sequence[int], prompt: int, positions: int) -> npt.NDArray[np.u
 
 
 def write(path: str | Path, trace: Trace) -> None:
-    """Write *trace* to *path*, checked first.
+    """Check *trace* and write it to *path*.
 
     Raises:
-        TraceError: the trace breaks its own format.
+        TraceError: the trace violates its own format.
         OSError: the file cannot be written.
     """
     _check(str(path), trace)
     about = {"format_version": FORMAT_VERSION, "temperature": trace.temperature}
     about.update((word, getattr(trace, word)) for word in WORDS)
-    with Path(path).open("wb") as file:  # a name without .npz stays as it is
+    with Path(path).open("wb") as file:  # keeps a name without .npz
         np.savez_compressed(
             file,
             about=np.array(json.dumps(about)),
@@ -190,7 +189,7 @@ def read(path: str | Path) -> Trace:
     """Return the trace in *path*.
 
     Raises:
-        TraceError: the file cannot be read, or is no trace of this format; one line, with file, key and value.
+        TraceError: the file cannot be read, or is not a trace of this format; one line, with file, key and value.
     """
     file = str(path)
     arrays = _arrays(file)
@@ -228,7 +227,7 @@ def _arrays(file: str) -> dict[str, npt.NDArray[Any]]:
         raise TraceError(file, None, "damaged", "a trace, a whole .npz file") from error
     except TraceError:
         raise
-    except ValueError as error:  # what numpy says of other files, and of pickled arrays
+    except ValueError as error:  # numpy raises it for other files and for pickled arrays
         raise TraceError(file, None, "no arrays of numbers or text", "a trace, a .npz file") from error
 
 
@@ -248,7 +247,7 @@ def _about(file: str, array: npt.NDArray[Any]) -> dict[str, Any]:
 
 
 def _check(file: str, trace: Trace) -> None:
-    """Raise `TraceError` for the first field of *trace* that breaks the format."""
+    """Raise `TraceError` for the first field of *trace* that violates the format."""
     heat = trace.temperature
     if isinstance(heat, bool) or not isinstance(heat, int | float) or not 0 <= heat < float("inf"):
         raise TraceError(file, "temperature", heat, "a number, 0 (greedy) or more")

@@ -22,7 +22,7 @@ class Heading:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Rows of text; the first column names the row, the others are figures. *best* marks rows to stand out."""
+    """Rows of text; the first column names the row, the others are figures. *best* marks rows to highlight."""
 
     head: Sequence[str]
     rows: Sequence[Sequence[str]]
@@ -31,17 +31,17 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """An SVG element of a chart whose figures a table carries as well; only HTML shows it."""
+    """An SVG element of a chart whose figures are also in a table; only HTML shows it."""
 
     svg: str
     caption: str
     legend: Mapping[str, str] = field(default_factory=dict)
-    """Names by colour class, where the chart does not name what it draws."""
+    """Names by color class, for charts without their own labels."""
 
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """Where the figures come from, name by name."""
+    """The sources of the figures, by name."""
 
     facts: Mapping[str, str]
 
@@ -51,7 +51,7 @@ Block = Text | Heading | Table | Picture | Facts
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """A title and what is under it."""
+    """A title and its content."""
 
     title: str
     blocks: Sequence[Block]

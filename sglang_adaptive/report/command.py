@@ -17,7 +17,6 @@ TITLE = "Adaptive speculation: results"
 
 
 def parser() -> CommandParser:
-    """Return the parser of the command."""
     found = CommandParser(
         "report",
         "Makes one page of benchmark results: what demo --json and simulate --json wrote, and the files of "
@@ -38,7 +37,7 @@ def parser() -> CommandParser:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run the command; returns 0, or 2 when a file is no result or the page cannot be written."""
+    """Run the command; returns 0, or 2 if a file is not a result or the page cannot be written."""
     arguments = parser().parse_args(argv)
     try:
         found = list(sections([read(path) for path in arguments.results]))
@@ -75,7 +74,7 @@ _BUILD: dict[str, Callable[[list[Result]], Iterable[Section]]] = {
 
 
 def _check(result: Result) -> None:
-    """Build *result* alone, so that a file with a part missing is named. Raises ReportError."""
+    """Build *result* alone, so that an incomplete file is named. Raises ReportError."""
     try:
         list(_BUILD[result.kind]([result]))
     except (KeyError, TypeError, ValueError, AttributeError, IndexError, ZeroDivisionError) as error:

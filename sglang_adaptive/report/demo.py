@@ -57,7 +57,7 @@ def _depths(policies: dict[str, dict[str, Any]]) -> Table:
 
 
 def _timeline(data: dict[str, Any], key: str) -> Picture:
-    """Draw the depth of one policy over the measured seconds, with a line and a name where a phase begins."""
+    """Draw the depth of one policy over the measured seconds, with a line and a name at the start of each phase."""
     policy = data["policies"][key]
     tiers = policy["tiers"]
     seconds = [phase["policies"][key]["seconds"] for phase in data["phases"]]

@@ -11,7 +11,7 @@ from sglang_adaptive.report.blocks import Block, Facts, Heading, Picture, Sectio
 
 
 def colour(name: str) -> str:
-    """Return the colour class of the page's style for a policy by its name or label."""
+    """Return the color class of the page's style for a policy, by its name or label."""
     low = name.lower()
     if low.startswith(("static", "always")):
         return "static"
@@ -68,10 +68,10 @@ dt{color:var(--soft)}dd{margin:0;overflow-wrap:anywhere}
 """
 
 
-# Just enough SVG for the report: one chart area with linear axes.
+# Minimal SVG for the report: one chart area with linear axes.
 #
-# Colours are classes, so that the page's style decides them for light and dark. Coordinates are in units of the view
-# box, 400 wide: a chart is as wide as a phone and its text stays readable there.
+# Colors are classes, so that the page's style sets them for light and dark. Coordinates are in units of the view box,
+# 400 wide: a chart is as wide as a phone and its text stays readable there.
 
 
 WIDTH = 400.0
@@ -92,17 +92,17 @@ class Chart:
     parts: list[str] = field(default_factory=list)
 
     def x(self, value: float) -> float:
-        """Return the horizontal position of *value*, kept inside the plot."""
+        """Return the horizontal position of *value*, clamped to the plot."""
         share = _share(value, *self.x_range)
         return round(self.left + share * (WIDTH - self.left - self.right), 1)
 
     def y(self, value: float) -> float:
-        """Return the vertical position of *value*, kept inside the plot."""
+        """Return the vertical position of *value*, clamped to the plot."""
         share = _share(value, *self.y_range)
         return round(self.height - self.bottom - share * (self.height - self.top - self.bottom), 1)
 
     def x_ticks(self, ticks: Sequence[tuple[float, str]], grid: bool = False) -> None:
-        """Write tick labels under the plot, with vertical lines when *grid*."""
+        """Write tick labels under the plot, with vertical lines if *grid*."""
         base = self.height - self.bottom
         for value, text in ticks:
             at = self.x(value)
@@ -131,7 +131,7 @@ class Chart:
         self.parts.append(f'<polyline class="line {kind}" points="{points}"/>')
 
     def steps(self, values: Sequence[float], kind: str) -> None:
-        """Draw a value for each index as a staircase, one corner for each change."""
+        """Draw a value for each index as a staircase, with one corner per change."""
         path = [f"M{self.x(0)} {self.y(values[0])}"]
         for index in range(1, len(values)):
             if values[index] != values[index - 1]:
@@ -156,7 +156,7 @@ class Chart:
 
 
 def dot_chart(rows: Mapping[str, Sequence[tuple[str, float, float]]], label: str, row: float) -> str:
-    """Draw a row of *row* units for each name: of every (policy, low, high) a dot at high, with a line down to low."""
+    """Draw a row of *row* units per name: for each (policy, low, high) a dot at high, with a line down to low."""
     ranges = [each for dots in rows.values() for each in dots]
     floor = math.floor(10 * min(low for _, low, _ in ranges)) / 10
     top = max(1.0, max(high for _, _, high in ranges))
@@ -176,7 +176,7 @@ def dot_chart(rows: Mapping[str, Sequence[tuple[str, float, float]]], label: str
 
 
 def _share(value: float, low: float, high: float) -> float:
-    """Return where *value* is between *low* and *high*, in [0, 1]; they may be equal."""
+    """Return the position of *value* between *low* and *high*, in [0, 1]; they may be equal."""
     return min(1.0, max(0.0, (value - low) / (high - low or 1.0)))
 
 

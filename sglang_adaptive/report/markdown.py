@@ -8,7 +8,7 @@ from sglang_adaptive.report.blocks import Block, Facts, Heading, Picture, Sectio
 
 
 def markdown(title: str, sections: Sequence[Section]) -> str:
-    """Return the page; charts are left out, as their figures are in the tables."""
+    """Return the page without charts; their figures are in the tables."""
     parts = [f"# {title}"]
     for section in sections:
         parts.append(f"## {section.title}")

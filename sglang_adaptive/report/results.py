@@ -1,4 +1,4 @@
-"""Reads result files, and recognises their kind by their keys."""
+"""Reads result files, and recognizes their kind by their keys."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _KEYS: tuple[tuple[str, tuple[str, ...]], ...] = (
     (TRAFFIC, ("format", "provenance", "depths", "batches")),
     (SERVER, ("schema", "acceptance", "provenance", "rows")),
 )
-"""The keys by which a file is known; more may be there."""
+"""The keys that identify a file; it may have more."""
 
 MADE_BY = "sglang-adaptive demo --json, sglang-adaptive simulate --json or python -m benchmarks.policies"
 
@@ -37,12 +37,12 @@ class Result:
 
 
 def read(path: Path) -> Result:
-    """Read one result file. Raises ReportError when it is unreadable, no JSON, or of an unknown kind."""
+    """Read one result file. Raises ReportError when it is unreadable, not JSON, or of an unknown kind."""
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise ReportError(f"{path}: cannot be read ({error.strerror})") from None
-    except ValueError as error:  # also what is not UTF-8
+    except ValueError as error:  # also raised for text that is not UTF-8
         raise ReportError(f"{path}: is not JSON ({error})") from None
     for kind, keys in _KEYS:
         if isinstance(data, dict) and all(key in data for key in keys):
@@ -51,7 +51,7 @@ def read(path: Path) -> Result:
 
 
 def source(data: dict[str, Any]) -> dict[str, str]:
-    """Return command, commit, versions, machine and date as text, those that a result has."""
+    """Return command, commit, versions, machine and date as text, as far as a result has them."""
     found = {**data.get("provenance", {}), **data}
     facts = {
         "command": found.get("command"),

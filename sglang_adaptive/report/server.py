@@ -13,7 +13,7 @@ from sglang_adaptive.report.html import dot_chart
 from sglang_adaptive.report.results import Result, source
 
 Case = tuple[tuple[str, Any], ...]
-"""What a row was measured under, as pairs: batch size, p and the like."""
+"""Conditions of a row's measurement, as pairs: batch size, p and so on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,7 @@ class Row:
     case: Case
     tokens_per_second: float
     more: Mapping[str, Any]
-    """The row of the file, for keys that only some workloads have."""
+    """The file's row, for keys that only some workloads have."""
 
 
 def rows(results: Sequence[Result]) -> list[Row]:
@@ -49,7 +49,7 @@ def is_static(contender: str) -> bool:
 
 
 def case_in_words(case: Case) -> str:
-    """Return a case as a table names it."""
+    """Return a case as named in a table."""
     short = {"batch_size": "batch", "requests_per_second": "requests/s", "phase_seconds": "phase s"}
     shown = [(short.get(key, key), value) for key, value in case if key not in ("decay", "capacity_of", "phases")]
     return ", ".join(f"{key} {_value(value)}" for key, value in shown if value is not None)
@@ -71,7 +71,7 @@ def _case(case: Mapping[str, Any]) -> Case:
 
 
 def _cases(case: Case, known: Sequence[Case]) -> Sequence[Case]:
-    """Return the cases that a row speaks for: without drafts p makes no difference, so null is every p."""
+    """Return the cases that a row covers: without drafts p makes no difference, so null is every p."""
     if "p" not in dict(case) or dict(case)["p"] is not None:
         return [case]
     same = [one for one in known if dict(one).get("p") is not None and {**dict(one), "p": None} == dict(case)]
@@ -85,21 +85,21 @@ def _value(value: Any) -> str:
 
 
 Rates = dict[str, dict[Case, float]]
-"""Tokens/s by contender and case; the mean where a file has a case more than once."""
+"""Tokens/s by contender and case; the mean if a file has a case more than once."""
 
 FIGURES = {
     "first_over_second": ("first use over second", ".3f"),
     "switches_per_hour": ("switches an hour", ".0f"),
     "itl_p95_against_static": ("ITL p95 against the same static depth", ".3f"),
 }
-"""What some workloads report besides tokens/s: key of a row, its name, its format."""
+"""Other reported figures of some workloads: key of a row, its name, its format."""
 
 LATENCIES = {"time_to_first_token": "TTFT", "inter_token_latency": "ITL"}
 """Latencies of a pass, as percentiles in milliseconds."""
 
 
 def sections(results: Sequence[Result]) -> Iterator[Section]:
-    """Yield a section for each group of results that may be compared."""
+    """Yield a section for each comparable group of results."""
     groups: dict[tuple[str | None, ...], list[Result]] = {}
     for result in results:
         facts = source(result.data)
@@ -165,13 +165,13 @@ def _table(rates: Rates, best: dict[Case, float]) -> Table:
 
 
 def _order(case: Case) -> list[tuple[str, float, str]]:
-    """Order numbers as numbers, whatever keys a case has."""
+    """Sort numbers as numbers, whichever keys a case has."""
     number = (int, float)
     return [(key, value if isinstance(value, number) else 0.0, str(value)) for key, value in case]
 
 
 def _figures(found: Sequence[Row]) -> Iterator[Table]:
-    """Yield the table of what a workload reports besides tokens/s, if it does."""
+    """Yield the table of a workload's figures other than tokens/s, if it has any."""
     told = [(row, dict(_more(row.more))) for row in found]
     names = list(dict.fromkeys(name for _, figures in told for name in figures))
     if names:
@@ -189,5 +189,5 @@ def _more(row: Any) -> Iterator[tuple[str, str]]:
     for key, name in LATENCIES.items():
         seen = [one[key] for one in row.get("passes") or () if one.get(key)]
         for percent in (50, 95, 99):
-            if seen and row["workload"] != "steady":  # there passes differ in length, and the ratio above is the figure
+            if seen and row["workload"] != "steady":  # steady passes differ in length, so only the ratio above counts
                 yield f"{name} p{percent} ms", f"{fmean(one[f'p{percent}_ms'] for one in seen):.1f}"

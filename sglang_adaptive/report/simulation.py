@@ -1,4 +1,4 @@
-"""The sections of simulations: suites, and what servers recorded (``--suite real``, ``--trace``)."""
+"""The sections of simulations: suites, and server recordings (``--suite real``, ``--trace``)."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def _own_depths(suite: dict[str, Any]) -> str:
 
 
 def _judged(kind: str, judged: list[dict[str, Any]]) -> Table:
-    """Return a row a target or gate, with what an oracle reaches where one was played."""
+    """Return one row per target or gate, with the result of an oracle if one was played."""
     played = any("hindsight" in one for one in judged)
     rows = []
     for one in judged:
@@ -133,7 +133,7 @@ def recorded(result: Result) -> Section:
 
 
 def traffic(result: Result) -> Section:
-    """Return the section of one replay of a server's rounds: what was seen, and everybody at each batch size."""
+    """Return the section of one replay of a server's rounds: what was seen, and every contender at each batch size."""
     data = result.data
     sizes = [int(size) for size in data["rounds_by_batch_size"]]
     lost = f", {data['rounds_lost']} not written down" if data["rounds_lost"] else ""
@@ -165,7 +165,7 @@ def _cell(cell: Any, columns: list[str] | None) -> dict[str, Any]:
 
 
 def _scenes(cells: list[dict[str, Any]]) -> Table:
-    """Return a row a scene and load, with the mean and the worst over the cost profiles."""
+    """Return one row per scene and load, with the mean and the worst over the cost profiles."""
     names = list(dict.fromkeys(name for cell in cells for name in cell["shares"]))
     rows = []
     for load, scene in dict.fromkeys((cell["load"], cell["scene"]) for cell in cells):

@@ -10,8 +10,8 @@ from sglang_adaptive.report.blocks import Block, Facts, Heading, Picture, Sectio
 def text(sections: Sequence[Section]) -> str:
     """Return the sections with aligned tables.
 
-    Charts are left out, as their figures are in the tables, and so is where the figures come from: whoever reads a
-    terminal has just called the command.
+    Charts are left out because their figures are in the tables. Sources are left out because the reader has just run
+    the command.
     """
     blocks = (block for section in sections for block in (Heading(section.title), *section.blocks))
     return "\n\n".join(filter(None, map(_block, blocks)))

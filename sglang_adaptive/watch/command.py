@@ -28,11 +28,10 @@ from sglang_adaptive.watch.view import HEALTHY, read, view
 
 READINGS_KEPT = 60
 PATIENCE_SECONDS = 15.0
-"""Limit in seconds of a request; a scheduler answers between two rounds, so after a long prefill."""
+"""Limit in seconds of a request. A scheduler answers only between two rounds, so possibly after a long prefill."""
 
 
 def parser() -> CommandParser:
-    """Return the parser of the command."""
     found = CommandParser(
         "watch",
         "Shows live what a server's speculation does: the depth, tokens per second and accept length since the last "
@@ -83,7 +82,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _views(client: Client, replica: int, interval: float) -> Iterator[dict[str, Any]]:
-    """Yield a view at once and then one an *interval*; the first has no rates."""
+    """Yield a view immediately and then one per *interval*; the first has no rates."""
     before = None
     while True:
         now = read(client, replica)
@@ -135,7 +134,7 @@ def _live(views: Iterator[dict[str, Any]]) -> None:
 def _console() -> Any:
     from rich.console import Console
 
-    # rich would take its own view of what a terminal is from FORCE_COLOR and the like.
+    # rich would use its own definition of a terminal, from FORCE_COLOR and the like.
     return Console(no_color=not has_colour(sys.stdout), highlight=False, force_terminal=sys.stdout.isatty())
 
 

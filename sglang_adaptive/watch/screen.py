@@ -19,7 +19,7 @@ SWITCHES_SHOWN = 6
 BAR = 14
 """Characters of the longest bar."""
 ROOMY = 76
-"""Columns from which on bars are drawn."""
+"""Minimum columns for drawing bars."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class Marks:
 
 
 def screen(view: dict[str, Any], history: Sequence[dict[str, Any]], marks: Marks) -> RenderableType:
-    """Return one frame; *history* holds the views until now, the latest last."""
+    """Return one frame; *history* holds the views so far, the latest last."""
     parts: list[RenderableType] = [_head(view)]
     if "depth" in view:
         parts += [_figures(view), *_history(history, marks), *_depths(view, marks)]
@@ -91,7 +91,7 @@ def _levels(values: Sequence[float], marks: Marks) -> str:
 
 
 def _table(title: str, *columns: str, numbers: int) -> tuple[Text, Table]:
-    """Return a heading and an empty table, the first *numbers* columns of which hold figures."""
+    """Return a heading and an empty table whose first *numbers* columns hold figures."""
     table = Table(box=None, padding=(0, 1), show_header=any(columns))
     for index, name in enumerate(columns):
         right = index < numbers
@@ -126,7 +126,7 @@ def _depths(view: dict[str, Any], marks: Marks) -> Iterator[RenderableType]:
 
 
 def _chances(view: dict[str, Any]) -> Iterator[RenderableType]:
-    """Yield how right the draft's chances are, and how many drafts are verified, where rounds may have a budget."""
+    """Yield how accurate the draft's chances are, and how many drafts are verified, if rounds may have a budget."""
     budget = view["verify_budget"]
     if budget is None:
         return

@@ -1,4 +1,4 @@
-"""Two successive readings of a server, and the displayed values, one JSON object, from them."""
+"""Two successive readings of a server, and one JSON object of the values to display."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ class Reading:
     """Unix time in seconds."""
 
     internal: dict[str, Any] | None = None
-    """SGLang's internal state of one replica; None when the server did not give it."""
+    """SGLang's internal state of one replica; None if the server did not return it."""
 
     problem: str | None = None
     """Why ``internal`` is None."""
 
     @property
     def adaptive(self) -> dict[str, Any] | None:
-        """The block of this package, when speculation is adaptive."""
+        """This package's block, if speculation is adaptive."""
         block = (self.internal or {}).get("adaptive")
         return block if block and block["active"] else None
 
@@ -63,8 +63,8 @@ def worth(state: Mapping[str, Any]) -> dict[str, Any] | None:
     """Return the speedups over no speculation and over the launch steps; None without a cost model.
 
     *state* is the ``adaptive`` part of a server's state. Keys: ``words``, ``seconds`` from the first to the last
-    counted round, and with ``times`` and ``deviation`` each ``no_speculation``, where zero steps have a runtime state,
-    and ``launch_depth``.
+    counted round, and ``no_speculation`` (if zero steps have a runtime state) and ``launch_depth``, each with ``times``
+    and ``deviation``.
     """
     speedup = state.get("speedup")
     if speedup is None:
@@ -81,7 +81,7 @@ def worth(state: Mapping[str, Any]) -> dict[str, Any] | None:
 def _times(one: Mapping[str, float]) -> str:
     # Two standard deviations; the server reports an upper bound.
     doubt = 2.0 * one["deviation"]
-    decimals = 2 if doubt < 0.095 else 1  # a second decimal only where it means something
+    decimals = 2 if doubt < 0.095 else 1  # a second decimal only if it is significant
     return f"{one['times']:.{decimals}f} (± {doubt:.{decimals}f})"
 
 
@@ -108,7 +108,7 @@ def view(url: str, before: Reading | None, now: Reading) -> dict[str, Any]:
         return {**base, "state": NOT_ADAPTIVE, "words": words}
     earlier = before.adaptive if before is not None else None
     if earlier is not None and sum(earlier["rounds_by_tier"].values()) > sum(state["rounds_by_tier"].values()):
-        earlier = None  # the server was started again
+        earlier = None  # the server restarted
     passed = _passed(earlier, state, now.at - before.at) if earlier is not None and before is not None else None
     name, words = _state(state, passed)
     return {
@@ -149,7 +149,7 @@ def _passed(earlier: dict[str, Any], state: dict[str, Any], seconds: float) -> d
     drafted = sum(_grown(earlier, state, "drafted_by_tier").values())
     accepted = sum(_grown(earlier, state, "accepted_by_tier").values())
     tokens = sum(_grown(earlier, state, "tokens_by_tier").values())
-    verified = tokens - accepted  # each request of a round also yields a token of the target's own
+    verified = tokens - accepted  # each request of a round also yields the target's own token
     return {
         "seconds": seconds,
         "rounds": sum(rounds.values()),
@@ -162,13 +162,13 @@ def _passed(earlier: dict[str, Any], state: dict[str, Any], seconds: float) -> d
 
 
 def _grown(earlier: dict[str, Any], state: dict[str, Any], key: str) -> dict[str, int]:
-    """Return the increase of the counts under *key*, by steps; zeros are left out."""
+    """Return the increase of the counts under *key*, by steps, without zeros."""
     grown = {depth: count - earlier[key].get(depth, 0) for depth, count in state[key].items()}
     return {depth: count for depth, count in grown.items() if count}
 
 
 def _acceptance(state: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return acceptance by position: the policy's estimate, else from the counts so far."""
+    """Return acceptance by position: the policy's estimate, or else the counts so far."""
     if "acceptance" in state:
         return [{key: entry[key] for key in ("position", "probability")} for entry in state["acceptance"]]
     return [

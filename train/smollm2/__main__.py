@@ -31,11 +31,11 @@ SIZES = (
     *("asked", "contexts", "translations", "passages", "wave", "answer_tokens", "write_tokens", "vocabulary"),
     *("train_tokens", "rate", "measured", "positions", "record_tokens", "seed"),
 )
-"""Of a plan, what the command line may change."""
+"""The parts of a plan that the command line may change."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the stages that are not done yet. Returns 0; 3 when the call was left before the last one was done."""
+    """Run the unfinished stages. Returns 0; 3 if the call stopped before the last one was done."""
     parser = _parser()
     options = parser.parse_args(argv)
     given = {size: getattr(options, size) for size in SIZES if getattr(options, size) is not None}
@@ -55,11 +55,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 class Unfinished(Exception):
-    """The call was to be left; the message is the stage."""
+    """The call has to stop; the message is the stage."""
 
 
 def run(options: argparse.Namespace, plan: Plan, leave_at: float, now: Callable[[], float] = time.monotonic) -> None:
-    """Run the stages of *options*. Raises Unfinished at *leave_at*; ValueError or OSError where something is wrong."""
+    """Run the stages of *options*. Raises Unfinished at *leave_at*; ValueError or OSError for a problem."""
     minutes = _minutes(options)
     together = Together.of_environment()
     device = torch.device(options.device, together.rank) if options.device == "cuda" else torch.device(options.device)
@@ -77,7 +77,7 @@ def run(options: argparse.Namespace, plan: Plan, leave_at: float, now: Callable[
         if not STAGE[stage](options, plan, speaker, held_out, clock):
             raise Unfinished(stage)
         print(f"{stage}: done, {clock.used():.0f} s", flush=True)
-        torch.cuda.empty_cache()  # what one stage held in pieces, the next may want in one
+        torch.cuda.empty_cache()  # the next stage may need one large block instead of many small ones
 
 
 def write_questions(options: argparse.Namespace, plan: Plan, speaker: Speaker, held_out: HeldOut, clock: Clock) -> bool:
@@ -119,7 +119,7 @@ def _answers(options: argparse.Namespace) -> Documents:
 
 
 def _minutes(options: argparse.Namespace) -> dict[str, float]:
-    """Return each stage's minutes: --minutes are those of the one stage given, or are shared out among all."""
+    """Return each stage's minutes: --minutes apply to the one given stage, or are divided among all."""
     if options.minutes is None:
         return STAGES
     if options.stage:

@@ -19,16 +19,16 @@ SAMPLED_EVERY, TEMPERATURE = 5, 0.6
 FEWEST_TOKENS = 4
 
 KEPT_OF_LOOP = 2 * SHORTEST_COPY
-"""Tokens of an exact repetition that are kept: enough to learn to go on with it, little of what teaches nothing."""
+"""Kept tokens of an exact repetition: enough to learn to continue it, with little that teaches nothing."""
 
 
 def answer(speaker: Speaker, questions: Documents, shards: Shards, plan: Plan, clock: Clock) -> bool:
-    """Answer *questions*, one shard a batch, until all are answered or the time is up; return whether this is done."""
+    """Answer *questions*, one shard per batch, until all are answered or the time is up; return whether it is done."""
     done = shards.count()
     for number, batch in enumerate(batched(questions, plan)):
         if number < done:
             continue
-        # The time may be over in the first call's first batch: without one there is nothing to train on.
+        # The time may run out in the first call's first batch; without a batch there is nothing to train on.
         if clock.leaving() or (shards.count() and clock.over()):
             return clock.over()
         speaker.reseed(plan.seed + number)
@@ -43,19 +43,19 @@ def answer(speaker: Speaker, questions: Documents, shards: Shards, plan: Plan, c
 
 
 def batched(questions: Documents, plan: Plan) -> Iterator[list[int]]:
-    """Yield the indices of *questions* in an order of chance, those of like length together."""
+    """Yield the indices of *questions* in random order, questions of similar length together."""
     order = np.random.default_rng(plan.seed).permutation(len(questions))
     lengths = questions.lengths() + plan.answer_tokens
     for first in range(0, len(order), plan.chunk):
         chunk = order[first : first + plan.chunk]
         found = [[int(chunk[index]) for index in batch] for batch in batches(lengths[chunk], plan.write_tokens)]
-        # Not from the shortest to the longest: the time may end between them.
+        # Not from shortest to longest, because the time may end in between.
         for index in np.random.default_rng(plan.seed + first).permutation(len(found)):
             yield found[index]
 
 
 def kept(prompts: list[Ids], said: list[Said], device: torch.device) -> tuple[list[Ids], list[int]]:
-    """Return whole documents and the lengths of their questions, loops cut short and empty answers left out."""
+    """Return whole documents and their questions' lengths, with loops cut and empty answers left out."""
     outputs = [[*one.ids, one.ended] if one.ended is not None else one.ids for one in said]
     starts = loop_starts(outputs, device)
     cut = [output[: start + KEPT_OF_LOOP] for output, start in zip(outputs, starts, strict=True)]
@@ -64,9 +64,9 @@ def kept(prompts: list[Ids], said: list[Said], device: torch.device) -> tuple[li
 
 
 def loop_starts(outputs: list[Ids], device: torch.device) -> list[int]:
-    """Return where each output's first exact repetition starts, or its length: `first_copy`, for all at once."""
+    """Return where each output's first exact repetition starts, or its length: a batched `first_copy`."""
     width = max(map(len, outputs), default=0)
-    ids = -1 - torch.arange(width).repeat(len(outputs), 1)  # beyond its end nothing of a text equals anything
+    ids = -1 - torch.arange(width).repeat(len(outputs), 1)  # past the end of a text nothing equals anything
     for row, output in enumerate(outputs):
         ids[row, : len(output)] = torch.tensor(output, dtype=torch.long)
     ids = ids.to(device)

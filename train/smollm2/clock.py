@@ -10,9 +10,9 @@ from pathlib import Path
 
 
 class Clock:
-    """The time of one stage; its seconds are kept in *file*, so that the next call knows them.
+    """The time of one stage; its seconds are stored in *file* for the next call.
 
-    A stage is `over` after *minutes* of it. A call is `leaving` at *leave_at*, a reading of *now*, over or not.
+    A stage is `over` after *minutes*. A call is `leaving` at *leave_at*, a reading of *now*, over or not.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class Clock:
         return self.over() or self.leaving()
 
     def keep(self, seconds: float | None = None) -> None:
-        """Note the seconds used: *seconds*, by default those so far."""
+        """Store the seconds used: *seconds*, by default those so far."""
         kept = self._kept() | {self._stage: self.used() if seconds is None else seconds}
         partial = self._file.with_name(self._file.name + ".part")
         partial.write_text(json.dumps(kept) + "\n", encoding="utf-8")

@@ -1,4 +1,4 @@
-"""What questions are made of: openings, and text that the model wrote, about passages and to translate."""
+"""Parts of questions: openings, and text written by the model, about passages and to translate."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ OPENINGS = (
     *("Explain how", "Explain why", "How does", "What would happen if", "Compare", "What are the advantages of"),
     *("Correct the grammar:\n", "Rewrite this sentence", "Make this text shorter:\n\n", "Give me ideas for"),
 )
-"""How some questions begin: the model goes on from there, and so asks about more than it would by itself."""
+"""Openings of some questions: the model continues from there, and so asks about more than on its own."""
 
 LANGUAGES = ("German", "French", "Spanish", "Italian", "Portuguese", "Dutch")
 
@@ -36,7 +36,7 @@ INTO = (
     "How would you say this in {language}? {text}",
     "{language}, please: {text}",
 )
-"""Requests to translate an English sentence; their answers are then asked about with `BACK`."""
+"""Requests to translate an English sentence; `BACK` then asks about their answers."""
 
 BACK = (
     "Translate from {language} to English: {text}",
@@ -62,19 +62,19 @@ ABOUT_PASSAGES = (
 
 MOST_PASSAGES = 5
 SENTENCE_LETTERS = (20, 300)
-"""Shortest and longest sentence that is given to translate."""
+"""Shortest and longest sentence to translate."""
 
 
 @dataclass(frozen=True)
 class Passage:
-    """A question and what the model said to it."""
+    """A question and the model's answer."""
 
     question: str
     text: str
 
 
 def about(passages: Sequence[Passage], count: int, rng: random.Random) -> list[str]:
-    """Return *count* questions, half about one text of several passages, half to be answered from one among them."""
+    """Return *count* questions: half about one text of several passages, half to be answered from one of them."""
     made = []
     for index in range(count):
         several = rng.sample(passages, min(len(passages), rng.randint(1, MOST_PASSAGES)))
@@ -89,7 +89,7 @@ def about(passages: Sequence[Passage], count: int, rng: random.Random) -> list[s
 
 @dataclass(frozen=True)
 class Translation:
-    """A request to translate, and the language that its answer is in."""
+    """A request to translate, and the language of its answer."""
 
     request: str
     language: str
@@ -106,7 +106,7 @@ def into(passages: Sequence[Passage], count: int, rng: random.Random) -> list[Tr
 
 
 def back(answers: Sequence[str], asked: Sequence[Translation], rng: random.Random) -> list[str]:
-    """Return requests to put *answers*, those to *asked*, back into English."""
+    """Return requests to translate *answers*, those to *asked*, back into English."""
     return [
         rng.choice(BACK).format(language=one.language, text=answer.strip())
         for answer, one in zip(answers, asked, strict=True)

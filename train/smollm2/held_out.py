@@ -1,4 +1,4 @@
-"""Keeps the questions that the draft is measured on out of those that it is trained on."""
+"""Keeps the questions that measure the draft out of its training questions."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 from benchmarks.traces.prompts import text_of
 
 RUN = 12
-"""Words in a row that a question may not share with a held-out one; a shorter one may not be contained whole."""
+"""Words in a row that a question may not share with a held-out one; a shorter held-out one may not occur whole."""
 
 KEY = 4
 """Words by which runs are looked up."""
@@ -35,14 +35,14 @@ class HeldOut:
 
     @classmethod
     def of(cls, file: Path) -> HeldOut:
-        """Read every turn of a file of questions, as `benchmarks.traces.prompts.load` takes one."""
+        """Read every turn of a file of questions, in the format of `benchmarks.traces.prompts.load`."""
         text = text_of(file)
         if ".jsonl" in file.suffixes:
             return cls(turn for line in text.splitlines() for turn in json.loads(line)["turns"])
         return cls(prompt for several in json.loads(text).values() for prompt in several)
 
     def shares(self, text: str) -> bool:
-        """Return whether *text* holds a run of a held-out question."""
+        """Return whether *text* contains a run of a held-out question."""
         words = words_of(text)
         for key in self._keys:
             for at in range(len(words) - key + 1):
@@ -59,5 +59,5 @@ class HeldOut:
 
 
 def words_of(text: str) -> Words:
-    """Return the words in small letters; punctuation and space do not count."""
+    """Return the words in lower case; punctuation and space do not count."""
     return tuple(re.findall(r"\w+", text.lower()))

@@ -1,4 +1,4 @@
-"""What one batch teaches: the target's features and opinions, and which chains are judged by which of them."""
+"""What one batch teaches: the target's features and opinions, and which opinions judge which chains."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from train.smollm2.packing import Integers, Rows
 
 @dataclass(frozen=True)
 class Judged:
-    """Chains that a draft step is judged on: flat indices *at* [N] into the step's rows, *by* [N] into opinions."""
+    """Chains judged at a draft step: flat indices *at* [N] into the step's rows, *by* [N] into opinions."""
 
     at: Tensor
     by: Tensor
@@ -24,7 +24,7 @@ class Judged:
 
 @dataclass(frozen=True)
 class Lesson:
-    """B rows of width T. The first step's chains are those of all positions, a later one's of *anchors* [B, A] only."""
+    """B rows of width T. The first step has a chain at every position, later steps only at *anchors* [B, A]."""
 
     ids: Tensor
     position: Tensor
@@ -33,17 +33,17 @@ class Lesson:
     anchors: Tensor
     judged: tuple[Judged, ...]
     opinions: Tensor
-    """[M] flat positions whose next token belongs to an answer: there the target's opinion is asked."""
+    """[M] flat positions whose next token belongs to an answer: the target's opinion is needed there."""
 
 
 def lesson_of(rows: Rows, steps: int, share: float, rng: np.random.Generator, device: torch.device) -> Lesson:
-    """Prepare a batch; a *share* of each row's positions is drawn as anchors, those that can be judged first.
+    """Prepare a batch; a *share* of each row's positions is drawn as anchors, preferably those that can be judged.
 
-    Nothing here waits for the *device*, nor makes it wait: a batch can be prepared while it computes.
+    Nothing here waits for the *device* or blocks it: a batch can be prepared while it computes.
     """
     width = rows.ids.shape[1]
-    # The target at j says what token j + 1 is; a chain's first opinion is on the second token of the answer, as the
-    # first comes out of the pass over the prompt.
+    # The target at j predicts token j + 1. A chain's first opinion is on the second token of the answer, because the
+    # first comes from the pass over the prompt.
     asked = (rows.position >= rows.prompt) & (rows.position <= rows.length - 2)
     opinion = np.where(asked.ravel(), np.cumsum(asked.ravel()) - 1, -1).reshape(asked.shape)
     every = np.broadcast_to(np.arange(width), rows.ids.shape)
@@ -70,7 +70,7 @@ def lesson_of(rows: Rows, steps: int, share: float, rng: np.random.Generator, de
 
 
 def _can(rows: Rows, anchors: Integers, step: int) -> npt.NDArray[np.bool_]:
-    """Whether the chain of each anchor [B, A] begins in an answer and goes on for *step* + 1 steps within it."""
+    """Whether the chain of each anchor [B, A] starts in an answer and stays within it for *step* + 1 steps."""
     position, prompt, length = (
         np.take_along_axis(values, anchors, axis=1) for values in (rows.position, rows.prompt, rows.length)
     )
@@ -85,21 +85,21 @@ def _judged(rows: Rows, opinion: Integers, anchors: Integers, step: int) -> tupl
 
 @dataclass(frozen=True)
 class Opinions:
-    """The target's, in the draft's vocabulary of V tokens."""
+    """The target's opinions, in the draft's vocabulary of V tokens."""
 
     features: Tensor
     """[B, T, 3 hidden]."""
     shares: Tensor
-    """[M, V]: the next token's distribution, over the draft's vocabulary alone."""
+    """[M, V]: the next token's distribution, only over the draft's vocabulary."""
     best: Tensor
-    """[M]: the most likely token's place in that vocabulary, -1 where it lies outside."""
+    """[M]: the most likely token's index in that vocabulary, -1 if it is outside."""
     entropy: Tensor
     """[M]: of `shares`, in nats."""
 
 
 @torch.no_grad()
 def opinions_of(target: Llama, lesson: Lesson, vocabulary: Tensor, places: Tensor) -> Opinions:
-    """Ask the *target*. *vocabulary* [V] are the draft's tokens, *places* [vocab] the place of each token, or -1."""
+    """Query the *target*. *vocabulary* [V] are the draft's tokens, *places* [vocab] the index of each token, or -1."""
     group = target.heads // target.kv_heads
 
     def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:

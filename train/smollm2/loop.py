@@ -1,4 +1,4 @@
-"""The training: steps of AdamW along the target's answers, for as long as the clock says."""
+"""The training: AdamW steps along the target's answers, until the clock ends them."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from train.smollm2.store import Documents, save
 from train.smollm2.together import ALONE, Together
 
 LAST_RATE = 0.02
-"""Share of the rate that the cosine ends at."""
+"""Share of the rate at the end of the cosine."""
 
 
 @dataclass
 class Place:
-    """Batches of *epoch* that are done, steps and answer tokens in all, and the seconds they took."""
+    """Finished batches of *epoch*, total steps and answer tokens, and the seconds they took."""
 
     epoch: int = 0
     batch: int = 0
@@ -40,14 +40,14 @@ class Place:
 
 
 def save_checkpoint(path: Path, place: Place, draft: Draft, optimiser: torch.optim.Optimizer) -> None:
-    """Write *path*, whole or not at all."""
+    """Write *path* atomically."""
     partial = path.with_name(path.name + ".part")
     torch.save({"place": vars(place), "draft": draft.state_dict(), "optimiser": optimiser.state_dict()}, partial)
     os.replace(partial, path)
 
 
 def load_checkpoint(path: Path, draft: Draft, optimiser: torch.optim.Optimizer) -> Place:
-    """Fill *draft* and *optimiser* from *path* and return the place; a new one where there is no such file."""
+    """Load *draft* and *optimiser* from *path* and return the place; a new one if there is no such file."""
     if not path.is_file():
         return Place()
     kept = torch.load(path, map_location="cpu", weights_only=True)
@@ -57,7 +57,7 @@ def load_checkpoint(path: Path, draft: Draft, optimiser: torch.optim.Optimizer) 
 
 
 class Log:
-    """Averages what came by and adds a line to *file* every *seconds*; *used* are the stage's seconds so far."""
+    """Averages its inputs and adds a line to *file* every *seconds*; *used* are the stage's seconds so far."""
 
     def __init__(self, file: Path, seconds: float, used: float) -> None:
         self._file, self._seconds, self._last = file, seconds, used
@@ -72,7 +72,7 @@ class Log:
             self.flush(place)
 
     def flush(self, place: Place) -> None:
-        """Write the line of what came by since the last one."""
+        """Write a line for everything since the last one."""
         if not self._scores:
             return
         loss = float(torch.stack([one.loss for one in self._scores]).mean())
@@ -93,7 +93,7 @@ class Log:
 
 @dataclass(frozen=True)
 class Training:
-    """What is trained, by whom, on what; everything that it writes lies in *out*."""
+    """The models, data and processes of a training; all its output is in *out*."""
 
     out: Path
     target: Llama
@@ -104,7 +104,7 @@ class Training:
     together: Together = ALONE
 
     def run(self, clock: Clock) -> bool:
-        """Train until the time is up or the call is to be left; return whether this stage is done."""
+        """Train until the time is up or the call must stop; return whether this stage is done."""
         vocabulary = self._vocabulary()
         places = torch.full((self.target.vocab,), -1, device=vocabulary.device)
         places[vocabulary] = torch.arange(len(vocabulary), device=vocabulary.device)
@@ -140,7 +140,7 @@ class Training:
         return clock.over()
 
     def _vocabulary(self) -> Tensor:
-        """Return the draft's tokens [V], chosen before the first step: those most frequent in the answers."""
+        """Return the draft's tokens [V], chosen before the first step: the most frequent ones in the answers."""
         path = self.out / "vocabulary.npy"
         if path.is_file():
             tokens = np.load(path)
@@ -151,7 +151,7 @@ class Training:
         return torch.from_numpy(tokens).to(self.target.embedding.device)
 
     def _lessons(self, batches: Sequence[Sequence[Sequence[int]]], step: int) -> Iterator[Lesson]:
-        """Yield the lessons of *batches*, the first of them for *step*; the next is prepared in the meantime."""
+        """Yield the lessons of *batches*, starting at *step*; the next one is prepared meanwhile."""
         device = self.target.embedding.device
 
         def prepare(index: int) -> Lesson:
@@ -198,7 +198,7 @@ def rate(step: int, share: float, plan: Plan) -> float:
 
 
 def most_frequent(documents: Documents, vocab: int, count: int) -> np.ndarray:
-    """Return the *count* tokens, int64 in rising order, that answers have most often."""
+    """Return the *count* most frequent tokens of the answers, int64 in ascending order."""
     position = np.arange(len(documents.tokens)) - np.repeat(documents.starts[:-1], documents.lengths())
     answers = documents.tokens[position >= np.repeat(documents.prompts, documents.lengths())]
     found = np.bincount(answers, minlength=vocab)

@@ -15,10 +15,10 @@ from train.smollm2.plan import STEPS, Plan
 
 @dataclass
 class Score:
-    """*loss* is what is minimised. For each step [`STEPS`]: *right* of *judged* drafts equal the target's token.
+    """*loss* is minimized. For each step [`STEPS`]: *right* of *judged* drafts equal the target's token.
 
-    Of *chains* whose first draft is judged, *accepted* drafts in all are right with all before them: what a target
-    that writes the same text would accept.
+    Among *chains* whose first draft is judged, *accepted* drafts in total are right together with all drafts before
+    them: what a target that writes the same text would accept.
     """
 
     loss: Tensor
@@ -31,8 +31,8 @@ class Score:
 def score(draft: Draft, target: Llama, lesson: Lesson, opinions: Opinions, plan: Plan) -> Score:
     """Unroll the *draft* along a batch and compare it with the target's *opinions*.
 
-    A chain teaches up to its first wrong draft: what comes after one is never looked at. The deeper a step, the fewer
-    chains get there, and the less it weighs.
+    A chain teaches up to its first wrong draft, because later ones are never used. Deeper steps are reached by fewer
+    chains and weigh less.
     """
     zero = torch.zeros((), device=lesson.ids.device)
     loss, right, chains, accepted, alive = zero, [], zero, zero, zero
@@ -40,7 +40,7 @@ def score(draft: Draft, target: Llama, lesson: Lesson, opinions: Opinions, plan:
         judged = lesson.judged[step]
         logits = draft.lm_head(hidden.flatten(0, 1).index_select(0, judged.at))
         best = opinions.best[judged.by]
-        # Elsewhere than in the vocabulary no draft can be accepted.
+        # A draft outside the vocabulary cannot be accepted.
         counts = (best >= 0) & alive.view(-1)[judged.at] if step else best >= 0
         loss = loss + (distance(logits, opinions, judged.by, best, plan.soft) * counts).mean() / STEPS
         with torch.no_grad():
@@ -62,7 +62,7 @@ def distance(logits: Tensor, opinions: Opinions, by: Tensor, best: Tensor, soft:
     """Return, for logits [N, V], *soft* times the divergence from the target's distribution (Kullback and Leibler's)
     and 1 - *soft* times the negative log-likelihood of its most likely token: [N], in nats.
 
-    Without meaning where that token is not in the vocabulary.
+    Meaningless where that token is not in the vocabulary.
     """
     logs = logits.float().log_softmax(dim=-1)
     crossed = -(opinions.shares[by] * logs).sum(dim=-1)

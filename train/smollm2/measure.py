@@ -1,4 +1,4 @@
-"""Accept lengths of a draft, by the recorder and replay of `benchmarks.traces`."""
+"""Accept lengths of a draft, from the recorder and replay of `benchmarks.traces`."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from train.smollm2.plan import Plan
 
 
 def measure(target: Path, draft: Path, prompts: Path, out: Path, plan: Plan, device: str, name: str) -> dict[str, Any]:
-    """Record greedy answers to *prompts* into OUT/NAME.npz; write and return the tokens a round in OUT/NAME.json."""
+    """Record greedy answers to *prompts* into OUT/NAME.npz; write and return tokens per round in OUT/NAME.json."""
     trace = out / f"{name}.npz"
     words = ["--target", target, "--draft", draft, "--prompts", prompts, "--out", trace, "--chat", "--device", device]
-    # Float32 on a GPU, too: what bfloat16 rounds differently is no property of the draft.
+    # Float32 on a GPU, too: bfloat16's rounding is not a property of the draft.
     words += ["--positions", plan.positions, "--wave", 480, "--batch-tokens", plan.record_tokens, "--dtype", "float32"]
     if plan.measured is not None:
         words += ["--questions", plan.measured]
@@ -29,7 +29,7 @@ def measure(target: Path, draft: Path, prompts: Path, out: Path, plan: Plan, dev
 
 
 def accept_lengths(trace: Trace) -> dict[str, dict[str, dict[str, float]]]:
-    """Return, by category and over all, the tokens a round by steps: as recorded, and with exact repetitions cut."""
+    """Return tokens per round by steps, by category and over all: as recorded, and with exact repetitions cut."""
     return {
         category: {
             kind: {str(steps): round(tokens_a_round(one, steps), 4) for steps in DEPTHS}

@@ -1,4 +1,4 @@
-"""The draft that is trained: EAGLE-3's one layer, with SGLang's names, over packed rows."""
+"""The trained draft: EAGLE-3's one layer, with SGLang's names, over packed rows."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from train.smollm2.lesson import Lesson
 
 
 class RMSNorm(nn.Module):
-    """In float32 whatever the input is; autocast alone would leave that to the version of PyTorch."""
+    """In float32 for any input; with plain autocast the dtype would depend on the PyTorch version."""
 
     def __init__(self, width: int, eps: float) -> None:
         super().__init__()
@@ -25,7 +25,7 @@ class RMSNorm(nn.Module):
 
 
 class Attention(nn.Module):
-    """Projections of a layer that reads two vectors of the model's width side by side."""
+    """Projections of a layer that reads two concatenated vectors of the model's width."""
 
     def __init__(self, hidden: int, heads: int, kv_heads: int, head_dim: int) -> None:
         super().__init__()
@@ -74,7 +74,7 @@ class MidLayer(nn.Module):
 
 
 class Draft(nn.Module):
-    """The draft for *target*; `lm_head` has a row for each token of a vocabulary of its own."""
+    """The draft for *target*; `lm_head` has a row for each token of its own vocabulary."""
 
     def __init__(self, target: Llama, vocabulary: int) -> None:
         super().__init__()
@@ -85,10 +85,10 @@ class Draft(nn.Module):
         self.lm_head = nn.Linear(hidden, vocabulary, bias=False)
 
     def unroll(self, target: Llama, lesson: Lesson, features: Tensor, steps: int) -> Iterator[Tensor]:
-        """Yield what the head reads at each of *steps* draft steps (training-time test): [B, T or A, hidden].
+        """Yield the input of the head at each of *steps* draft steps (training-time test): [B, T or A, hidden].
 
-        The chain of position r reads the features at r and token r + 1; its step k goes on from its own hidden state
-        with the text's token r + k + 1, at position r + k. Steps after the first are of `lesson.anchors` alone. They
+        The chain of position r reads the features at r and token r + 1; its step k continues from its own hidden state
+        with the text's token r + k + 1, at position r + k. Steps after the first cover only `lesson.anchors`. They
         attend to the first step's rows up to their anchor, and to their own chain.
         """
         embeds, anchors, width = target.embedding[lesson.ids], lesson.anchors, lesson.ids.shape[1]
@@ -112,9 +112,9 @@ class Draft(nn.Module):
 
 
 def attend(q: Tensor, keys: Tensor, values: Tensor, own: list[tuple[Tensor, Tensor]], hides: Tensor) -> Tensor:
-    """Attend from q [B, heads, A, d] to the rows [B, kv heads, T, d] that *hides* leaves, and to the chains' *own*."""
+    """Attend from q [B, heads, A, d] to the rows [B, kv heads, T, d] not in *hides*, and to the chains' *own*."""
     grouped = q.unflatten(1, (keys.shape[1], -1)) * q.shape[-1] ** -0.5  # [B, kv heads, group, A, d]
-    flat = grouped.flatten(2, 3)  # heads that share keys as rows of one query: keys are not copied
+    flat = grouped.flatten(2, 3)  # heads that share keys become rows of one query, so keys are not copied
     scores = [(flat @ keys.transpose(-1, -2)).view(*grouped.shape[:-1], -1).masked_fill(hides, float("-inf"))]
     scores += [(grouped * k[:, :, None]).sum(-1, keepdim=True).to(scores[0].dtype) for k, _ in own]
     weights = torch.cat(scores, dim=-1).softmax(dim=-1).to(values.dtype)

@@ -12,14 +12,14 @@ from train.smollm2.plan import Plan
 from train.smollm2.store import Documents
 
 OPEN_ROWS = 32
-"""Rows that a document is tried in before it begins a new one."""
+"""How many rows a document is tried in before it starts a new one."""
 
 Integers = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
 class Rows:
-    """A batch of B rows of width T, all arrays [B, T]. Padding is a document -1 of its own at position 0."""
+    """A batch of B rows of width T, all arrays [B, T]. Padding is its own document -1 at position 0."""
 
     ids: Integers
     document: Integers
@@ -33,9 +33,9 @@ class Rows:
 
 
 def epoch_of(documents: Documents, plan: Plan, epoch: int) -> list[list[list[int]]]:
-    """Return the batches of an *epoch*: each is a list of rows, each row a list of documents, in an order of chance.
+    """Return the batches of an *epoch*: each is a list of rows, each row a list of documents, in random order.
 
-    Rows of a batch have one width. A document longer than the longest width is left out.
+    Rows of a batch have the same width. A document longer than the largest width is left out.
     """
     rng = np.random.default_rng([plan.seed, epoch])
     lengths = documents.lengths()
@@ -51,7 +51,7 @@ def epoch_of(documents: Documents, plan: Plan, epoch: int) -> list[list[list[int
 
 
 def packed(documents: Documents, rows: Sequence[Sequence[int]], widths: Sequence[int]) -> Rows:
-    """Return the arrays of a batch; its width is the shortest that holds its longest row."""
+    """Return the arrays of a batch; its width is the shortest that fits its longest row."""
     longest = max(sum(int(documents.starts[one + 1] - documents.starts[one]) for one in row) for row in rows)
     shape = (len(rows), next(width for width in widths if width >= longest))
     ids, position, prompt, length = (np.zeros(shape, np.int64) for _ in range(4))

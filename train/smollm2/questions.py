@@ -1,4 +1,4 @@
-"""The questions: what the model asks when it speaks for the user, and what is made of its own text."""
+"""The questions: what the model asks in the user's place, and questions made from its own text."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from train.smollm2.store import Ids, Shards, read
 KINDS = ("asked", "context", "translation")
 
 FLOOR = 0.03
-"""Share of the likeliest token's probability below which a token is left out of a draw: the far tail is noise."""
+"""Tokens below this share of the likeliest token's probability are not drawn: the far tail is noise."""
 
 PASSAGE_TEMPERATURE = 0.8
 FEWEST_TOKENS = 4
 
 
 def folders(out: Path) -> list[Shards]:
-    """Return where the questions are, by kind."""
+    """Return the questions' folders, by kind."""
     return [Shards(out / "questions" / kind) for kind in KINDS]
 
 
 class Questions:
-    """Fills the folders below *out*. What is whole there already stays, so that a call goes on where another left."""
+    """Fills the folders below *out*. Whole shards there are kept, so a call continues where another stopped."""
 
     def __init__(self, speaker: Speaker, held_out: HeldOut, out: Path, plan: Plan) -> None:
         self.speaker, self.held_out, self.plan = speaker, held_out, plan
@@ -48,7 +48,7 @@ class Questions:
         )
         for shards, part, wanted in parts:
             while shards.documents() < wanted:
-                # The time only bounds how much the model asks itself: the other kinds come first and are short.
+                # The time limits only how much the model asks itself: the other kinds come first and are short.
                 if clock.leaving() or (part == self._ask and shards.count() and clock.over()):
                     return clock.over()
                 before = shards.count()
@@ -61,7 +61,7 @@ class Questions:
         return True
 
     def check(self) -> int:
-        """Return the number of questions. Raises ValueError when there are none, or a held-out one is among them."""
+        """Return the number of questions. Raises ValueError if there are none, or a held-out one is among them."""
         questions = read([self.asked, self.context, self.translation])
         if not len(questions):
             raise ValueError("no questions were written; expected some")
@@ -74,7 +74,7 @@ class Questions:
         count = min(self.plan.wave, 2 * (self.plan.asked - self.asked.documents()))
         openings = self.speaker.ids([rng.choice(OPENINGS) if rng.random() < 0.5 else "" for _ in range(count)])
         said = self.speaker.say([[*tags.before, *opening] for opening in openings], tokens, 1.0, FLOOR)
-        # One that did not end in time is asked as far as it goes: texts to be summed up are cut off like that, too.
+        # A question that did not end in time is asked as it is: texts to summarize are cut off like that, too.
         found = [[*opening, *one.ids] for opening, one in zip(openings, said, strict=True)]
         new = [ids for ids in found if len(ids) >= FEWEST_TOKENS and not self._known(ids)]
         self._append(self.asked, new)
@@ -113,7 +113,7 @@ class Questions:
         return [Passage(question, answer) for question, answer in texts if answer.strip()]
 
     def _append(self, shards: Shards, questions: Sequence[Ids]) -> None:
-        """Keep the *questions* that are not too long and share nothing with the held-out ones."""
+        """Keep the *questions* that are not too long and share no run with held-out ones."""
         fitting = [ids for ids in questions if 0 < len(ids) <= self.plan.context_tokens]
         texts = self.speaker.texts(fitting)
         kept = [ids for ids, text in zip(fitting, texts, strict=True) if not self.held_out.shares(text)]

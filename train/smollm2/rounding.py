@@ -1,4 +1,4 @@
-"""A trained draft, rounded to whole numbers where its outputs notice least (GPTQ), and packed."""
+"""Rounds a trained draft to integers with the least effect on its outputs (GPTQ), and packs it."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from train.smollm2.plan import STEPS
 from train.smollm2.store import Documents
 
 NOISE = 0.02
-"""Error of each matrix's output, as a share of that output: rounding to half of it takes one bit a value more."""
+"""Error of each matrix's output, as a share of that output: half of it takes one more bit per value."""
 
 SAMPLE = 30_000
-"""Answer tokens along which the draft's matrices are watched."""
+"""Answer tokens on which the inputs of the draft's matrices are recorded."""
 
 DAMPING = 0.01
 """Share of the inputs' mean square that is added to each of them: a sample says little about the smallest ones."""
@@ -30,9 +30,9 @@ LARGEST = 127
 
 
 def pack_draft(draft: Path, target: Llama, documents: Documents, folder: Path) -> int:
-    """Write the *draft* of *target* packed into *folder*, with its config; return the bytes of its weights.
+    """Write the *draft* of *target*, packed, to *folder* with its config; return the bytes of its weights.
 
-    Its own drafts along *documents* say which errors matter.
+    Its own drafts along *documents* determine which errors matter.
     """
     squares = inputs_of(draft, target, documents)
     tensors: dict[str, Tensor | Rounded] = {**read_draft(draft)}
@@ -49,14 +49,14 @@ def pack_draft(draft: Path, target: Llama, documents: Documents, folder: Path) -
 def rounded(matrix: Tensor, square: Tensor, noise: float = NOISE) -> Rounded:
     """Round a matrix [out, in] whose inputs have the second moment *square* [in, in], both in float64.
 
-    Columns are rounded one after the other, and what each one's error does to the outputs is made good by those after
-    it, as far as their inputs go along with its own. A column's step is the wider, the more is made good.
+    Columns are rounded one by one. Later columns compensate the effect of each column's error on the outputs, as far as
+    their inputs correlate with its own. The more is compensated, the wider a column's step.
     """
     rows, columns = matrix.shape
     square = square + DAMPING * square.diag().mean() * torch.eye(columns, device=square.device)
     after = torch.linalg.cholesky(torch.linalg.inv(square), upper=True)
     output = ((matrix @ square) * matrix).sum()
-    # An error even between -step/2 and step/2 has the mean square step² / 12.
+    # An error distributed evenly between -step/2 and step/2 has the mean square step² / 12.
     step = noise * (12 * output / (rows * columns)).sqrt() * after.diag()
     step = step.maximum(matrix.abs().amax(dim=0) / LARGEST).float()
     left, levels = matrix.clone(), torch.empty(rows, columns, dtype=torch.int8, device=matrix.device)
@@ -69,7 +69,7 @@ def rounded(matrix: Tensor, square: Tensor, noise: float = NOISE) -> Rounded:
 
 
 def inputs_of(draft: Path, target: Llama, documents: Documents) -> dict[str, Tensor]:
-    """Return the second moment [in, in], in float64, of the inputs of each matrix, by its name in the draft's file."""
+    """Return the second moment [in, in], in float64, of each matrix's inputs, by its name in the draft's file."""
     device = target.embedding.device
     watched = Watched(draft, device, target.embedding.dtype)
     tokens = 0
@@ -92,7 +92,7 @@ def inputs_of(draft: Path, target: Llama, documents: Documents) -> dict[str, Ten
 
 
 class Watched(Eagle3):
-    """A draft that adds up x xᵀ over the inputs x of each of its matrices."""
+    """A draft that sums x xᵀ over the inputs x of each of its matrices."""
 
     def __init__(self, folder: Path, device: torch.device, dtype: torch.dtype) -> None:
         super().__init__(folder, device, dtype)

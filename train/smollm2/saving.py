@@ -1,4 +1,4 @@
-"""The draft's weights: where they start from, and the folder that SGLang loads."""
+"""The draft's weights: their initial values, and the folder that SGLang loads."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from train.smollm2.model import Draft
 
 
 def new_draft(target: Llama, vocabulary: Tensor, start: Path | None) -> Draft:
-    """Return a draft in float32 that proposes the tokens *vocabulary* [V]; it starts from another one, or the target.
+    """Return a float32 draft that proposes the tokens *vocabulary* [V]; it starts from another draft or the target.
 
     Raises ValueError when the weights in *start* have other shapes.
     """
@@ -31,9 +31,9 @@ def new_draft(target: Llama, vocabulary: Tensor, start: Path | None) -> Draft:
 
 @torch.no_grad()
 def _from_target(draft: Draft, target: Llama, vocabulary: Tensor) -> None:
-    """Begin as the target's layer after the last features, with the target's head.
+    """Start as the target's layer after the last features, with the target's head.
 
-    The columns that read the embedding and the earlier features begin small.
+    The columns that read the embedding and the earlier features start small.
     """
     layer, hidden = target.layers[target.captured[-1]], target.embedding.shape[1]
     own, attention = draft.midlayer, draft.midlayer.self_attn
@@ -56,7 +56,7 @@ def _from_target(draft: Draft, target: Llama, vocabulary: Tensor) -> None:
 
 @torch.no_grad()
 def _from_draft(draft: Draft, start: Path, vocabulary: Tensor) -> None:
-    """Take over a draft's layer, and the rows of its head for the tokens that both propose."""
+    """Copy a draft's layer, and its head's rows for the tokens that both propose."""
     weights = {name: tensor.to(vocabulary.device) for name, tensor in read_draft(start).items()}
     mine = draft.state_dict()
     for name, tensor in mine.items():
@@ -74,7 +74,7 @@ def _from_draft(draft: Draft, start: Path, vocabulary: Tensor) -> None:
 
 
 def save_draft(folder: Path, draft: Draft, target: Path, aux_layers: list[int], vocabulary: Tensor) -> None:
-    """Write *folder* as SGLang loads it: config.json, and bfloat16 weights with `d2t` as offsets."""
+    """Write *folder* in SGLang's format: config.json, and bfloat16 weights with `d2t` as offsets."""
     folder.mkdir(parents=True, exist_ok=True)
     config = config_of(target)
     tokens = vocabulary.cpu()

@@ -20,7 +20,7 @@ MARK = "@@@"
 
 @dataclass(frozen=True)
 class Tags:
-    """Token ids that the chat template puts before and after what a user says."""
+    """Token ids that the chat template puts before and after a user's message."""
 
     before: tuple[int, ...]
     after: tuple[int, ...]
@@ -36,20 +36,20 @@ class Tags:
         return [*self.before, *ids, *self.after]
 
     def inside(self, question: Sequence[int]) -> Ids:
-        """Return what the user says in a whole *question*."""
+        """Return the user's message in a whole *question*."""
         return list(question[len(self.before) : len(question) - len(self.after)])
 
 
 @dataclass(frozen=True)
 class Said:
-    """What was written, without the token that ends it; *ended* says whether one did."""
+    """The text, without the token that ends it; *ended* says whether there was one."""
 
     ids: Ids
     ended: int | None
 
 
 class Speaker:
-    """The target on one device: bfloat16 on a GPU, float32 on a CPU. *batch_tokens* bounds what is written at once."""
+    """The target on one device: bfloat16 on a GPU, float32 on a CPU. *batch_tokens* limits a batch."""
 
     def __init__(self, folder: Path, device: torch.device, seed: int, batch_tokens: int) -> None:
         dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
@@ -61,11 +61,11 @@ class Speaker:
         self.generator = torch.Generator(device).manual_seed(seed)
 
     def reseed(self, seed: int) -> None:
-        """Begin draws anew: what is drawn after it does not depend on what was drawn in another call."""
+        """Restart the draws, so that they do not depend on draws in another call."""
         self.generator.manual_seed(seed)
 
     def say(self, prompts: Sequence[Ids], new_tokens: int, temperature: float = 0.0, floor: float = 0.0) -> list[Said]:
-        """Continue *prompts*, those of like length together."""
+        """Continue *prompts*, those of similar length together."""
         found: dict[int, Said] = {}
         for batch in batches([len(one) + new_tokens for one in prompts], self.batch_tokens):
             several = [prompts[index] for index in batch]

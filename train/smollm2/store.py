@@ -1,4 +1,4 @@
-"""Token ids on disk: numbered shards of .npy files, each whole or not there."""
+"""Token ids on disk: numbered shards of .npy files, each complete or absent."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ Ids = list[int]
 
 @dataclass(frozen=True)
 class Documents:
-    """Documents one after the other: *tokens* uint16 [N]; document i spans starts[i] to starts[i + 1].
+    """Documents, one after another: *tokens* uint16 [N]; document i spans starts[i] to starts[i + 1].
 
-    The first prompts[i] tokens of it are a question, the others its answer.
+    Its first prompts[i] tokens are a question, the others its answer.
     """
 
     tokens: npt.NDArray[np.uint16]
@@ -51,7 +51,7 @@ class Shards:
         return len(self._spans())
 
     def append(self, documents: Sequence[Ids], prompts: Sequence[int] | None = None) -> None:
-        """Write one shard; without *prompts*, documents are questions alone."""
+        """Write one shard; without *prompts*, documents are only questions."""
         spans = np.array([[len(one), len(one)] for one in documents], np.int32).reshape(-1, 2)
         if prompts is not None:
             spans[:, 0] = prompts
@@ -60,7 +60,7 @@ class Shards:
             raise ValueError(f"token {tokens.max()}: expected a vocabulary of at most 65,536 tokens")
         number = self.count()
         save(self.folder / f"{number:04}.tokens.npy", tokens.astype(np.uint16))
-        save(self.folder / f"{number:04}.spans.npy", spans)  # last: a shard without it does not count
+        save(self.folder / f"{number:04}.spans.npy", spans)  # last, because a shard without it does not count
 
     def documents(self) -> int:
         """Return the number of documents."""
@@ -78,7 +78,7 @@ class Shards:
 
 
 def read(several: Sequence[Shards]) -> Documents:
-    """Return the documents of several folders, in their order."""
+    """Return the documents of several folders, in order."""
     files = [pair for shards in several for pair in shards.files()]
     spans = np.concatenate([np.zeros((0, 2), np.int32), *(np.load(file) for _, file in files)])
     tokens = np.concatenate([np.zeros(0, np.uint16), *(np.load(file) for file, _ in files)])

@@ -1,4 +1,4 @@
-"""Several GPUs that train one draft: each takes its share of the batches, and all take the mean of the gradients."""
+"""Several GPUs that train one draft: each takes a share of the batches, and all use the mean gradients."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Together:
-    """This process is the one of *rank* among *world*, as torchrun started them. The first writes the files."""
+    """This process is number *rank* of *world*, as started by torchrun. The first writes the files."""
 
     rank: int = 0
     world: int = 1
 
     @classmethod
     def of_environment(cls) -> Together:
-        """Join the others where torchrun started this process; be alone otherwise."""
+        """Join the other processes if torchrun started this one; otherwise be the only one."""
         if "RANK" not in os.environ:
             return cls()
         if not dist.is_initialized():
             gpu = torch.cuda.is_available()
             if gpu:
                 torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
-            # Gloo for what the processes agree on: it is on the CPU, so that no GPU has to wait for it.
+            # Gloo for values that the processes agree on: it runs on the CPU, so no GPU has to wait.
             dist.init_process_group("cpu:gloo,cuda:nccl" if gpu else "gloo")
         return cls(dist.get_rank(), dist.get_world_size())
 
@@ -39,7 +39,7 @@ class Together:
         return self.rank == 0
 
     def share(self, batches: Sequence[T]) -> Sequence[T]:
-        """Return this process's of *batches*; as many as every other's, so that none waits for one more."""
+        """Return this process's share of *batches*; all shares are equal, so that no process waits for another."""
         return batches[self.rank : len(batches) // self.world * self.world : self.world]
 
     def agreed(self, value: float) -> float:
@@ -62,7 +62,7 @@ class Together:
             gradient.copy_(mean.view_as(gradient))
 
     def leave(self) -> None:
-        """Wait for the others, and part: a process that ends within its group may be aborted."""
+        """Wait for the others, then leave: a process that ends within its group may be aborted."""
         if self.world > 1:
             dist.all_reduce(torch.zeros(1))
             dist.destroy_process_group()

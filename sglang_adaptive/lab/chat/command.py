@@ -39,7 +39,6 @@ CONFIG = {"policy": "throughput"}
 
 
 def parser() -> CommandParser:
-    """Return the parser of the command."""
     found = CommandParser(
         "chat",
         "Talks to a model in the terminal, and says after each answer how fast it came and how deep its rounds were "

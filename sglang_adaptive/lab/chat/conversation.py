@@ -10,12 +10,12 @@ from typing import Any
 from sglang_adaptive.client import Client
 
 MOST_DEPTHS = 3
-"""The most numbers of steps that are listed, those with the most rounds first."""
+"""How many numbers of steps are listed at most, those with the most rounds first."""
 
 
 @dataclass(frozen=True, slots=True)
 class Drafting:
-    """Rounds of the whole server by steps, those of concurrent requests included."""
+    """Rounds of the whole server by steps, including those of concurrent requests."""
 
     rounds: Mapping[int, int]
 
@@ -60,7 +60,7 @@ class Measured:
 
     drafting: Drafting | None
     cut: bool
-    """Whether it stopped at the longest length of an answer."""
+    """Whether the answer stopped at the length limit."""
 
     def __str__(self) -> str:
         words = f"{self.tokens} tokens, {self.tokens / self.seconds:.1f} tokens/s"
@@ -87,8 +87,8 @@ class Conversation:
     def ask(self, question: str) -> Generator[str, None, None]:
         """Yield the answer's text, piece by piece.
 
-        A question whose answer failed or was cut off by closing the iterator is removed, with its answer. Raises
-        OSError, http.client.HTTPException or client.RequestError.
+        The question is removed if its answer fails or the iterator is closed early. Raises OSError,
+        http.client.HTTPException or client.RequestError.
         """
         self.measured = None
         before = drafting(self.client)
@@ -110,7 +110,7 @@ class Conversation:
 
 
 def _delta(chunk: dict[str, Any], reason: str | None) -> tuple[str, str | None]:
-    """Return the text of a chunk, and why the answer ended, if it has."""
+    """Return the text of a chunk, and why the answer ended if it did."""
     for choice in chunk.get("choices", ()):
         return choice["delta"].get("content") or "", choice.get("finish_reason") or reason
     return "", reason

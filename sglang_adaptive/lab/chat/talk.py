@@ -16,7 +16,7 @@ HELP = "/new starts over, /quit ends (so does Ctrl-D); Ctrl-C while an answer co
 
 
 class Talk:
-    """Reads questions until there are no more; answers go to standard output, times and errors to standard error."""
+    """Reads questions until there are no more. Answers go to standard output, times and errors to standard error."""
 
     def __init__(self, conversation: Conversation) -> None:
         self._conversation = conversation
@@ -25,7 +25,7 @@ class Talk:
         self._well = True
 
     def run(self) -> bool:
-        """Talk to the end; returns whether every question got its answer."""
+        """Run until the last question; returns whether every question was answered."""
         if self._by_hand:
             self._say(f"Type a question. {HELP}.")
         while (question := self._next()) is not None and question != "/quit":
@@ -40,7 +40,7 @@ class Talk:
         return self._well
 
     def _next(self) -> str | None:
-        """Return the next question without blanks around it; None after the last."""
+        """Return the next question, stripped; None after the last."""
         if self._by_hand:
             with contextlib.suppress(ImportError):
                 import readline  # noqa: F401  # arrow keys and history
@@ -53,7 +53,7 @@ class Talk:
         return line.strip() if line else None
 
     def _answer(self, question: str) -> bool:
-        """Print the answer to *question*; returns False when no other question can be answered either."""
+        """Print the answer to *question*; returns False when no other question can be answered."""
         answer = self._conversation.ask(question)
         try:
             for text in answer:

@@ -35,12 +35,12 @@ class TorchRefBackend(AttentionBackend):  # type: ignore[misc]  # SGLang's types
         if model_runner.use_mla_backend:
             raise NotImplementedError("the CPU engine has no multi-head latent attention (MLA)")
         self.table = model_runner.req_to_token_pool.req_to_token
-        # SGLang's name: it puts the target's pool here while a Frozen-KV draft runs.
+        # SGLang's name: it assigns the target's pool here while a Frozen-KV draft runs.
         self.token_to_kv_pool = model_runner.token_to_kv_pool
         self.dtype = model_runner.dtype
         self.plan: PaddedPlan | RaggedPlan | None = None
         self._block: tuple[PaddedPlan, PaddedPlan] | None = None
-        """A plan, and the same for layers that attend to the whole of a drafted block."""
+        """A plan, and its variant for layers that attend to the whole drafted block."""
         self._known_layers: set[int] = set()
 
     def init_forward_metadata(self, forward_batch: Any) -> None:
@@ -54,7 +54,7 @@ class TorchRefBackend(AttentionBackend):  # type: ignore[misc]  # SGLang's types
             self.plan = self._verify_plan(forward_batch)
         elif mode.is_draft_extend_v2():
             width = forward_batch.extend_seq_lens_cpu[0]
-            # Rows that only fill up the batch, with attention DP, are shorter than a window.
+            # With attention DP, padding rows of the batch are shorter than a window.
             prefix = (forward_batch.seq_lens - width).clamp(min=0)
             self.plan = window_plan(self.table, rows, prefix, width, self.dtype)
         else:
@@ -97,7 +97,7 @@ class TorchRefBackend(AttentionBackend):  # type: ignore[misc]  # SGLang's types
         return self._block[1]
 
     def get_cpu_graph_seq_len_fill_value(self) -> int:
-        """Return the length of a row that only fills up a batch, as with attention DP."""
+        """Return the length of a padding row, as attention DP uses them."""
         return 1
 
     def support_triton(self) -> bool:

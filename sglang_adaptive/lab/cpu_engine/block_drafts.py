@@ -1,4 +1,4 @@
-"""What lets SGLang's DFLASH run on a CPU, which it takes for a GPU's alone."""
+"""Makes SGLang's DFLASH, which SGLang supports only on a GPU, run on a CPU."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from sglang_adaptive.lab.cpu_engine.kernels.sample import sample_tree_cpu
 
 
 def resolve_as_on_gpu(original: Callable[[Any, Any], None], algorithm: Any, server_args: Any) -> None:
-    """Resolve an algorithm's arguments by SGLang's *original*, which refuses DFLASH on a CPU.
+    """Resolve an algorithm's arguments with SGLang's *original*, which rejects DFLASH on a CPU.
 
-    There it runs without overlap, as EAGLE does.
+    DFLASH then runs without overlap, as EAGLE does on a CPU.
     """
     if algorithm.name != "DFLASH":
         return original(algorithm, server_args)
@@ -29,7 +29,7 @@ def resolve_as_on_gpu(original: Callable[[Any, Any], None], algorithm: Any, serv
 
 
 def samples() -> bool:
-    """Lend DFLASH the kernel that verifies sampled requests, of which SGLang has none for a CPU; return True."""
+    """Give DFLASH a kernel that verifies sampled requests, which SGLang lacks on a CPU; return True."""
     from sglang.srt.speculative import dflash_utils
 
     dflash_utils.tree_speculative_sampling_target_only = sample_tree_cpu
@@ -38,18 +38,18 @@ def samples() -> bool:
 
 
 def likeliest(scores: torch.Tensor, k: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the *k* largest of each row of *scores* and their places; SGLang would ask FlashInfer, on a GPU."""
+    """Return each row's *k* largest *scores* and their indices; SGLang would call FlashInfer, which needs a GPU."""
     found = torch.topk(scores, k, dim=-1)
     return found.values, found.indices
 
 
 def without_streams() -> None:
-    """Let a tensor record a stream to no effect: DFLASH asks for it, and torch has none on a CPU."""
+    """Make ``record_stream`` of tensors do nothing: DFLASH calls it, and torch has no streams on a CPU."""
     torch.Tensor.record_stream = lambda self, stream: None  # type: ignore[method-assign]
 
 
 def in_model_dtype(original: Callable[[Any, Any, Any], dict[str, Any]], runner: Any, batch: Any, proxy: Any) -> Any:
-    """Return a pass's arguments by SGLang's *original*, which rounds embeddings that it is given to bfloat16."""
+    """Return a pass's arguments from SGLang's *original*, which rounds the given embeddings to bfloat16."""
     made = original(runner, batch, proxy)
     if batch.input_embeds is not None and batch.replace_embeds is None:
         made["input_embeds"] = batch.input_embeds.to(runner.dtype)

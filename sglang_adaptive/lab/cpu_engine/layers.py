@@ -1,7 +1,7 @@
-"""Two of SGLang's layers in fewer operators: each call costs a small model more than its arithmetic does.
+"""Two of SGLang's layers in fewer operators: for a small model, each call costs more than its arithmetic.
 
-The arithmetic and its order are SGLang's, so that results are the same bits. Whatever SGLang's own form does beyond
-that of a plain Llama goes to SGLang.
+The arithmetic and its order are SGLang's, so results are bit-identical. Anything beyond what a plain Llama needs is
+left to SGLang.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def norm(
     post_residual_addition: Tensor | None = None,
     quant_linear: Any = None,
 ) -> Any:
-    """Return *x* [tokens, hidden], plus *residual* if any, normalized by its root mean square; and that sum, if any."""
+    """Return *x* [tokens, hidden] plus *residual*, if any, normalized by its root mean square; and that sum, if any."""
     special = layer.cast_x_before_out_mul or layer.fp32_residual or layer.override_orig_dtype
     if special or post_residual_addition is not None or layer.variance_size_override or x.dtype != torch.float32:
         return original(layer, x, residual, post_residual_addition, quant_linear)
@@ -36,7 +36,7 @@ def norm(
 def rotate(
     original: Callable[..., Any], layer: Any, positions: Tensor, query: Tensor, key: Tensor, *rest: Any, **more: Any
 ) -> tuple[Tensor, Tensor]:
-    """Return *query* and *key* [tokens, heads * head_size] with each head turned by its token's position.
+    """Return *query* and *key* [tokens, heads * head_size] with each head rotated by its token's position.
 
     SGLang's table has [cos, sin] for each position; (a, b) becomes (a cos - b sin, b cos + a sin).
     """

@@ -1,12 +1,12 @@
-"""Starts the processes of a server as forks of a process that has imported SGLang.
+"""Starts a server's processes as forks of a process that has imported SGLang.
 
 A server has three processes or more. SGLang starts each as a new Python that imports everything again: most of a small
-server's start, and most of its memory. Here the first process imports SGLang and forks the nursery at once. Processes
-that SGLang starts with ``spawn`` are forked from the nursery, with SGLang's modules as imported and without the first
-process' other state.
+server's start time and most of its memory. Here the first process imports SGLang and immediately forks the nursery.
+Processes that SGLang starts with ``spawn`` are forked from the nursery, with SGLang's modules imported and without the
+first process's other state.
 
 Python's fork server (`multiprocessing.forkserver`) does this, with two changes: it is a fork instead of a new program,
-and it does what SGLang expects. Children get the current environment, and a signal to their parent reaches the first
+and it behaves as SGLang expects. Children get the current environment, and a signal to their parent reaches the first
 process.
 """
 
@@ -30,15 +30,15 @@ PR_SET_PDEATHSIG = 1
 
 
 def open_nursery(modules: Iterable[str]) -> None:
-    """Import *modules*, and make every later ``spawn`` of this process and its children a fork of its present state.
+    """Import *modules*, and make every later ``spawn`` of this process and its children a fork of its current state.
 
     Call it while the process has one thread. Linux only. Raises OSError when no process or socket can be created.
     """
     for name in modules:
         importlib.import_module(name)
-    gc.freeze()  # so that no collection of a child writes to the memory that is shared
+    gc.freeze()  # so that a child's garbage collection does not write to shared memory
     with socket.socket(socket.AF_UNIX) as listener:
-        # A folder for each process id, with a short name: the path of a socket may have 107 characters.
+        # A folder for each process id, with a short name: a socket's path may have at most 107 characters.
         address = f"/proc/self/fd/{os.open(util.get_temp_dir(), os.O_DIRECTORY)}/nursery"
         listener.bind(address)
         listener.listen()
@@ -52,29 +52,29 @@ def open_nursery(modules: Iterable[str]) -> None:
     server = forkserver._forkserver
     server._forkserver_address, server._forkserver_alive_fd, server._forkserver_pid = address, alive_w, pid
     spawn = context._concrete_contexts["spawn"] = _Context()
-    if "uvicorn._subprocess" in sys.modules:  # which asked for the context when it was imported, for HTTP workers
+    if "uvicorn._subprocess" in sys.modules:  # it stored the context on import, for HTTP workers
         sys.modules["uvicorn._subprocess"].spawn = spawn  # type: ignore[attr-defined]
 
 
 def _serve(listener: int, alive: int, first: int) -> None:
     code = 1
     try:
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # and its children have asked for the same
-        # A child of SGLang's signals its failure to its parent with this; pass it to the first process.
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # SGLang's children do the same
+        # SGLang's children signal a failure to their parent with this; pass it to the first process.
         signal.signal(signal.SIGQUIT, lambda *_: os.kill(first, signal.SIGQUIT))
-        # A child asks for children of its own here as well; only the first process could ask whether this one runs.
+        # Children start their own children here too; only the first process could check whether this one runs.
         context._concrete_contexts["spawn"] = _Context()
         forkserver._forkserver.ensure_running = lambda: None  # type: ignore[method-assign]
         forkserver.main(listener, alive, [])
     except SystemExit:
-        code = 0  # no process is left that could request a child
+        code = 0  # no process that could request a child is left
     finally:
         os._exit(code)
 
 
 @dataclass(frozen=True)
 class _InEnvironment:
-    """The function of a child: runs *target* in the environment that its starter had at the start."""
+    """A child's function: runs *target* in the environment that its starter had at that time."""
 
     target: Callable[..., object]
     environment: Mapping[str, str]
@@ -83,7 +83,7 @@ class _InEnvironment:
         signal.signal(signal.SIGQUIT, signal.SIG_DFL)
         for name in os.environ.keys() - self.environment.keys():
             del os.environ[name]
-        # A variable written anew moves, and setproctitle looks for the old ones behind the command line.
+        # Rewriting a variable moves it, and setproctitle looks for the old ones after the command line.
         os.environ.update({name: at for name, at in self.environment.items() if os.environ.get(name) != at})
         return self.target(*args, **kwargs)
 

@@ -16,7 +16,7 @@ def register() -> None:
     """Add the attention backend to SGLang; does nothing unless the launcher started the CPU engine."""
     if os.environ.get(SWITCH) != "1":
         return
-    gc.freeze()  # what was imported stays, and would be gone through while SGLang imports the rest
+    gc.freeze()  # imported objects stay; skip them in collections while SGLang imports the rest
     gc.enable()  # see stand_in/sitecustomize.py
     from sglang.srt.arg_groups.choices import (
         ATTENTION_BACKEND_CHOICES,
@@ -32,7 +32,7 @@ def register() -> None:
     from sglang_adaptive.lab.cpu_engine.kernels.slots import last_slots
     from sglang_adaptive.sglang_plugin.hooks import place_at_once
 
-    place_at_once()  # SGLang would go through every module for each hook below, a third of a second in all
+    place_at_once()  # SGLang would scan every module for each hook below, a third of a second in total
     if ATTENTION_BACKEND not in ATTENTION_BACKEND_CHOICES:
         add_attention_backend_choices([ATTENTION_BACKEND])
         add_draft_attention_backend_choices([ATTENTION_BACKEND])
@@ -48,14 +48,14 @@ def register() -> None:
         "sglang.srt.managers.data_parallel_controller.DataParallelController.event_loop": _waiting_for_requests,
     }
     instead = {
-        # With pages of several tokens SGLang would run a Triton kernel here, whatever the device.
+        # With pages of several tokens SGLang would run a Triton kernel here on any device.
         "sglang.srt.mem_cache.allocation.get_last_loc": last_slots,
-        # SGLang verifies sampled requests greedily on a CPU, because it has no kernel there.
+        # On a CPU SGLang verifies sampled requests greedily, because it has no kernel for them.
         "sglang.srt.speculative.eagle_utils._verify_uses_greedy": _only_greedy_requests,
         "sglang.srt.speculative.dflash_utils.is_dflash_sampling_verify_available": block_drafts.samples,
         "sglang.srt.models.dflash._radix_topk": block_drafts.likeliest,
         "sglang.kernels.ops.speculative.dspark.dspark_accept.chain_speculative_sampling_triton": sample_chain_cpu,
-        # With --enable-deterministic-inference SGLang would multiply with Triton kernels here, whatever the device.
+        # With --enable-deterministic-inference SGLang would use Triton matrix multiplications here on any device.
         "sglang.srt.model_executor.model_runner.ModelRunner.maybe_enable_batch_invariant_mode": _as_it_is,
         "sglang.srt.layers.sampler.murmur_hash32": murmur_hash32_cpu,
     }
@@ -67,7 +67,7 @@ def register() -> None:
 
 
 class _Waiting:
-    """A ZeroMQ socket that waits for a message where it is asked to look for one."""
+    """A ZeroMQ socket that blocks briefly for a message where its caller polls."""
 
     def __init__(self, socket: Any) -> None:
         self._socket = socket
@@ -82,7 +82,7 @@ class _Waiting:
 
 
 def _waiting_for_requests(original: Callable[..., Any], controller: Any) -> Any:
-    """SGLang's data-parallel controller looks for requests without a pause, and so takes a core from its replicas."""
+    """SGLang's data-parallel controller polls for requests without a pause, which takes a core from its replicas."""
     controller.recv_from_tokenizer = _Waiting(controller.recv_from_tokenizer)
     return original(controller)
 
@@ -103,7 +103,7 @@ def _only_greedy_requests(*, is_all_greedy: bool, **_: Any) -> bool:
 
 
 def _as_it_is(runner: Any) -> None:
-    """Leave float32 sums as they are: they depend on the batch by some 1e-6, and none of 400 seeds drew otherwise."""
+    """Leave float32 sums alone: they depend on the batch by about 1e-6, and none of 400 seeds drew differently."""
 
 
 def _register_target_backend() -> None:
@@ -125,7 +125,7 @@ def _with_torch_ref(
     *args: Any,
     **kwargs: Any,
 ) -> Any:
-    """Add the backends for the draft to SGLang's own."""
+    """Add the draft's backends to SGLang's own."""
     from sglang_adaptive.lab.cpu_engine.attention_backend import TorchRefBackend, TorchRefDraftBackend
 
     def create() -> tuple[str, Any]:

@@ -1,6 +1,6 @@
-"""KV pools that take memory where they are written, and not for all of their slots at the start.
+"""KV pools that take memory as they are written, not for all of their slots at the start.
 
-SGLang fills its buffers with zeros, which makes a CPU's memory of all of them: 3 GB for SmolLM2's 65,536 slots.
+SGLang fills its buffers with zeros, which on a CPU allocates all of them: 3 GB for SmolLM2's 65,536 slots.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def create_buffers(original: Callable[[Any], None], pool: Any) -> None:
-    """Let SGLang's *original* create the buffers of *pool*, of zeros that the system provides page by page."""
+    """Let SGLang's *original* create the buffers of *pool*, with zeros that the system provides page by page."""
     usual = torch.zeros
 
     def zeros(shape: Sequence[int], *, dtype: torch.dtype, device: Any) -> Tensor:

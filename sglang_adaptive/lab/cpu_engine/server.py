@@ -1,4 +1,4 @@
-"""A server on the CPU engine as a context manager, and the progress of any server's start from its log."""
+"""A server on the CPU engine as a context manager, and the start-up progress of any server from its log."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ POLL_SECONDS = 0.1
 
 READY = "ready"
 
-# Log lines of SGLang, in this order, and the stages that they mean.
+# SGLang's log lines, in this order, and the stages that they indicate.
 _STAGES: tuple[tuple[str, str], ...] = (
     ("server_args=", "arguments accepted, starting processes"),
     ("Init parallel begin", "processes started"),
@@ -34,11 +34,11 @@ _STAGES: tuple[tuple[str, str], ...] = (
     ("Uvicorn running on", "listening"),
     ("The server is fired up and ready to roll", READY),
 )
-_TAKEN = "address already in use"  # by another process, since the port was chosen; SGLang goes on without HTTP
+_TAKEN = "address already in use"  # another process took the port; SGLang continues without HTTP
 
 
 class BootLog:
-    """Reads the log file from its beginning, each time only the new part."""
+    """Reads the log file from its beginning; each call reads only the new part."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -49,7 +49,7 @@ class BootLog:
         self.port_taken = False
 
     def new_stages(self) -> list[str]:
-        """Return the stages reached since the last call; a stage skipped by the server is reported with the next."""
+        """Return the stages reached since the last call; a skipped stage is reported with the next one."""
         with self._path.open("rb") as log:
             log.seek(self._offset)
             chunk = log.read()
@@ -76,11 +76,10 @@ class ServerError(RuntimeError):
 
 
 class CpuServer(Client):
-    """Runs `sglang-adaptive serve-cpu ARGUMENTS` on a free port of 127.0.0.1, in a process group of its own.
+    """Runs `sglang-adaptive serve-cpu ARGUMENTS` on a free port of 127.0.0.1, in its own process group.
 
-    Use as a context manager; leaving it in any way, Ctrl-C included, stops the whole group.
-    `on_progress(stage)` is called while the server starts. `log` is the file of its output, by default a
-    temporary one.
+    Use as a context manager; leaving it in any way, including Ctrl-C, stops the whole group. `on_progress(stage)` is
+    called while the server starts. `log` is the file for its output, by default a temporary one.
     """
 
     def __init__(
@@ -114,7 +113,7 @@ class CpuServer(Client):
 
     @property
     def pid(self) -> int | None:
-        """Process id of the server's first process, which leads the group; None while stopped."""
+        """Process id of the server's first process, the group leader; None while stopped."""
         return None if self._process is None else self._process.pid
 
     def is_running(self) -> bool:
@@ -131,10 +130,10 @@ class CpuServer(Client):
             raise
 
     def launch(self) -> None:
-        """Start the server's processes and return; the caller waits with `poll` and ends with `stop`."""
+        """Start the server's processes and return; the caller waits with `poll` and stops them with `stop`."""
         atexit.register(self.stop)
         self._begin = time.monotonic()
-        # SGLang never removes the files of its sockets.
+        # SGLang never removes its socket files.
         self._scratch = tempfile.mkdtemp(prefix="sglang-adaptive-")
         variables = {**self.environment, "TMPDIR": self._scratch}
         with self.log_path.open("wb") as log:
@@ -142,7 +141,7 @@ class CpuServer(Client):
         self._boot = BootLog(self.log_path)
 
     def _open(self, variables: dict[str, str], log: IO[bytes]) -> subprocess.Popen[bytes]:
-        """Start the first process, with *variables* and its output in *log*; tests start it in another way."""
+        """Start the first process with *variables* and its output in *log*; tests override this."""
         return subprocess.Popen(
             self.command, env=variables, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
         )
@@ -150,7 +149,7 @@ class CpuServer(Client):
     def poll(self) -> bool:
         """Return whether the launched server answers; report new stages.
 
-        Raises ServerError when it has ended, cannot have its port, or is not ready after `start_timeout` seconds.
+        Raises ServerError when it has ended, cannot get its port, or is not ready after `start_timeout` seconds.
         """
         assert self._process is not None
         waited = time.monotonic() - self._begin
@@ -167,14 +166,14 @@ class CpuServer(Client):
         return False
 
     def leave_running(self) -> int:
-        """Leave the server running after this object; return the id of the process that the user has to end."""
+        """Keep the server running after this object; return the id of the process that the user has to end."""
         assert self._process is not None
         pid, self._process = self._process.pid, None
         atexit.unregister(self.stop)
         return pid
 
     def stop(self) -> None:
-        """Stop every process of the server; does nothing when it is stopped already."""
+        """Stop every process of the server; does nothing when it is already stopped."""
         process, self._process = self._process, None
         atexit.unregister(self.stop)
         if process is None:
@@ -201,8 +200,8 @@ class CpuServer(Client):
 def free_port() -> int:
     """Return a port of 127.0.0.1 on which no process listens.
 
-    It is below the range of outgoing connections where the system reports that. A connection could use a port of that
-    range in the seconds that a server needs to bind it.
+    It is below the system's range of outgoing connections, if known. A connection could take a port of that range in
+    the seconds before the server binds it.
     """
     for port in random.sample(_SERVER_PORTS, 100):
         with socket.socket() as probe, contextlib.suppress(OSError):

@@ -18,13 +18,13 @@ MODULES = (
 
 
 def import_sglang() -> None:
-    """Import what a server does, and all that is hooked, and index it for the hooks.
+    """Import what a server imports and all hooked modules, and index them for the hooks.
 
-    Forks share both. It would take each of them a third of a second, and memory for whatever it looks at.
+    Forks share both. Otherwise each would spend a third of a second, and memory for every module it scans.
     """
     for name in MODULES:
         importlib.import_module(name)
-    hooks.problems()  # looks all up; the launcher says what there is
+    hooks.problems()  # looks up every hook; the launcher reports the problems
     hooks.place_at_once().share()
 
 

@@ -31,7 +31,6 @@ FEWEST_TOKENS, MOST_TOKENS = 16, 512
 
 
 def parser() -> CommandParser:
-    """Return the parser of the command."""
     found = CommandParser(
         "demo",
         "Runs real SGLang servers on this machine's CPU, without speculation, at fixed depths and adaptive, lets each "

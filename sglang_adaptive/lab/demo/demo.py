@@ -26,12 +26,12 @@ from sglang_adaptive.signals import StopSignals
 
 @dataclass(frozen=True, slots=True)
 class Demo:
-    """The demo with the tiny pair; a subclass for another pair overrides the parts behind `run`."""
+    """The demo with the tiny pair; a subclass for another pair overrides what `run` calls."""
 
     options: argparse.Namespace
     argv: list[str]
     folder: Path
-    """Folder of the servers' configurations, logs and caches; removed unless still needed."""
+    """Folder for the servers' configurations, logs and caches; removed unless still needed."""
 
     progress: Progress
 
@@ -43,7 +43,7 @@ class Demo:
 
     @property
     def policies(self) -> list[str]:
-        """Those to show, in the order of the tables."""
+        """Those to show, in table order."""
         return [name for name in TITLES if name in self.options.policy]
 
     @property
@@ -147,7 +147,7 @@ class Demo:
         ]
 
     def kept(self, url: str, pid: int, title: str) -> str:
-        """Return how to use, and how to stop, the server that was left running."""
+        """Return how to use and how to stop the server that was left running."""
         json_header = "-H 'Content-Type: application/json'"
         ask = (
             r'{"text": "4210 olive caps\n4211 olive caps\n", '

@@ -18,11 +18,11 @@ from sglang_adaptive.lab.demo.results import (
 from sglang_adaptive.lab.demo.terminal import UNICODE_MARKS, Style
 
 _NAME, _TEXTS, _LAST = 16, 40, 8
-"""Characters of a table's first column, of all columns of text together, and of each one behind them."""
+"""Characters of a table's first column, of all text columns together, and of each later column."""
 
 
 def speed_table(runs: Sequence[Run], columns: Sequence[Sequence[int]], style: Style, decimals: int) -> list[str]:
-    """Return the lines of tokens/s and of ratios; each of *columns* has the indices of the phases that it sums up."""
+    """Return the lines of tokens/s and of ratios; each of *columns* has the indices of the phases that it sums."""
     phases = [runs[0].phases[column[0]].phase for column in columns]
     lines = [style.bold("Tokens per second")]
     together = [(requests, len(list(group))) for requests, group in groupby(phase.concurrency for phase in phases)]
@@ -51,7 +51,7 @@ SPEED_NOTE = (
 def family_table(
     title: str, runs: Sequence[Run], families: Sequence[str], style: Style, cell: Callable[[Sequence[PhaseResult]], str]
 ) -> list[str]:
-    """Return the lines with a *cell* for the phases of each family, and one for all; without the plain run."""
+    """Return one line with a *cell* per family and one for all phases, without the run without speculation."""
     lines = [style.bold(title), _row("", families, "all")]
     for run in in_table_order(runs):
         if run.tiers:
@@ -80,7 +80,7 @@ def depth_table(runs: Sequence[Run], style: Style) -> list[str]:
 
 
 def in_table_order(runs: Sequence[Run]) -> list[Run]:
-    """Return the runs in the order of the tables: no speculation, fixed steps, adaptive."""
+    """Return the runs in table order: no speculation, fixed steps, adaptive."""
     return sorted(runs, key=lambda run: (run.contender.adaptive, run.contender.forced_steps or 0))
 
 
@@ -101,7 +101,7 @@ def _shares(results: Sequence[PhaseResult], depths: Sequence[int]) -> str:
     return "".join(f"{counts[depth] / total:6.0%}" if counts.get(depth) else f"{'-':>6}" for depth in depths)
 
 
-# The steps over time, as points for the report and as a chart for the terminal.
+# Steps over time, as points for the report and as a chart for the terminal.
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +115,7 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """From `seconds` on, without the pauses between phases, `steps` are live."""
+    """From `seconds` on, not counting pauses between phases, `steps` are live."""
 
     policy: str
     phase: str
@@ -155,7 +155,7 @@ _INDENT = " " * (len(_MARGIN) + 4)
 
 
 def timeline(run: Run, style: Style) -> str:
-    """Return the chart of an adaptive run under its title, and how many switches it lacks."""
+    """Return the chart of an adaptive run under its title, and how many switches are missing from it."""
     lines = [style.bold(f"{run.contender.title}: draft depth over time"), *draw(run, style)]
     if unseen := sum(phase.switches_unseen for phase in run.phases):
         lines.append(f"  {unseen} {'switch' if unseen == 1 else 'switches'} came too fast to be drawn")

@@ -1,4 +1,4 @@
-"""Measures one contender after the other: warms up, sends the requests of a phase, reads the server's state."""
+"""Measures one contender after another: warms up, sends the requests of a phase, reads the server's state."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ from sglang_adaptive.lab.demo.servers import PLAIN, Fleet, contenders
 from sglang_adaptive.lab.demo.terminal import Progress
 
 READ_SECONDS = 2.0
-"""Seconds between two reads; the server lists its latest switches only, and a read costs it some milliseconds."""
+"""Seconds between two reads. The server lists only its latest switches, and a read costs it a few milliseconds."""
 
 _OURS = ("forced", "released")
-"""Causes of switches that the demo requested; they are not the policy's."""
+"""Causes of switches that the demo requested itself, not the policy."""
 
 
 class SwitchLog:
-    """Switches since the state *before*, which is the `adaptive` block of /server_info; None without one."""
+    """Switches since the state *before*, the `adaptive` block of /server_info; None without one."""
 
     def __init__(self, before: dict[str, Any] | None, clock: Callable[[], float] = time.monotonic) -> None:
         self.switches: list[Switch] = []
@@ -68,7 +68,7 @@ TICK_SECONDS = 0.5
 def adaptive_state(client: Client) -> dict[str, Any] | None:
     """Return the `adaptive` block of /server_info; None on a server without adaptive speculation.
 
-    Raises DemoError when the server should adapt and does not.
+    Raises DemoError when the server should adapt but does not.
     """
     state: dict[str, Any] | None = client.server_info()["internal_states"][0].get("adaptive")
     if state is not None and not state["active"]:
@@ -77,7 +77,7 @@ def adaptive_state(client: Client) -> dict[str, Any] | None:
 
 
 def force_steps(client: Client, steps: int | None) -> None:
-    """Hold *steps*, or release them with None."""
+    """Hold *steps*, or release them if None."""
     answer = client.force_steps(steps)
     if answer != [True]:
         raise DemoError(f"the server refused to hold {steps} steps: {answer}")
@@ -89,9 +89,9 @@ def measure_phase(
     send: Callable[[Callable[[], None]], Sequence[dict[str, Any]]],
     show: Callable[[], None] = lambda: None,
 ) -> PhaseResult:
-    """Return what *phase* comes to on an idle server, from an empty prefix cache.
+    """Return the result of *phase* on an idle server with an empty prefix cache.
 
-    *send* returns the answers in the order of the prompts. It calls its argument at intervals, and that calls *show*.
+    *send* returns the answers in prompt order. It calls its argument at intervals, which calls *show*.
     """
     client.flush_cache()
     before = adaptive_state(client)
@@ -121,7 +121,7 @@ def measure_phase(
 
 
 def finished(client: Client, contender: Contender, results: Sequence[PhaseResult]) -> Run:
-    """Return the run of *results*, with what the server says now that it is over."""
+    """Return the run of *results*, with the server's final state."""
     state = adaptive_state(client)
     if state is None:
         return Run(contender, (), tuple(results))
@@ -129,7 +129,7 @@ def finished(client: Client, contender: Contender, results: Sequence[PhaseResult
 
 
 def send_all(client: Client, phase: Phase, tick: Callable[[], None]) -> list[dict[str, Any]]:
-    """Return the answers to the phase's requests, in order, keeping `concurrency` of them in flight.
+    """Return the answers to the phase's requests, in order, keeping `concurrency` requests in flight.
 
     Raises the error of the first request that failed.
     """
@@ -148,7 +148,7 @@ def send_all(client: Client, phase: Phase, tick: Callable[[], None]) -> list[dic
             except Exception as error:  # raised again below, in the calling thread
                 failures.append(error)
 
-    # Daemons, so that an interrupt does not wait for pending answers.
+    # Daemon threads, so that an interrupt does not wait for pending answers.
     workers = [threading.Thread(target=work, daemon=True) for _ in range(phase.concurrency)]
     for worker in workers:
         worker.start()
@@ -198,14 +198,14 @@ def _measure(server: CpuServer, contender: Contender, phases: Sequence[Phase], l
 
 
 def _warm_up(server: CpuServer, prompts: Sequence[str], progress: Progress) -> None:
-    """Generate some tokens with all steps and concurrencies, so that no measured request is the first of its kind."""
+    """Generate some tokens at all steps and concurrencies, so that no measured request is the first of its kind."""
     state = adaptive_state(server)
     if state is not None:
         for depth in state["tiers"]:
             force_steps(server, depth)
             _send(server, prompts, progress)
         force_steps(server, None)
-    # Where steps were held, the release takes effect at the next round, which must not be counted.
+    # If steps were held, the release takes effect at the next round, which must not be counted.
     _send(server, prompts, progress)
 
 

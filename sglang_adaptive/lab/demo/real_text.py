@@ -50,7 +50,7 @@ WARM_UP = ("Name five fruits and say what each tastes like.", "Explain how rain 
 
 
 def phases(turn: int, tokens: int) -> tuple[Phase, ...]:
-    """Return one phase for each question, its answer ending by itself or after *tokens*; *turn* counts from 1."""
+    """Return one phase per question, ending with the answer or after *tokens*; *turn* counts from 1."""
     return tuple(Phase(f"{turn}-{kind}", kind, 1, (text,), tokens) for kind, text in QUESTIONS.items())
 
 
@@ -63,7 +63,7 @@ class Template:
         self._tokenizer = AutoTokenizer.from_pretrained(target)
 
     def tokens(self, question: str) -> list[int]:
-        """Return the token ids of a conversation that begins with *question*, up to where the answer begins."""
+        """Return the token ids of a conversation that begins with *question*, up to the start of the answer."""
         turn = [{"role": "user", "content": question}]
         asked = self._tokenizer.apply_chat_template(turn, add_generation_prompt=True, return_dict=True)
         return list(asked["input_ids"])
@@ -125,7 +125,7 @@ class Contest:
         self._results.setdefault(contender.key, []).append(result)
 
     def _warm_up(self, tokens: int) -> None:
-        """Ask unmeasured questions first, so that none measured is a server's first."""
+        """Ask unmeasured questions first, so that no measured one is a server's first."""
         for contender in self.contenders:
             server = self.fleet[contender.server]
             self.progress.now(f"warming up: {contender.title}")

@@ -63,7 +63,7 @@ def build(
 
 
 def check_path(path: Path) -> None:
-    """Raise ValueError with the problem unless a report can be written to *path*."""
+    """Raise ValueError with the problem if a report cannot be written to *path*."""
     if path.is_dir():
         raise ValueError(f"--json {path}: is a directory; expected a file name")
     if path.exists() and not path.is_file():
@@ -77,7 +77,7 @@ def check_path(path: Path) -> None:
 
 
 def write(path: Path, report: dict[str, Any]) -> None:
-    """Write *report* to *path*, replaced atomically. Raises OSError."""
+    """Write *report* to *path* atomically. Raises OSError."""
     text = json.dumps(report, indent=1) + "\n"
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:

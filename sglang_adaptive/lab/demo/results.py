@@ -1,4 +1,4 @@
-"""A demo's workload and errors, its measured values, and the comparison of two runs' tokens."""
+"""A demo's workload, errors and measured values, and the comparison of two runs' tokens."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ class DemoError(RuntimeError):
         self.detail = detail
 
 
-# The workload of every contender: easy, hard and easy text, one request at a time and then several.
+# Every contender's workload: easy, hard and easy text, first one request at a time, then several.
 
 
 FAMILIES = ("easy", "hard", "easy")
 SEVERAL = 4
-"""Requests that are in flight together in the second half."""
+"""Requests in flight together in the second half."""
 
 REQUESTS = {1: 3, SEVERAL: 8}
-"""Requests of a phase, by how many are in flight together."""
+"""Requests of a phase, by requests in flight."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,9 +45,9 @@ class Phase:
 
 
 def workload(prompts_of: Callable[[str], Sequence[str]], tokens: int) -> tuple[Phase, ...]:
-    """Return the phases, each request generating *tokens*; *prompts_of* gives the prompts of a family.
+    """Return the phases, each request generating *tokens*; *prompts_of* returns a family's prompts.
 
-    Phases of one family use different prompts as long as there are enough, and then begin again.
+    Phases of one family use different prompts while there are enough, then start over.
     """
     taken = dict.fromkeys(FAMILIES, 0)
     phases: list[Phase] = []
@@ -72,7 +72,7 @@ class Contender:
     title: str
     server: str
     forced_steps: int | None = None
-    """Steps that are held on the server; None for a policy and without speculation."""
+    """Steps held on the server; None for a policy and without speculation."""
 
     adaptive: bool = False
 
@@ -96,7 +96,7 @@ class PhaseResult:
 
     seconds: float
     outputs: tuple[tuple[int, ...], ...]
-    """Token ids that each request generated, in the order of the phase's prompts."""
+    """Token ids that each request generated, in prompt order."""
 
     verify_rounds: int
     """Rounds, summed over the requests; 0 without speculation."""
@@ -124,7 +124,7 @@ class PhaseResult:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """All phases under one contender, in order; `degraded` is why its policy failed, if it did."""
+    """All phases under one contender, in order; `degraded` says why its policy failed, if it did."""
 
     contender: Contender
     tiers: tuple[int, ...]
@@ -139,12 +139,12 @@ class Run:
         return sum(phase.switch_count for phase in self.phases)
 
     def of(self, family: str | None) -> tuple[PhaseResult, ...]:
-        """Return the phases of one family of text; all of them for None."""
+        """Return the phases of one family of text, or all phases for None."""
         return tuple(result for result in self.phases if family in (None, result.phase.family))
 
 
 def tokens_per_second(results: Iterable[PhaseResult]) -> float:
-    """Return generated tokens over the wall time of the phases, as the client saw it."""
+    """Return generated tokens over the phases' wall time as seen by the client."""
     measured = list(results)
     return sum(result.tokens for result in measured) / sum(result.seconds for result in measured)
 
@@ -165,7 +165,7 @@ def rounds_by_depth(results: Iterable[PhaseResult]) -> dict[int, int]:
 
 
 def mean_steps(results: Iterable[PhaseResult]) -> float:
-    """Return the mean steps of the server's rounds; 0 without any."""
+    """Return the mean steps of the server's rounds; 0 if there are none."""
     counts = rounds_by_depth(results)
     return sum(depth * count for depth, count in counts.items()) / max(1, sum(counts.values()))
 
@@ -176,7 +176,7 @@ def best_static(runs: Iterable[Run]) -> Run:
     return max(static, key=lambda run: tokens_per_second(run.phases))
 
 
-# Compares the tokens of two runs: speculation may change the speed, never the text.
+# Compares the tokens of two runs: speculation may change the speed but never the text.
 
 
 _SHOWN_OF_PROMPT = 40
@@ -184,13 +184,13 @@ _SHOWN_OF_PROMPT = 40
 
 @dataclass(frozen=True, slots=True)
 class Mismatch:
-    """The first token in which a request's output differs from the one without speculation."""
+    """The first token at which a request's output differs from the one without speculation."""
 
     contender: str
     phase: str
     prompt: str
     position: int
-    """Counted in generated tokens from 0."""
+    """In generated tokens, from 0."""
 
     expected: int | None
     """Token id without speculation; None when that output ends here."""
@@ -206,7 +206,7 @@ class Mismatch:
 
 
 def mismatches(baseline: Run, run: Run) -> list[Mismatch]:
-    """Return one entry for each request whose tokens in *run* are not those in *baseline*."""
+    """Return one entry for each request whose tokens in *run* differ from those in *baseline*."""
     found: list[Mismatch] = []
     for plain, other in zip(baseline.phases, run.phases, strict=True):
         for prompt, expected, got in zip(plain.phase.prompts, plain.outputs, other.outputs, strict=True):

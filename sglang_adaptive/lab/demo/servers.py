@@ -1,4 +1,4 @@
-"""The servers of the demo: their arguments, and how they start and stop together."""
+"""The demo's servers: their arguments, and how they start and stop together."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from sglang_adaptive.serve_cpu import LaunchError
 from sglang_adaptive.signals import StopSignals
 
 PLAIN, HELD = "none", "static"
-"""Keys of the server without speculation, and of one that is there to hold fixed steps alone."""
+"""Keys of the server without speculation, and of one that only holds fixed steps."""
 
 TITLES = {"ema": "EMA", "throughput": "throughput", "lookups": "with lookups"}
-"""Policies that the demo can show, in the order of its tables."""
+"""Policies that the demo can show, in table order."""
 
 STATIC_DEPTHS = (1, 3, 7)
-"""Fixed steps; all of them are steps of every policy's server."""
+"""Fixed steps; the server of every policy has all of them."""
 
 CONFIGS = {
     "ema": {"policy": "ema", "1": {"candidate_steps": list(STATIC_DEPTHS)}},
@@ -45,7 +45,7 @@ class ServerSpec:
 
 
 def server_specs(plain: Sequence[str], draft: Path | str, keys: Sequence[str], folder: Path) -> list[ServerSpec]:
-    """Return one server with the arguments *plain*, and for each of *keys* one that adapts, its config in *folder*."""
+    """Return one server with the arguments *plain*, and an adaptive one per key of *keys*, configured in *folder*."""
     specs = [ServerSpec(PLAIN, "no speculation", tuple(plain))]
     for key in keys:
         config = folder / f"{key}.json"
@@ -58,7 +58,7 @@ def server_specs(plain: Sequence[str], draft: Path | str, keys: Sequence[str], f
 def contenders(policies: Sequence[str], held_on: str) -> list[Contender]:
     """Return the contenders in measuring order; fixed steps are held on the server *held_on*.
 
-    Adaptive runs come first: holding steps on the server of a policy changes the state of that policy.
+    Adaptive runs come first, because holding steps on a policy's server changes that policy's state.
     """
     adaptive = [Contender(policy, TITLES[policy], policy, adaptive=True) for policy in policies]
     static = [Contender(f"static-{depth}", f"static {depth}", held_on, depth) for depth in STATIC_DEPTHS]
@@ -66,9 +66,9 @@ def contenders(policies: Sequence[str], held_on: str) -> list[Contender]:
 
 
 class Fleet:
-    """Starts the servers of *specs* together, and stops them together when left, also after an error.
+    """Starts the servers of *specs* together and stops them together on exit, even after an error.
 
-    Logs and caches go to *folder*, so that no server reads a profile of earlier ones.
+    Logs and caches are in *folder*, so that no server reads an earlier profile.
     """
 
     def __init__(self, specs: Sequence[ServerSpec], folder: Path, signals: StopSignals, progress: Progress) -> None:
@@ -94,7 +94,7 @@ class Fleet:
         self._progress.clear()
 
     def boot(self) -> None:
-        """Start every server and wait for all. Raises DemoError when one does not start."""
+        """Start all servers and wait for them. Raises DemoError when one does not start."""
         self._progress.done(f"starting {len(self._servers)} servers: {', '.join(self._titles.values())}")
         for server in self._servers.values():
             with self._signals.held():

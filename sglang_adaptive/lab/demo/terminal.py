@@ -1,4 +1,4 @@
-"""What the demo shows on a terminal while it runs: columns and colour, its progress, and an answer as it grows."""
+"""What the demo shows on a terminal while it runs: columns and color, its progress, and the answer as it grows."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from sglang_adaptive.lab.chat.conversation import Drafting
 
 NARROWEST, WIDEST = 80, 120
 PROSE = 100
-"""The most columns of a line of text."""
+"""Maximum columns of a line of text."""
 
 UNICODE_MARKS = "█░│└─┴┘"
-"""Of a chart: most of a cell, some of it, bar, corner, floor, tick and end."""
+"""Chart characters: most of a cell, some of it, bar, corner, floor, tick and end."""
 
 _CLEAR = "\r\x1b[K"
 
@@ -42,15 +42,15 @@ class Style:
         )
 
     def bold(self, text: str) -> str:
-        """Return *text* in bold where there is colour."""
+        """Return *text* in bold if the stream has color."""
         return self._paint(text, "1")
 
     def dim(self, text: str) -> str:
-        """Return *text* faint where there is colour."""
+        """Return *text* dimmed if the stream has color."""
         return self._paint(text, "2")
 
     def family(self, text: str, family: str) -> str:
-        """Return *text* in the colour of a family of text."""
+        """Return *text* in the color of a text family."""
         return self._paint(text, {"easy": "32", "hard": "33"}.get(family, "36"))
 
     def prose(self, text: str) -> str:
@@ -74,7 +74,7 @@ def _can_move_cursor(stream: TextIO) -> bool:
 
 
 class Progress:
-    """Prints one changing line on a terminal, one line a stage elsewhere; each begins with the seconds so far."""
+    """Prints one changing line on a terminal, one line per stage elsewhere; each begins with the elapsed seconds."""
 
     def __init__(self, stream: TextIO, clock: Callable[[], float] = time.monotonic) -> None:
         self._stream = stream
@@ -117,14 +117,14 @@ class Progress:
 
 
 _MARGIN = 18
-"""Columns before an answer: the steps of its rounds, and the tokens that a round brought."""
+"""Columns before an answer: the steps of its rounds, and the tokens per round."""
 
 
 class AnswerScreen:
     """Prints a growing answer to *stream* line by line, with the steps of its rounds beside it.
 
-    *rounds* returns the server's counts so far, None where it does not speculate. On a terminal the unfinished line is
-    shown too; elsewhere a line is printed when it is complete.
+    *rounds* returns the server's counts so far, or None without speculation. On a terminal the unfinished line is shown
+    too; elsewhere a line is printed when it is complete.
     """
 
     def __init__(self, stream: TextIO, style: Style, rounds: Callable[[], Drafting | None]) -> None:
@@ -140,7 +140,7 @@ class AnswerScreen:
         self._write(self._style.dim(f"{'steps':>7}{'per round':>10} {self._bar}"), "\n")
 
     def grown(self, text: str, tokens: int) -> None:
-        """Show what is new in *text*, the whole answer so far, of *tokens* tokens."""
+        """Show the new part of *text*, the whole answer so far, of *tokens* tokens."""
         self._line += text[self._read :]
         self._read, self._tokens = len(text), tokens
         while (cut := self._cut()) is not None:
@@ -157,7 +157,7 @@ class AnswerScreen:
             self._line = ""
 
     def _cut(self) -> int | None:
-        """Return the end of the line; None while it may grow."""
+        """Return the end of the line; None while the line may grow."""
         newline = self._line.find("\n")
         if 0 <= newline <= self._width:
             return newline
@@ -169,7 +169,7 @@ class AnswerScreen:
         self._write(_CLEAR if self._live else "", self._beside(self._margin()), line, "\n")
 
     def _margin(self) -> str:
-        """Return the most frequent steps of the rounds since the line before, and their tokens per round."""
+        """Return the most frequent steps of the rounds since the previous line, and their tokens per round."""
         now = self._rounds()
         if now is None or self._before is None:
             return ""

@@ -1,4 +1,4 @@
-"""What every demo says of its machine and of its results, in sentences, and its failures."""
+"""Sentences of every demo about its machine, its results and its failures."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ MISMATCHES_SHOWN = 5
 
 
 def failures(runs: Sequence[Run], wrong: Sequence[Mismatch], *, moves: bool) -> list[str]:
-    """Return one line for each failure; *moves* says whether an adaptive run that never switched is one."""
+    """Return one line per failure; *moves* says whether an adaptive run that never switched counts as one."""
     lines = [str(mismatch) for mismatch in wrong[:MISMATCHES_SHOWN]]
     if len(wrong) > MISMATCHES_SHOWN:
         lines.append(f"and {len(wrong) - MISMATCHES_SHOWN} more requests whose tokens differ")
@@ -25,7 +25,7 @@ def failures(runs: Sequence[Run], wrong: Sequence[Mismatch], *, moves: bool) -> 
 
 
 def where_it_went(run: Run) -> str:
-    """Return how often the steps of an adaptive run moved, and whether they followed the text."""
+    """Return how often the steps of an adaptive run changed, and whether they followed the text."""
     easy, hard = mean_steps(run.of("easy")), mean_steps(run.of("hard"))
     moved = f"the depth moved {run.switches} {'time' if run.switches == 1 else 'times'}"
     said = f"{run.contender.title}: {moved}; a round drafted {easy:.1f} tokens on easy text and {hard:.1f} on hard"
@@ -33,7 +33,7 @@ def where_it_went(run: Run) -> str:
 
 
 def who_was_fastest(runs: Sequence[Run]) -> str:
-    """Return the fastest contender, and the adaptive ones against the best fixed steps and no speculation."""
+    """Return the fastest contender, and how the adaptive ones compare to the best fixed steps and no speculation."""
     rate = {run.contender.title: tokens_per_second(run.phases) for run in runs}
     adaptive = [run.contender.title for run in runs if run.contender.adaptive]
     fastest = max(rate, key=lambda title: rate[title])
@@ -49,7 +49,7 @@ def who_was_fastest(runs: Sequence[Run]) -> str:
 
 
 def warnings(policies: Sequence[str], load: float, gigabytes: float | None, wanted: float) -> list[str]:
-    """Return warnings about the machine's load average, and its free *gigabytes* where *wanted* are needed."""
+    """Return warnings about the machine's load average, and about free *gigabytes* below *wanted*."""
     remarks = []
     cores = provenance.cpu_cores()
     if load > cores:
@@ -63,7 +63,7 @@ def warnings(policies: Sequence[str], load: float, gigabytes: float | None, want
 
 
 def available_gigabytes() -> float | None:
-    """Return the available memory in GB; None where the system does not report it."""
+    """Return the available memory in GB; None if the system does not report it."""
     try:
         lines = Path("/proc/meminfo").read_text(encoding="utf-8").splitlines()
         return next(int(line.split()[1]) / 2**20 for line in lines if line.startswith("MemAvailable:"))

@@ -17,7 +17,6 @@ WITHOUT_DRAFT = (
 
 
 def parser() -> CommandParser:
-    """Return the parser of the command."""
     found = CommandParser(
         "models",
         "Puts a real language model that any CPU can serve into your cache, with its EAGLE-3 draft. smollm2 is "

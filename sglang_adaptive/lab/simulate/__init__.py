@@ -1,1 +1,1 @@
-"""Drive any policy through simulated rounds and score it against an oracle."""
+"""Runs any policy through simulated rounds and scores it against an oracle."""

@@ -90,7 +90,7 @@ def parser() -> CommandParser:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run the command; return its exit code: 0, 1 (``--check`` and a target missed) or 2 (bad input)."""
+    """Run the command; return its exit code: 0, 1 (``--check`` and a missed target) or 2 (bad input)."""
     try:
         return _run(parser().parse_args(argv), list(argv))
     except SimulationError as error:
@@ -163,7 +163,7 @@ def _play(suites: list[Suite], setting: Setting, contenders: list[Contender], pr
     from tqdm import tqdm  # type: ignore[import-untyped]
 
     total = len(suites) * setting.traces * len(contenders)
-    hidden = None if progress else True  # None: where stderr is no terminal
+    hidden = None if progress else True  # None: hidden unless stderr is a terminal
     results: dict[str, SuiteResult] = {}
     with tqdm(total=total, unit=" runs", leave=False, disable=hidden) as bar:
         for suite in suites:

@@ -1,4 +1,4 @@
-"""The policies that a suite compares, by name, and one of somebody's own."""
+"""The policies that a suite compares, by name, and user-supplied ones."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ Make = Callable[[Launch], Drivable]
 
 @dataclass(frozen=True)
 class Contender:
-    """A policy under test; ``make`` builds a fresh one for each trace from what a server would give it."""
+    """A policy under test; ``make`` builds a fresh one per trace from what a server would give it."""
 
     name: str
     make: Make
     steps: tuple[int, ...] = ()
-    """Steps that it chooses from, whatever the ladder; empty for those of the ladder."""
+    """Steps that it chooses from on any ladder; empty for those of the ladder."""
 
 
 class StaticPolicy:
@@ -68,7 +68,7 @@ class OraclePolicy:
 
 
 class _AsSGLangFeedsIt:
-    """Hides ``observe``: SGLang tells its policy accept counts and batch size, not which depth drafted."""
+    """Hides ``observe``: SGLang gives its policy accept counts and batch size, not the depth that drafted."""
 
     def __init__(self, policy: Any) -> None:
         self.get_steps_for_batch = policy.get_steps_for_batch
@@ -96,7 +96,7 @@ def _sglang_ema(slots: dict[str, Any] | None) -> Make:
 
 
 def _registered(name: str) -> Make:
-    """Return what makes a policy that a configuration can name, with the depths of the trace."""
+    """Return a maker of a policy that a configuration can name, with the depths of the trace."""
 
     def make(launch: Launch) -> Drivable:
         config = check_config({"policy": name, name: {"candidate_steps": list(launch.ladder)}}, "simulator")
@@ -113,7 +113,7 @@ def static(steps: int) -> Contender:
 
 
 def contenders(ladder: tuple[int, ...]) -> dict[str, Contender]:
-    """Return every contender for *ladder*, by name, in the order in which a report lists them."""
+    """Return every contender for *ladder*, by name, in the order of a report."""
     named = [
         Contender("oracle", _oracle),
         Contender("throughput", _ours(WHOLE)),
@@ -126,14 +126,14 @@ def contenders(ladder: tuple[int, ...]) -> dict[str, Contender]:
 
 
 def maker(name: str) -> Make:
-    """Return the callable that *name*, as in ``package.module:callable``, stands for.
+    """Return the callable that *name*, such as ``package.module:callable``, refers to.
 
-    It is called for every run, with a `Launch`, and returns a fresh policy: SGLang's two methods at least, and best
-    those of `sglang_adaptive.policy.base.AdaptivePolicy`.
+    It is called for every run, with a `Launch`, and returns a fresh policy: with SGLang's two methods at least, ideally
+    with those of `sglang_adaptive.policy.base.AdaptivePolicy`.
 
     Raises:
-        SimulationError: there is no such module, no such name in it, or it cannot be called. The
-            callable that is returned raises it where *name* fails.
+        SimulationError: the module or the name does not exist, or it is not callable. The returned callable
+            raises it when *name* fails.
     """
     module, _, attribute = name.partition(":")
     try:
@@ -157,7 +157,7 @@ def maker(name: str) -> Make:
 
 
 def chosen(names: list[str], ladder: tuple[int, ...], ablate: bool = False) -> list[Contender]:
-    """Return the contenders called *names*, which may be ablations, all but those without names.
+    """Return the contenders called *names*, which may be ablations; without names, all but the ablations.
 
     *ablate* adds every ablation of the throughput policy.
     """
@@ -176,10 +176,10 @@ def chosen(names: list[str], ladder: tuple[int, ...], ablate: bool = False) -> l
 
 
 def fitting(wanted: Sequence[Contender], ladder: Iterable[int]) -> tuple[list[Contender], list[str]]:
-    """Return those of *wanted* that choose from the steps of *ladder* alone, and a sentence on each other one.
+    """Return those of *wanted* that choose only from the steps of *ladder*, and a sentence on each other one.
 
     Raises:
-        SimulationError: there are only others.
+        SimulationError: none fits.
     """
     fit, left_out, known = [], [], set(ladder)
     for contender in wanted:

@@ -1,4 +1,4 @@
-"""The true cost of a round, from a profile, and wrong copies of it to hand to a policy."""
+"""The true cost of a round, from a profile, and distorted copies of it to give to a policy."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class RoundCost:
         """Build from ``{(batch, steps): seconds}``: a full grid of positive times that has zero steps.
 
         Raises:
-            SimulationError: it is not; *source* begins the message.
+            SimulationError: it is not; the message begins with *source*.
         """
         if not cells:
             raise SimulationError(f"{source}: no cells; expected a time for every batch size and depth")
@@ -73,14 +73,14 @@ class RoundCost:
 
 
 SHIPPED = "h200-llama31-8b-eagle3-fa3"
-"""Measured on one H200 with an 8B target; see the profile's own words."""
+"""Measured on one H200 with an 8B target; see the profile's own description."""
 
 
 def load_cost(path: str | None) -> tuple[str, RoundCost]:
     """Return name and cost of the profile in *path*, or of the shipped one.
 
     Raises:
-        SimulationError: the file cannot be read, is no profile, or lacks cells of a full grid.
+        SimulationError: the file cannot be read, is not a profile, or lacks cells of a full grid.
     """
     file = shipped_config(f"profiles/{SHIPPED}.json") if path is None else Path(path)
     try:

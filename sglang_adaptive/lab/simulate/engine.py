@@ -1,4 +1,4 @@
-"""Drive a policy round by round, in the order in which a server with overlap scheduling does."""
+"""Runs a policy round by round, in the order of a server with overlap scheduling."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from sglang_adaptive.runtime.round_times import RoundClock
 class Drivable(Protocol):
     """A policy that chooses depths.
 
-    Results go to its ``observe``, else to the ``on_verify_complete`` of SGLang's policies; none where ``learns`` is
-    False.
+    Results are passed to its ``observe``, or to the ``on_verify_complete`` of SGLang's policies; to neither if
+    ``learns`` is False.
     """
 
     def get_steps_for_batch(self, batch_size: int) -> int:
@@ -37,23 +37,23 @@ class Round:
     counts: list[int]
     """Accepted drafts of each request."""
     drawn: list[int]
-    """What each would have had accepted at unlimited steps."""
+    """Drafts that each request would accept at unlimited steps."""
     seconds: float
-    """Noise included."""
+    """Including noise."""
     comparable: bool
-    """False where a prefill or an idle spell came before."""
+    """False after a prefill or an idle period."""
     requests: Sequence[int] = ()
-    """Who they are; empty where nothing tells."""
+    """Which requests; empty if unknown."""
     looked_up: bool = False
     lookups: Sequence[Lookup] = ()
-    """By request; empty where lookups are not followed."""
+    """By request; empty if lookups are not tracked."""
 
 
 class Driver:
-    """Asks a policy for the steps of each round, and hands it the results as a server does.
+    """Asks a policy for the steps of each round and passes it the results as a server does.
 
-    Steps are asked for while the round before is still running. Its result has not arrived, so the newest one that a
-    decision can know is that of the round before last. Times are read by the server's own clock.
+    Steps are chosen while the previous round is still running. Its result has not arrived, so the newest result that a
+    decision can use is that of the round before last. Times are read from the server's own clock.
     """
 
     def __init__(self, policy: Any, ladder: Sequence[int]) -> None:
@@ -68,11 +68,11 @@ class Driver:
         self._outputs = DraftOutputs(load_config().zero_step_extend_every)
 
     def steps(self, batch: int) -> int:
-        """Return the steps of the next round; the result of the one before arrives meanwhile.
+        """Return the steps of the next round; the previous round's result arrives meanwhile.
 
         Raises:
-            SimulationError: the policy chose steps outside the ladder, or without a CUDA graph at that batch size
-                although it has graphs.
+            SimulationError: the policy chose steps outside the ladder, or steps without a CUDA graph at that batch size
+            although it has graphs.
         """
         steps: int = self._policy.get_steps_for_batch(batch)
         if steps not in self._runnable(batch):
@@ -88,7 +88,7 @@ class Driver:
         return steps
 
     def started(self, running: Round) -> None:
-        """Keep the result of the round whose steps were asked for last; only where the policy ``learns``."""
+        """Keep the result of the round whose steps were last asked for; only if the policy ``learns``."""
         self._running = running
 
     def _deliver(self, done: Round) -> None:
@@ -111,19 +111,19 @@ class Driver:
 
 
 class DraftOutputs:
-    """When the draft's extend has an output at zero steps, where *every* rounds are held; the next round checks it."""
+    """When draft extends at zero steps have an output, with *every* rounds held; the next round checks it."""
 
     def __init__(self, every: int) -> None:
         self._every = every
         self._since = 0
         """Zero-step rounds since the last output."""
         self.extended = False
-        """Whether the latest round had an output, and so ends a cycle of zero-step rounds."""
+        """Whether the latest round had an output, which ends a cycle of zero-step rounds."""
 
     def check(self, steps: int, requests: int, curious: bool, looked_up: bool = False) -> bool:
-        """Take in a round of *steps*; say whether it checks what was foretold: zero steps, after an output.
+        """Record a round of *steps*; return whether it checks a prediction: zero steps, after an output.
 
-        A round of drafts that were *looked_up* has an output as well.
+        A round of looked-up drafts also has an output.
         """
         told, self._since = self.extended and not steps, 0 if steps else self._since + 1
         self.extended = looked_up or self._since >= rounds_between_outputs(requests, self._every, curious)
@@ -133,7 +133,7 @@ class DraftOutputs:
 
 
 def captured_steps(policy: Any, ladder: Sequence[int]) -> Callable[[int], frozenset[int]]:
-    """Return what tells the depths that can run at a batch size: those captured for it when the server starts."""
+    """Return a function from batch size to the depths that can run: those captured for it when the server starts."""
     every = frozenset(ladder)
     graphs_of = getattr(policy, "cuda_graph_bs_for_step", lambda steps: None)
     captured = {steps: graphs_of(steps) for steps in ladder}
@@ -142,7 +142,7 @@ def captured_steps(policy: Any, ladder: Sequence[int]) -> Callable[[int], frozen
     @cache
     def runnable(batch: int) -> frozenset[int]:
         at = bisect_left(sizes, batch)
-        if at == len(sizes):  # no graphs, or a batch beyond the largest: the round runs without one
+        if at == len(sizes):  # no graphs, or a larger batch: the round runs without one
             return every
         return frozenset(steps for steps, found in captured.items() if found is None or sizes[at] in found)
 
@@ -150,12 +150,12 @@ def captured_steps(policy: Any, ladder: Sequence[int]) -> Callable[[int], frozen
 
 
 def hand_over_cost(policy: Any) -> None:
-    """Make the measured round times effective, as a server does from rank 0 to every rank."""
+    """Apply the measured round times, as a server does from rank 0 to every rank."""
     policy.import_cost(policy.export_cost())
 
 
 def play(policy: Drivable, trace: Trace) -> IntArray:
-    """Drive *policy* through *trace*; return the draft steps of each round.
+    """Run *policy* through *trace*; return the draft steps of each round.
 
     Raises:
         SimulationError: as `Driver.steps` does.

@@ -1,4 +1,4 @@
-"""The throughput policy as a server would start it on a trace, whole or with one part off."""
+"""The throughput policy as a server would start it on a trace, complete or with one part disabled."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from sglang_adaptive.policy.throughput.acceptance import AcceptanceEstimator
 
 
 class Launch(Protocol):
-    """The part of a run that a server knows before its first round."""
+    """What a server knows about a run before its first round."""
 
     @property
     def ladder(self) -> tuple[int, ...]:
@@ -24,14 +24,14 @@ class Launch(Protocol):
 
     @property
     def given(self) -> RoundCost | None:
-        """The cost profile handed to the policy; None for a start without one."""
+        """The cost profile given to the policy; None for a start without one."""
 
 
 KEY = ProfileKey("simulated", "simulated", "simulated", 1, 1, "simulated")
 
 
 def given_profile(launch: Launch, flat: bool = False) -> CostProfile | None:
-    """Return the cost profile that a server would start with, None without; *flat* gives every depth the same cost."""
+    """Return the profile that a server would start with, None without; *flat* gives every depth the same cost."""
     cost = launch.given
     if cost is None:
         return None
@@ -47,11 +47,11 @@ def profile_of(cost: RoundCost) -> CostProfile:
     return CostProfile(KEY, ordered(cells), "simulated")
 
 
-# What takes a part off a policy that has been made.
+# Functions that disable a part of a policy.
 
 
 def _tell(**instead: Any) -> Callable[[ThroughputPolicy], None]:
-    """Return what puts *instead* into every observation of a policy."""
+    """Return a function that puts *instead* into every observation of a policy."""
 
     def forget(policy: ThroughputPolicy) -> None:
         learn = policy.observe
@@ -65,7 +65,7 @@ def _tell(**instead: Any) -> Callable[[ThroughputPolicy], None]:
 
 
 def _forget_censoring(policy: ThroughputPolicy) -> None:
-    """Let every round pass for one drafted to the deepest step: what was not drafted counts as rejected."""
+    """Treat every round as drafted to the deepest step: positions not drafted count as rejected."""
     estimator: AcceptanceEstimator = policy._acceptance
     learn = estimator.update
 
@@ -76,7 +76,7 @@ def _forget_censoring(policy: ThroughputPolicy) -> None:
 
 
 def _forget_levels(policy: ThroughputPolicy) -> None:
-    """Let every bin stand for the usual level: what a request did says nothing of what it will do."""
+    """Give every bin the usual level: a request's past says nothing about its future."""
     estimator: AcceptanceEstimator = policy._acceptance
     levels = estimator.levels
     update = levels.update
@@ -90,29 +90,29 @@ def _forget_levels(policy: ThroughputPolicy) -> None:
 
 
 def _forget_hysteresis(policy: ThroughputPolicy) -> None:
-    """Take the best steps at once."""
+    """Switch to the best steps at once."""
     policy._choice.stays = lambda gain, best, acceptance: False  # type: ignore[method-assign]
 
 
 @dataclass(frozen=True)
 class Ablation:
-    """What is changed of the policy; see ``ABLATIONS``."""
+    """What is changed in the policy; see ``ABLATIONS``."""
 
     options: Mapping[str, Any] = field(default_factory=dict)
     flat_cost: bool = False
-    """Whether the given profile takes every depth to cost the same."""
+    """Whether the given profile has the same cost at every depth."""
     forget: Callable[[ThroughputPolicy], None] | None = None
-    """Takes a part off the policy."""
+    """Disables a part of the policy."""
 
 
 WHOLE = Ablation()
 ABLATIONS: Mapping[str, Ablation] = {
     "no-censoring": Ablation(forget=_forget_censoring),
-    "no-shrinkage": Ablation({"shrinkage": 0.001}),  # positions are learnt apart from each other
+    "no-shrinkage": Ablation({"shrinkage": 0.001}),  # each position is learned independently
     "no-levels": Ablation(forget=_forget_levels),
     "no-cost": Ablation(flat_cost=True, forget=_tell(seconds=None)),
-    "no-clock": Ablation(forget=_tell(seconds=None)),  # the profile is believed
-    "no-hearing": Ablation(forget=_tell(shadow_accepts=())),  # at zero steps probes alone tell of the draft
+    "no-clock": Ablation(forget=_tell(seconds=None)),  # the profile is trusted
+    "no-hearing": Ablation(forget=_tell(shadow_accepts=())),  # at zero steps only probes measure the draft
     "no-margin": Ablation({"margin": 0.0}),  # any gain, however small, is worth a switch
     "no-hysteresis": Ablation(forget=_forget_hysteresis),
     "no-probing": Ablation({"probe_budget": 0.0}),
@@ -124,7 +124,7 @@ WITH_LOOKUPS = Ablation({"lookup": True})
 
 
 def build(launch: Launch, ablation: Ablation = WHOLE, graph_batches: Sequence[int] | None = None) -> ThroughputPolicy:
-    """Return a fresh policy, launched in the middle of the ladder with the profile of the trace."""
+    """Return a fresh policy, launched at the middle of the ladder with the profile of the trace."""
     options = ThroughputOptions(candidate_steps=launch.ladder, **ablation.options)
     given = given_profile(launch, ablation.flat_cost)
     policy = ThroughputPolicy(launch.ladder[len(launch.ladder) // 2], options, given)

@@ -1,4 +1,4 @@
-"""Charts of rounds one by one, which the figures of a report do not hold."""
+"""Charts of individual rounds, which a report's figures do not show."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ COMPARED = {
     "ema-all": "SGLang EMA, all tiers",
     "static": "best single depth",
 }
-"""Series of every chart, by colour class; ``static`` stands for the best static depth of the suite."""
+"""Series of every chart, by color class; ``static`` stands for the best static depth of the suite."""
 STARTS = ("cold-start", "stationary", "both")
 """Suites whose first rounds are drawn."""
 
 
 def pictures(results: Mapping[str, SuiteResult]) -> list[Section]:
-    """Return depth and regret on one trace of each suite, and how the suites of ``STARTS`` begin."""
+    """Return depth and regret on one trace per suite, and the first rounds of the suites of ``STARTS``."""
     drawn = {name: result for name, result in results.items() if series(result)}
     started = [drawn[name] for name in STARTS if name in drawn]
     sections = []
@@ -37,7 +37,7 @@ def pictures(results: Mapping[str, SuiteResult]) -> list[Section]:
 
 
 def series(result: SuiteResult) -> dict[str, str]:
-    """Return the contender behind each colour class, for those that ran."""
+    """Return the contender for each color class, among those that ran."""
     static = [name for name in result.scores if name.startswith("static-")]
     found = {kind: kind for kind in COMPARED} | {"static": max(static, key=result.mean_share, default="")}
     return {kind: name for kind, name in found.items() if name in result.scores}

@@ -1,8 +1,7 @@
-"""What an oracle would reach that gives each request its own depth.
+"""What an oracle that gives each request its own depth would reach.
 
-No server runs such rounds yet, so their time is modelled. A round that drafts to depth ``m`` and verifies
-``n`` tokens in all is taken to cost what the table says of depth ``m`` for the whole batch, less the verify
-time of the tokens left out:
+No server runs such rounds yet, so their time is modeled. A round that drafts to depth ``m`` and verifies ``n`` tokens
+in total costs the table's time of depth ``m`` for the whole batch, less the verify time of the tokens left out:
 
     T(batch, m, n) = table(batch, m) - (V(batch * (m + 1)) - V(n))
 
@@ -10,7 +9,7 @@ time of the tokens left out:
 
     T = a + b*[steps > 0] + c*steps + d*steps*batch + e*batch + V(batch * (steps + 1)),   V piecewise linear.
 
-Every request is charged the draft of the deepest one, so the figure is a floor of what could be gained.
+Every request is charged the draft of the deepest one, so the figure is a lower bound of the possible gain.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from sglang_adaptive.lab.simulate.trace import IntArray, Trace
 KNOTS = (0, 32, 64, 128, 192, 256, 384)
 """Verified tokens at which the slope of ``V`` may change."""
 EVERY = 4
-"""Rounds between two that are evaluated; requests live for about a hundred."""
+"""One round in this many is evaluated; requests live for about a hundred."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,7 +36,7 @@ class VerifyCost:
 
 
 def fit_verify_cost(cost: RoundCost) -> VerifyCost:
-    """Fit the model of the module to *cost*, every cell weighted by its own size."""
+    """Fit the module's model to *cost*, with every cell weighted by its own size."""
     batch, steps = (grid.ravel().astype(float) for grid in np.meshgrid(cost.batches, cost.steps, indexing="ij"))
     measured = cost.seconds.ravel()
     fixed = [np.ones_like(batch), steps > 0, steps, steps * batch, batch]
@@ -54,7 +53,7 @@ def _hinges(tokens: FloatArray) -> FloatArray:
 
 
 def gain_of_own_depths(trace: Trace, verify: VerifyCost) -> float:
-    """Return the throughput of the per-request oracle over the one-depth oracle's, for the same work."""
+    """Return the per-request oracle's throughput over the one-depth oracle's, for the same work."""
     if trace.request_hazards is None or trace.population is None:
         raise ValueError("only a trace whose requests differ can tell")
     rounds = np.arange(0, trace.rounds, EVERY)
@@ -68,10 +67,9 @@ def gain_of_own_depths(trace: Trace, verify: VerifyCost) -> float:
 
 
 def _best_own_rate(trace: Trace, rounds: IntArray, chances: FloatArray, verify: FloatArray) -> FloatArray:
-    """Return the highest rate over every deepest draft and every number of verified tokens.
+    """Return the highest rate over all deepest drafts and numbers of verified tokens.
 
-    A request's chances fall with the position, so the likeliest drafts of a batch always form a
-    prefix of each request.
+    A request's chances fall with the position, so the likeliest drafts of a batch always form a prefix of each request.
     """
     batch = trace.batch[rounds]
     best = np.zeros(len(rounds))

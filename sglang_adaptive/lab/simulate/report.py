@@ -30,7 +30,7 @@ class Played:
     met: bool = True
     """Whether every target or gate is met."""
     pictures: Sequence[Section] = ()
-    """What a page shows besides the result."""
+    """What a page shows in addition to the result."""
 
 
 def provenance(argv: list[str], profile: str, setting: Setting, left_out: Sequence[str]) -> dict[str, Any]:
@@ -46,7 +46,7 @@ def provenance(argv: list[str], profile: str, setting: Setting, left_out: Sequen
 
 
 def about(argv: list[str], left_out: Sequence[str] = ()) -> dict[str, Any]:
-    """Return command, code and machine as JSON builtins, and a sentence on each policy that was left out, if any."""
+    """Return command, code and machine as JSON builtins, and a sentence on each policy left out, if any."""
     found: dict[str, Any] = {
         "command": command_line("simulate", argv),
         "date": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d"),
@@ -58,7 +58,7 @@ def about(argv: list[str], left_out: Sequence[str] = ()) -> dict[str, Any]:
 
 
 def _digest(setting: Setting) -> str:
-    """Return 16 hexadecimal digits of the cost cells, whatever file they came in."""
+    """Return 16 hexadecimal digits of the cost cells, regardless of their source file."""
     cells = [[batch, steps, round(value, 9)] for (batch, steps), value in sorted(setting.cost.cells().items())]
     return hashlib.sha256(json.dumps(cells).encode()).hexdigest()[:16]
 
@@ -81,7 +81,7 @@ def json_report(
 
 
 def as_json(report: Mapping[str, Any]) -> str:
-    """Return a report as a file holds it: indented, with each list of numbers and each of its cells on one line."""
+    """Return a report as file content: indented, with each list of numbers and each of its cells on one line."""
     rest = json.dumps({key: value for key, value in report.items() if key != "cells"}, indent=1)
     text = re.sub(r"\[([-+\d.e,\s]+)\]", lambda found: "[" + " ".join(found[1].split()) + "]", rest)
     if "cells" in report:

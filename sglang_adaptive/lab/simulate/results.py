@@ -1,4 +1,4 @@
-"""Run a suite and keep what a report needs."""
+"""Runs a suite and keeps what a report needs."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from sglang_adaptive.lab.simulate.scenes import Setting, Suite
 from sglang_adaptive.lab.simulate.trace import IntArray, Trace
 
 BUCKET = 50
-"""Rounds in a point of a start-up curve."""
+"""Rounds per point of a start-up curve."""
 WARMUP = 200
-"""Rounds left out when switches of a settled run are counted."""
+"""Rounds left out when counting the switches of a settled run."""
 RECOVERED, RECOVERY_WINDOW = 0.95, 10
-"""Back: ten rounds in a row that average this share of the oracle."""
+"""Recovered: ten rounds in a row that average this share of the oracle."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class TraceScore:
     drawn_share: float
     """The same from drawn tokens and noisy seconds: what a wall clock would have shown."""
     plain_ratio: float
-    """Expected tokens/s of the whole trace over the oracle's; see ``score`` on why it is not the share."""
+    """Expected tokens/s of the whole trace over the oracle's; ``score`` explains why it is not the share."""
     zero_window: float
     """Worst 500-round window against never speculating."""
     switches: float
@@ -40,7 +40,7 @@ class TraceScore:
     curve: tuple[float, ...]
     """Share by bucket of rounds since the start."""
     recoveries: tuple[int, ...]
-    """Rounds to come back after each change of regime."""
+    """Rounds to recover after each change of regime."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,7 +68,7 @@ class SuiteResult:
         return float(np.mean([s.share for s in self.scores[policy]]))
 
     def worst_share(self, policy: str) -> float:
-        """Return the least of the traces."""
+        """Return the lowest over the traces."""
         return min(s.share for s in self.scores[policy])
 
     def keep_if_worst(self, sample: Sample) -> None:

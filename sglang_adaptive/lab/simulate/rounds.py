@@ -1,4 +1,4 @@
-"""Reads the rounds that a server wrote down, and cuts them anew into texts that any depth can be played on.
+"""Reads the rounds that a server recorded, and re-cuts them into texts that any depth can be played on.
 
 `sglang_adaptive.runtime.round_trace` has the format.
 """
@@ -25,32 +25,32 @@ _VALUE = {digit: value for value, digit in enumerate(DIGITS)}
 
 @dataclass(eq=False)
 class Rounds:
-    """What a server saw: every request's rounds, and how many requests each round had."""
+    """What a server recorded: every request's rounds, and the number of requests in each round."""
 
     requests: dict[str, list[list[tuple[int, int]]]] = field(default_factory=dict)
-    """By request, in the order in which they came: stretches of (steps, accepted drafts) without a gap."""
+    """By request, in arrival order: stretches of (steps, accepted drafts) without a gap."""
     batches: Counter[int] = field(default_factory=Counter)
     """Rounds by their number of requests."""
     steps: Counter[int] = field(default_factory=Counter)
     """Rounds by their steps."""
     lost: int = 0
-    """Rounds that the server could not write down."""
+    """Rounds that the server could not record."""
     lookups: Tally = field(default_factory=Tally)
-    """What lookups would have got accepted in its finished requests."""
+    """What lookups would have had accepted in its finished requests."""
 
     @property
     def count(self) -> int:
-        """Rounds in all."""
+        """Total rounds."""
         return self.steps.total()
 
 
 def read_rounds(file: Path) -> Rounds:
-    """Return the rounds in *file*, those of ``FILE.1`` first where there is one.
+    """Return the rounds in *file*, after those of ``FILE.1`` if that exists.
 
-    The last line may be cut short, as a killed server leaves it.
+    The last line may be incomplete, as a killed server leaves it.
 
     Raises:
-        SimulationError: a file cannot be read, or is no trace of rounds; one line, with file, line and value.
+        SimulationError: a file cannot be read, or is not a trace of rounds; one line, with file, line and value.
     """
     older = file.with_name(f"{file.name}.1")
     found = Rounds()
@@ -90,7 +90,7 @@ class _Reader:
         yield from text[: text.rfind("\n") + 1].splitlines()
 
     def _take(self, first: str, *rest: str) -> bool:
-        """Take in the words of a line; return whether it is well formed."""
+        """Process the words of a line; return whether it is well formed."""
         if first == WHO:
             self._who = list(rest)
             return bool(rest)
@@ -137,41 +137,41 @@ class _Reader:
         return True
 
 
-# A run is the tokens of a request from one rejected draft to the next, whatever rounds served it. Steps t take
-# ``ceil(run / (t + 1))`` rounds for it. For steps at or below those that ran this is nearly exact: a draft that was
-# right is right again from a later start. Above them it is a bound, for a run was only seen to go on where a round
-# ended, from a new draft: deeper chains would have been rejected earlier.
+# A run is the tokens of a request from one rejected draft to the next, regardless of the rounds that produced them. It
+# takes ``ceil(run / (t + 1))`` rounds at t steps. At or below the steps that ran this is nearly exact: a draft that was
+# right is right again from a later start. Above them it is only a bound, because a run was only seen to continue
+# after a round ended, from a new draft: deeper chains would have been rejected earlier.
 
 
 NAME = "traffic"
 FEWEST_ROUNDS = 1000
-"""Rounds of requests below which shares of depths are mostly luck."""
+"""Below this many rounds of requests, shares of depths are mostly luck."""
 
 
 @dataclass(frozen=True)
 class Seen:
-    """What is known of one depth."""
+    """What is known about one depth."""
 
     steps: int
     rounds: int
-    """Rounds of requests that it drafted."""
+    """Rounds of requests drafted at it."""
     tokens_when_run: float | None
-    """Tokens a round of a request when it ran; None when it did not."""
+    """Tokens per round of a request when it ran; None if it did not."""
     tokens_recut: float
-    """Tokens a round of a request with all runs cut anew."""
+    """Tokens per round of a request with all runs re-cut."""
     from_here_up: float
-    """Share of the drafted tokens that came of this depth or a deeper one."""
+    """Share of the drafted tokens from this depth or a deeper one."""
 
     @property
     def trust(self) -> str:
-        """How far the figure of all runs can be trusted, in words."""
+        """How reliable the figure of all runs is, in words."""
         if self.from_here_up >= 0.9:
             return "close"
         return "partly seen" if self.from_here_up >= 0.3 else "upper bound"
 
 
 def runs_of(rounds: Iterable[tuple[int, int]]) -> list[int]:
-    """Return the runs, in tokens, of a request's (steps, accepted drafts); the last may be cut short.
+    """Return the runs, in tokens, of a request's (steps, accepted drafts); the last may be incomplete.
 
     A round of 0 steps drafted nothing: it ends a run and is left out.
     """
@@ -187,7 +187,7 @@ def runs_of(rounds: Iterable[tuple[int, int]]) -> list[int]:
 
 
 def texts_of(rounds: Rounds) -> Texts:
-    """Return the requests as texts; tokens of rounds without drafts are not in them.
+    """Return the requests as texts, without the tokens of rounds without drafts.
 
     Raises:
         SimulationError: nothing was drafted.
@@ -206,7 +206,7 @@ def texts_of(rounds: Rounds) -> Texts:
 
 
 def seen(rounds: Rounds, texts: Texts, ladder: Sequence[int]) -> list[Seen]:
-    """Return what is known of each of *ladder*."""
+    """Return what is known about each of *ladder*."""
     ran: Counter[int] = Counter()
     tokens: Counter[int] = Counter()
     for steps, accepted in (entry for found in rounds.requests.values() for part in found for entry in part):

@@ -1,4 +1,4 @@
-"""The suites, named families of seeded traces, and what each decides about its traces."""
+"""The suites, named families of seeded traces, and how each defines its traces."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from sglang_adaptive.lab.simulate.trace import (
     switching,
 )
 
-# What every trace of a run shares.
+# What all traces of a run share.
 
 
 DEFAULT_TRACES = 56
@@ -41,16 +41,16 @@ class Setting:
 
     @property
     def ladder(self) -> tuple[int, ...]:
-        """Depths that may be chosen: those that were measured."""
+        """Depths that may be chosen: the measured ones."""
         return self.cost.steps
 
     @property
     def max_batch(self) -> int:
-        """Largest batch: 64, or the largest measured one when that is smaller."""
+        """Largest batch: 64, or the largest measured one if smaller."""
         return min(LARGEST_BATCH, self.cost.batches[-1])
 
 
-# What each suite decides about its traces; each function makes the scene of trace *index*.
+# What each suite decides about its traces; each function builds the scene of trace *index*.
 
 
 MakeScene = Callable[[Setting, int, np.random.Generator], Scene]
@@ -63,7 +63,7 @@ def _alike(
     batch: Schedule,
     decay: float | None = None,
 ) -> Scene:
-    """Return a closed-loop scene in which all requests of a round accept alike; no *decay* draws one."""
+    """Return a closed-loop scene in which all requests of a round accept alike; without *decay* one is drawn."""
     return Scene(
         cost=setting.cost,
         population=closed_loop(batch.values.astype(np.int64), rng, setting.max_batch),
@@ -87,7 +87,7 @@ def _one_batch(setting: Setting, rng: np.random.Generator) -> Schedule:
 
 
 def stationary(setting: Setting, index: int, rng: np.random.Generator) -> Scene:
-    """A grid: 7 batch sizes by 8 acceptances, the decay going through four values along it."""
+    """A grid: 7 batch sizes by 8 acceptances; the decay cycles through four values along it."""
     batches = [b for b in (1, 2, 4, 8, 16, 32, 64) if b <= setting.max_batch]
     batch, row = batches[index % len(batches)], index // len(batches)
     p = (0.2, 0.95, 0.5, 0.8, 0.35, 0.9, 0.65, 0.425)[row % 8]
@@ -107,12 +107,12 @@ def load(setting: Setting, index: int, rng: np.random.Generator) -> Scene:
 
 
 def both(setting: Setting, index: int, rng: np.random.Generator) -> Scene:
-    """p and batch size switch, each in its own rhythm."""
+    """p and batch size switch, each at its own pace."""
     return _alike(setting, rng, _any_p(setting, rng), _any_batch(setting, rng))
 
 
 def heterogeneous(setting: Setting, index: int, rng: np.random.Generator) -> Scene:
-    """Every request has an acceptance and a decay of its own; the load switches."""
+    """Every request has its own acceptance and decay; the load switches."""
     batch = _any_batch(setting, rng)
     who = closed_loop(batch.values.astype(np.int64), rng, setting.max_batch)
     return Scene(
@@ -153,7 +153,7 @@ def drift(setting: Setting, index: int, rng: np.random.Generator) -> Scene:
 
 
 def mistaken(error: float) -> MakeScene:
-    """Return the maker of scenes whose given profile is off by *error* in every cell; p and load switch."""
+    """Return a builder of scenes whose given profile is off by *error* in every cell; p and load switch."""
 
     def make(setting: Setting, index: int, rng: np.random.Generator) -> Scene:
         return replace(both(setting, index, rng), given=setting.cost.mistaken(error, rng))
@@ -175,7 +175,7 @@ def bad_draft(setting: Setting, index: int, rng: np.random.Generator) -> Scene:
 
 
 def cold_start(setting: Setting, index: int, rng: np.random.Generator) -> Scene:
-    """No profile at all; p and batch stay."""
+    """No profile at all; p and batch are constant."""
     p = constant(random_p(rng), setting.rounds)
     return replace(_alike(setting, rng, p, _one_batch(setting, rng)), given=None)
 
@@ -190,14 +190,14 @@ def step_change(setting: Setting, index: int, rng: np.random.Generator) -> Scene
 
 @dataclass(frozen=True)
 class Suite:
-    """A family of traces; trace *i* depends on the seed, the suite's name and *i* alone."""
+    """A family of traces; trace *i* depends only on the seed, the suite's name and *i*."""
 
     name: str
     title: str
     make: MakeScene
 
     def traces(self, setting: Setting) -> Iterator[Trace]:
-        """Draw the traces one after the other; each holds a few megabytes."""
+        """Draw the traces one by one; each takes a few megabytes."""
         for index in range(setting.traces):
             rng = np.random.default_rng([setting.seed, index, *self.name.encode()])
             yield self.make(setting, index, rng).build(rng)

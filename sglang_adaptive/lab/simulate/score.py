@@ -1,15 +1,15 @@
 """Scores of one run against the oracle.
 
-A round in a given state (batch, acceptance, cost) gives every depth a rate, ``E[tokens] / E[seconds]``; the
-oracle runs the depth of the ladder with the highest. Over a stretch of rounds
+A round in a given state (batch, acceptance, cost) gives every depth a rate, ``E[tokens] / E[seconds]``; the oracle runs
+the depth of the ladder with the highest rate. Over a stretch of rounds
 
     share = seconds that the oracle needs for the same expected tokens in the same states / seconds taken
           = sum_t E[tokens_t] / rate_oracle_t  /  sum_t E[seconds_t]
 
-which is the ratio of the two throughputs on the same work. It is at most 1 for every policy on every trace,
-the luck of the draws is not in it, and over a stretch of one state it equals the plain ratio of tokens/s. The
-plain ratio over a whole trace is not used: where states differ it rewards skipping speculation at small
-batches (it saves seconds in the slow state), which no user wants, and it can pass 1.
+which is the ratio of the two throughputs on the same work. It is at most 1 for every policy on every trace, does not
+depend on the luck of the draws, and over a stretch of one state equals the plain ratio of tokens/s. The plain ratio
+over a whole trace is not used: if states differ, it rewards skipping speculation at small batches (which saves seconds
+in the slow state), which users do not want, and it can exceed 1.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def share(trace: Trace, depths: IntArray) -> float:
 
 
 def curve(trace: Trace, depths: IntArray, bucket: int) -> FloatArray:
-    """Return the share of every *bucket* rounds in turn; the last bucket may be shorter."""
+    """Return the share of each *bucket* rounds in turn; the last bucket may be shorter."""
     starts = np.arange(0, trace.rounds, bucket)
     needed = np.add.reduceat(ideal_seconds(trace, depths), starts)
     return np.asarray(needed / np.add.reduceat(chosen(trace.seconds, depths), starts))
@@ -60,14 +60,14 @@ def tokens_per_second(trace: Trace, depths: IntArray) -> float:
 
 
 def worst_window_against_zero(trace: Trace, depths: IntArray, window: int = 500) -> float:
-    """Return the least throughput over *window* rounds relative to never speculating, on the same work."""
+    """Return the lowest throughput over *window* rounds relative to never speculating, on the same work."""
     size = min(window, trace.rounds)
     without = chosen(trace.tokens, depths) / trace.rates[:, 0]
     return float(np.min(_rolling_sum(without, size) / _rolling_sum(chosen(trace.seconds, depths), size)))
 
 
 def switches_per_200(depths: IntArray, warmup: int) -> float:
-    """Return depth changes per 200 rounds, the first *warmup* rounds left out; a probe counts twice."""
+    """Return depth changes per 200 rounds after the first *warmup* rounds; a probe counts twice."""
     settled = depths[warmup:]
     return float(np.count_nonzero(np.diff(settled)) * 200.0 / max(1, len(settled) - 1))
 

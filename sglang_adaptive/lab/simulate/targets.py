@@ -1,4 +1,4 @@
-"""What the throughput policy is to reach, and whether it did."""
+"""Targets for the throughput policy, and whether it met them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sglang_adaptive.lab.simulate.results import BUCKET, SuiteResult
 JUDGED = "throughput"
 """The policy that targets and gates are for."""
 STARTED = 500
-"""Rounds after which a start without a profile must have found its speed."""
+"""A start without a profile must reach its speed within this many rounds."""
 
 Measure = Callable[[SuiteResult], float]
 
@@ -38,14 +38,14 @@ class Target:
 
 @dataclass(frozen=True)
 class Gate:
-    """A figure beside its bound; one without a bound is only reported."""
+    """A figure and its bound; a figure without a bound is only reported."""
 
     title: str
     measured: float
     bound: float | None = None
     ceiling: bool = False
     hindsight: float | None = None
-    """The same figure of the best oracle that knows no more than a server could; None where none was played."""
+    """The same figure of the best oracle that knows no more than a server could; None if none was played."""
     suite: str | None = None
     """As in `Target`; None on recorded text."""
 

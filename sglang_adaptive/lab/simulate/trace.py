@@ -1,4 +1,4 @@
-"""A trace: everything about a run that no policy can change, drawn before any policy runs."""
+"""A trace: everything about a run that a policy cannot change, drawn before any policy runs."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from sglang_adaptive.lab.simulate.cost import FloatArray, RoundCost
 # The acceptance process: which draft positions the target would accept.
 #
 # A request has a conditional acceptance probability ``h_j = min(1, p * decay**(j-1))`` for draft position ``j``
-# (1-based), given that the position before it was accepted. A round drafted with ``s`` steps yields one bonus token
-# and every draft before the first rejection, so
+# (1-based), given that the previous position was accepted. A round with ``s`` steps yields one bonus token and every
+# draft before the first rejection, so
 #
 # E[tokens | s] = 1 + h_1 + h_1*h_2 + ... + h_1*...*h_s
 
@@ -39,23 +39,23 @@ def expected_tokens(h: FloatArray) -> FloatArray:
 def draw_accepted(h: FloatArray, uniforms: NDArray[np.float32]) -> CountArray:
     """Return how many drafts would be accepted at unlimited depth: the first run of ``uniforms < h``.
 
-    A round drafted with ``s`` steps accepts ``min(s, drawn)``, so every depth, and every policy, is judged on
-    the same draws (common random numbers).
+    A round with ``s`` steps accepts ``min(s, drawn)``, so every depth and every policy is judged on the same draws
+    (common random numbers).
     """
     accepted = np.asarray(uniforms < h)
     return np.asarray(np.logical_and.accumulate(accepted, axis=-1).sum(axis=-1), dtype=np.int8)
 
 
-# Quantities that stay constant for a while and then jump.
+# Quantities that are constant for a while and then jump.
 
 
 SHORTEST, LONGEST = 60, 400
-"""Rounds in a regime, both inclusive."""
+"""Rounds per regime, both inclusive."""
 
 
 @dataclass(frozen=True, eq=False)
 class Schedule:
-    """A value for each round, and the rounds at which it changes (the first round left out)."""
+    """A value for each round, and the rounds at which it changes (without the first round)."""
 
     values: NDArray[np.float64]
     changes: tuple[int, ...] = ()
@@ -88,18 +88,18 @@ def random_p(rng: np.random.Generator) -> float:
 
 
 def random_decay(rng: np.random.Generator) -> float:
-    """Draw the acceptance left from one position to the next: uniform in 0.93..1."""
+    """Draw the factor of acceptance from one position to the next: uniform in 0.93..1."""
     return float(rng.uniform(0.93, 1.0))
 
 
 def random_batch(rng: np.random.Generator, max_batch: int) -> float:
-    """Draw a batch size in 1..max_batch, uniform half of the time, else log-uniform: no size is rare."""
+    """Draw a batch size in 1..max_batch, half of the time uniform, else log-uniform: no size is rare."""
     if rng.random() < 0.5:
         return float(rng.integers(1, max_batch + 1))
     return float(min(max_batch, int(np.exp(rng.uniform(0.0, np.log(max_batch + 1))))))
 
 
-# Requests come and go: who is in the batch at each round.
+# Requests come and go: which requests are in the batch at each round.
 
 
 IntArray = NDArray[np.int64]
@@ -110,10 +110,10 @@ MEAN_LIFETIME_ROUNDS = 120
 
 @dataclass(frozen=True, eq=False)
 class Population:
-    """Who is decoding at each round.
+    """Which requests decode at each round.
 
-    Load is indexed by rounds, not by seconds or tokens, so every policy meets the same batches: a faster
-    policy does not drain its queue sooner. That keeps the comparison to the one thing a policy decides.
+    Load is indexed by rounds, not by seconds or tokens, so every policy gets the same batches: a faster policy does not
+    drain its queue sooner. The comparison then covers only what a policy decides.
     """
 
     requests: IntArray
@@ -123,21 +123,21 @@ class Population:
     """Requests in each round, at least 1."""
 
     arrivals: IntArray
-    """Requests that joined at each round; their prefill precedes it."""
+    """Requests that joined at each round, after their prefill."""
 
     @property
     def count(self) -> int:
-        """Requests in all."""
+        """Total requests."""
         return int(self.requests.max()) + 1
 
 
 def closed_loop(target: IntArray, rng: np.random.Generator, max_batch: int) -> Population:
-    """Keep ``target[t]`` requests decoding: who finishes is replaced at once, a lower target cuts."""
+    """Keep ``target[t]`` requests decoding: finished ones are replaced at once, a lower target cuts."""
     return _admit(target.tolist(), target.tolist(), rng, max_batch)
 
 
 def open_loop(rate: NDArray[np.float64], rng: np.random.Generator, max_batch: int) -> Population:
-    """Poisson arrivals of ``rate[t]`` a round: a full batch makes them queue, an empty one skips the wait."""
+    """Poisson arrivals of ``rate[t]`` per round: a full batch queues them, an empty one skips the wait."""
     return _admit(rng.poisson(rate).tolist(), None, rng, max_batch)
 
 
@@ -176,16 +176,16 @@ def _lifetimes(rng: np.random.Generator) -> Iterator[int]:
 CLOCK_SIGMA = 0.02
 """Standard deviation of the log of a round's time around its mean."""
 OUTLIER_SHARE = 0.005
-"""Rounds that something else on the machine makes ``OUTLIER_RANGE`` times as long."""
+"""Share of rounds that something else on the machine makes ``OUTLIER_RANGE`` times as long."""
 OUTLIER_RANGE = (1.5, 4.0)
 
 
 @dataclass(frozen=True, eq=False)
 class Trace:
-    """The truth that one run is played on.
+    """The ground truth of one run.
 
-    Rates by depth are expectations under the true process, so a score computed from them carries none of the
-    luck of the draws; a policy sees only the draws (``accepted``) and the noisy clock.
+    Rates by depth are expectations under the true process, so scores computed from them do not depend on the luck of
+    the draws; a policy sees only the draws (``accepted``) and the noisy clock.
     """
 
     ladder: tuple[int, ...]
@@ -197,15 +197,15 @@ class Trace:
     seconds: FloatArray
     """True mean seconds before noise, same shape."""
     clock: FloatArray
-    """Factor by which the round's time differs from its mean, the same at every depth."""
+    """Factor between the round's time and its mean, the same at every depth."""
     accepted: CountArray
     """Drafts that each slot would accept at unlimited depth, shape ``(rounds, max_batch)``."""
     comparable: NDArray[np.bool_]
-    """False where a prefill shares the round, so that its time says nothing."""
+    """False if a prefill shares the round, which makes its time meaningless."""
     changes: tuple[int, ...]
     """Rounds at which a regime starts."""
     given: RoundCost | None
-    """The cost profile handed to the policy; None for a start without one."""
+    """The cost profile given to the policy; None for a start without one."""
     request_hazards: FloatArray | None = None
     """``h`` by request number, only where requests differ; shape ``(requests, depth)``."""
     population: Population | None = None
@@ -222,12 +222,12 @@ class Trace:
 
     @cached_property
     def accepted_lists(self) -> list[list[int]]:
-        """``accepted`` as lists, for policies that read numbers and not arrays."""
+        """``accepted`` as lists, for policies that read numbers instead of arrays."""
         return [row[:batch] for row, batch in zip(self.accepted.tolist(), self.batch.tolist(), strict=True)]
 
     @cached_property
     def drawn_tokens(self) -> FloatArray:
-        """Tokens that the draws give at each depth, bonus tokens included."""
+        """Tokens that the draws yield at each depth, including bonus tokens."""
         depth = self.tokens.shape[1] - 1
         present = np.arange(self.accepted.shape[1]) < self.batch[:, None]
         kept = [np.where(present, np.minimum(self.accepted, s), 0).sum(axis=1) for s in range(depth + 1)]
@@ -245,10 +245,10 @@ class Scene:
     """What a suite decides about a trace; ``build`` draws the rest."""
 
     cost: RoundCost
-    """The true one; its steps are those that may be chosen."""
+    """The true cost; its steps may be chosen."""
     population: Population
     p: FloatArray
-    """Acceptance of position 1, by round; or by request number when ``per_request``."""
+    """Acceptance of position 1, by round, or by request number if ``per_request``."""
     decay: FloatArray | float
     changes: tuple[int, ...] = ()
     given: RoundCost | None = None

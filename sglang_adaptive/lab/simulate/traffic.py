@@ -33,7 +33,7 @@ from sglang_adaptive.lookups.tally import ROWS, worth
 from sglang_adaptive.report.results import TRAFFIC, Result
 
 KNOWING = ("knows-contexts", "knows-drafts")
-"""The oracles that play there: a trace knows no categories."""
+"""The oracles that play there: a trace has no categories."""
 HOW = (
     "A run is the tokens of a request from one rejected draft to the next. Steps t take ceil(run / (t + 1)) rounds for "
     "it. That is close where rounds of t steps or more were seen, and an upper bound where only shallower ones were."
@@ -41,7 +41,7 @@ HOW = (
 
 
 def run(options: argparse.Namespace, words: list[str]) -> Played:
-    """Read the trace, cut its runs anew, and play every policy and depth on them."""
+    """Read the trace, re-cut its runs, and play every policy and depth on them."""
     rounds = read_rounds(options.trace)
     texts = texts_of(rounds)
     name, cost = load_cost(options.profile)
@@ -71,7 +71,7 @@ def run(options: argparse.Namespace, words: list[str]) -> Played:
 
 
 def _work(texts: Texts, batch: int, rounds: int) -> Work:
-    """Return a closed loop of *batch* requests, in the order in which the server had them, again and again."""
+    """Return a closed loop of *batch* requests, in the server's order, repeated as needed."""
     order = np.arange(queue_size(texts.mean_length, batch, rounds)) % len(texts.begin)
     return Work(NAME, texts, texts.begin[order], texts.end[order], texts.kind[order], batch)
 
@@ -86,7 +86,7 @@ def _cell(
 
 
 def _lookups(rounds: Rounds, depths: list[Seen], cost: RoundCost) -> dict[str, Any]:
-    """Return the lookups of *rounds* as builtins, priced where there are times of ROWS requests: see `worth`."""
+    """Return the lookups of *rounds* as builtins, priced if there are times of ROWS requests: see `worth`."""
     if cost.batches[-1] < ROWS:
         return rounds.lookups.as_dict() | {"worth": None}
     table = cost.table(ROWS)
@@ -96,7 +96,7 @@ def _lookups(rounds: Rounds, depths: list[Seen], cost: RoundCost) -> dict[str, A
 
 
 def _doubts(rounds: Rounds, depths: list[Seen], cells: list[Cell], profile: str) -> list[str]:
-    """Return what makes the figures uncertain beyond the trust of each depth."""
+    """Return what makes the figures uncertain, besides the trust of each depth."""
     found = []
     every = (steps for stretches in rounds.requests.values() for stretch in stretches for steps, _ in stretch)
     drafted = sum(steps > 0 for steps in every)

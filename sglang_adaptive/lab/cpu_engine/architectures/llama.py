@@ -1,4 +1,4 @@
-"""SGLang's own classes for Llama and its EAGLE-3 draft, which here can also be the layers of a multi-layer draft."""
+"""SGLang's classes for Llama and its EAGLE-3 draft. The draft can also be a layer of a multi-layer draft."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from sglang.srt.models.llama import LlamaForCausalLM
 
 
 class LlamaForCausalLMEagle3(llama_eagle3.LlamaForCausalLMEagle3):  # type: ignore[misc]  # SGLang's types
-    """With ``--enable-multi-layer-eagle`` each layer is the whole draft: it has learnt to draft the next token."""
+    """With ``--enable-multi-layer-eagle`` each layer is the whole draft, trained to draft the next token."""
 
     def __init__(self, *args: Any, draft_model_idx: int | None = None, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._is_layer = draft_model_idx is not None
 
     def set_embed_and_head(self, embed: Any, head: Any) -> None:
-        """Take the target's embeddings, and as a layer keep the own head, which SGLang would replace."""
+        """Take the target's embeddings; a layer keeps its own head, which SGLang would replace."""
         if self._is_layer:
             self.set_embed(embed)
         else:

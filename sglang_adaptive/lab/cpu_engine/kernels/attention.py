@@ -1,4 +1,4 @@
-"""Attention over a paged KV cache, as one padded call or one call a request."""
+"""Attention over a paged KV cache, as one padded call or one call per request."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ QUERY_BLOCK = 512
 def padded_attention(query: Tensor, keys: Tensor, values: Tensor, plan: PaddedPlan, scale: float) -> Tensor:
     """Attention of `query` [queries, heads, dim] over cache rows `keys`/`values` [slots, kv_heads, dim].
 
-    There are batch*width queries, or as many as the plan has places; with attention DP rows behind them fill up the
-    batch, and get zeros. Returns [queries, heads*dim_v]. Query heads share KV heads in consecutive groups.
+    There are batch*width queries, or as many as the plan has places. With attention DP, padding rows follow them and
+    get zeros. Returns [queries, heads*dim_v]. Query heads share KV heads in consecutive groups.
     """
     planned = plan.batch * plan.width
     if query.shape[0] > planned:
@@ -35,7 +35,7 @@ def padded_attention(query: Tensor, keys: Tensor, values: Tensor, plan: PaddedPl
 
 
 def ragged_attention(query: Tensor, keys: Tensor, values: Tensor, plan: RaggedPlan, scale: float) -> Tensor:
-    """As `padded_attention`, for queries of unequal number that attend causally."""
+    """Like `padded_attention`, for requests with different numbers of queries that attend causally."""
     out = query.new_empty(query.shape[0], query.shape[1], values.shape[-1])
     for start, stop, slots in plan.parts:
         k = keys.index_select(0, slots)

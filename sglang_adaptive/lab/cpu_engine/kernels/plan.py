@@ -1,7 +1,7 @@
-"""Plans which KV slots each query may attend to, once a forward pass, for all layers.
+"""Plans once per forward pass, for all layers, which KV slots each query may attend to.
 
-There are two forms. Decode, verify and draft rounds have few queries for every request, so all requests go through one
-padded call (`PaddedPlan`). Prefill has long and unequal ones, so each request gets a separate call (`RaggedPlan`).
+Decode, verify and draft rounds have few queries per request, so one padded call (`PaddedPlan`) serves all requests.
+Prefill has long and unequal ones, so each request gets a separate call (`RaggedPlan`).
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from torch import Tensor
 
 @dataclass(frozen=True, slots=True)
 class PaddedPlan:
-    """`width` queries for every one of `batch` requests.
+    """`width` queries per request, for `batch` requests.
 
     `slots` [batch * keys]: KV slot of every key, padding included; `bias` [batch, 1, width or 1, keys] in the query's
-    dtype: 0 where a query may attend, -inf where it may not; None when nothing is masked. `places` [queries]: where
-    each query stands among the batch * width; None when there are as many.
+    dtype: 0 where a query may attend, -inf where it may not; None when nothing is masked. `places` [queries]: index of
+    each query among the batch * width; None when all of them are queries.
     """
 
     batch: int
@@ -57,13 +57,13 @@ def _prefix(table: Tensor, rows: Tensor, lengths: Tensor) -> tuple[Tensor, Tenso
 
 
 def _behind_prefix(real: Tensor | None, slots: Tensor, among: Tensor) -> Tensor:
-    """Which keys [bs, width, longest + width] each query sees: the real ones of `_prefix`, and then `among`."""
+    """Which keys [bs, width, longest + width] each query sees: the real ones of `_prefix`, then `among`."""
     before = torch.ones_like(slots, dtype=torch.bool) if real is None else real
     return torch.cat((before[:, None].expand(-1, among.shape[1], -1), among), dim=2)
 
 
 def decode_plan(table: Tensor, rows: Tensor, seq_lens: Tensor, dtype: torch.dtype) -> PaddedPlan:
-    """One query a request, the last of its `seq_lens` positions. `table` [requests, pool_len], `rows` [bs]."""
+    """One query per request: the last of its `seq_lens` positions. `table` [requests, pool_len], `rows` [bs]."""
     slots, real = _prefix(table, rows, seq_lens)
     return PaddedPlan(rows.numel(), 1, slots.view(-1), None if real is None else _bias(real[:, None], dtype))
 
@@ -89,7 +89,7 @@ def window_plan(
 
 
 def without_order(plan: PaddedPlan) -> PaddedPlan:
-    """A causal `window_plan` in which the positions of a window see all of the window, as a block that is drafted."""
+    """Return a causal `window_plan` in which each position sees its whole window, as in a drafted block."""
     if plan.bias is None:
         return plan
     bias = plan.bias.clone()
@@ -100,13 +100,13 @@ def without_order(plan: PaddedPlan) -> PaddedPlan:
 def packed_window_plan(
     table: Tensor, rows: Tensor, prefix_lens: Tensor, widths: Tensor, dtype: torch.dtype
 ) -> PaddedPlan:
-    """As a causal `window_plan`, for `widths` [bs] >= 1 positions after each prefix, request after request."""
+    """Like a causal `window_plan`, for `widths` [bs] >= 1 positions after each prefix, packed by request."""
     width = int(widths.max())
     slots, real = _prefix(table, rows, prefix_lens)
     present = torch.arange(width) < widths[:, None]
     new = table[rows.long()[:, None], prefix_lens.long()[:, None] + torch.arange(width)].long()
     keys = torch.cat((slots, new.masked_fill_(~present, 0)), dim=1).view(-1)
-    # Rows behind a request's last query fill up the rectangle; nobody reads what they see.
+    # Rows past a request's last query pad the rectangle; their results are not used.
     among = torch.ones(width, width, dtype=torch.bool).tril_() & present[:, None]
     places = present.view(-1).nonzero().view(-1)
     return PaddedPlan(rows.numel(), width, keys, _bias(_behind_prefix(real, slots, among), dtype), places)
@@ -115,9 +115,9 @@ def packed_window_plan(
 def draft_plans(
     table: Tensor, rows: Tensor, seq_lens: Tensor, topk: int, num_steps: int, dtype: torch.dtype
 ) -> list[PaddedPlan]:
-    """Plans of draft steps 0 .. num_steps-2, one query a branch, request-major.
+    """Plans of draft steps 0 .. num_steps-2, one query per branch, request-major.
 
-    At step s a branch sees its request's `seq_lens` positions and its own s+1 draft slots. Behind the prefix the table
+    At step s a branch sees its request's `seq_lens` positions and its own s+1 draft slots. After the prefix the table
     holds `num_steps` slots for the first branch, then for the second, and so on.
     """
     branches = rows.numel() * topk
@@ -136,7 +136,7 @@ def draft_plans(
 
 
 def ragged_plan(table: Tensor, rows: Tensor, prefix_lens: Sequence[int], extend_lens: Sequence[int]) -> RaggedPlan:
-    """Request i queries with the extend_lens[i] positions after its first prefix_lens[i]."""
+    """The queries of request i are the extend_lens[i] positions after its first prefix_lens[i]."""
     parts = []
     start = 0
     for row, prefix, extend in zip(rows.tolist(), prefix_lens, extend_lens, strict=True):

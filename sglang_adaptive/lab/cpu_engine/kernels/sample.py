@@ -1,4 +1,4 @@
-"""Sampled acceptance of a token tree, with the target's distribution as the only one that counts."""
+"""Sampled acceptance of a token tree; outputs follow the target's distribution."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ def sample_tree_cpu(
     threshold_acc: float,
     **_: Any,
 ) -> None:
-    """Walk every tree from its root: a child is taken as often as the target would sample it there.
+    """Walk each tree from its root; accept a child as often as the target would sample it there.
 
-    In, [bs, n] but for `target_probs` [bs, n, vocabulary], the target's distribution after each node, and
-    `uniform_samples_for_final_sampling` [bs]: the tree as for `verify_tree_greedy_cpu`, and numbers in [0, 1). A child
-    is also taken when its probability is `threshold_single` or more; below 1, `threshold_acc` takes more children than
-    the target would. Out: as of `verify_tree_greedy_cpu`; the last token of a path is drawn from what the target's
-    distribution leaves beside the children that were not taken.
+    In: the tree as for `verify_tree_greedy_cpu` and numbers in [0, 1), all [bs, n], except `target_probs` [bs, n,
+    vocabulary], the target's distribution after each node, and `uniform_samples_for_final_sampling` [bs]. A child is
+    also accepted when its probability is `threshold_single` or more; below 1, `threshold_acc` accepts more children
+    than the target would. Out: as in `verify_tree_greedy_cpu`; the last token of a path is drawn from the target's
+    distribution without the rejected children.
     """
     limit = accept_index.shape[1]
     flat, drafted = retrive_index.tolist(), candidates.tolist()
@@ -67,10 +67,10 @@ def sample_chain_cpu(
     draft_probs: Tensor,
     **_: Any,
 ) -> None:
-    """Walk chains of drafts that were sampled themselves: as `sample_tree_cpu`, and by how likely each draft was.
+    """Walk chains of sampled drafts: like `sample_tree_cpu`, but using each draft's probability.
 
-    `draft_probs` is [bs, n - 1, vocabulary]. A draft of probability q is taken with min(1, p / q), and one in its place
-    is drawn from what p has beyond q (Leviathan et al., https://arxiv.org/abs/2211.17192, algorithm 1).
+    `draft_probs` is [bs, n - 1, vocabulary]. A draft of probability q is accepted with min(1, p / q); its replacement
+    is drawn from the part of p above q (Leviathan et al., https://arxiv.org/abs/2211.17192, algorithm 1).
     """
     drafted = candidates.tolist()
     for row, place in enumerate(retrive_index.tolist()):
@@ -100,7 +100,7 @@ def _children(first: int, sibling: Sequence[int]) -> list[int]:
 def _taken(
     chances: Tensor, children: Sequence[int], drafted: Sequence[int], coin: float, single: float
 ) -> tuple[int | None, list[int]]:
-    """Return the child that is taken, None for none, and the tokens of those that were not."""
+    """Return the accepted child, None if there is none, and the tokens of the rejected ones."""
     passed, refused = 0.0, []
     for node in children:
         chance = float(chances[drafted[node]])
@@ -116,28 +116,28 @@ def _drawn(chances: Tensor, refused: Sequence[int], coin: float) -> int:
     if refused:
         left = left.index_fill(0, torch.tensor(refused), 0.0)
     sums = left.cumsum(0)
-    if sums[-1] <= 0:  # the refused ones were all that the target would sample, but for rounding
+    if sums[-1] <= 0:  # the target would sample only rejected ones, except for rounding
         sums = chances.double().cumsum(0)
     place = torch.searchsorted(sums, coin * sums[-1], right=True)
     return min(int(place), int(chances.nonzero()[-1]))
 
 
 def keep_top_k_cpu(probs: Tensor, top_ks: Tensor) -> Tensor:
-    """Return *probs* [rows, vocabulary] with each row's largest `top_ks` [rows] alone, scaled to sum to 1."""
+    """Return *probs* [rows, vocabulary] with only each row's `top_ks` [rows] largest kept, scaled to sum to 1."""
     ordered, _ = probs.sort(dim=-1, descending=True)
     least = ordered.gather(1, (top_ks.long().clamp(1, probs.shape[1]) - 1).view(-1, 1))
     return _scaled(probs.masked_fill(probs < least, 0.0))
 
 
 def keep_top_p_cpu(probs: Tensor, top_ps: Tensor) -> Tensor:
-    """Return *probs* [rows, vocabulary] with the fewest largest that sum to `top_ps` [rows] alone, scaled to 1."""
+    """Return *probs* [rows, vocabulary] with only the fewest largest kept that sum to `top_ps` [rows], scaled to 1."""
     ordered, places = probs.sort(dim=-1, descending=True)
     beyond = ordered.cumsum(-1) - ordered > top_ps.view(-1, 1)
     return _scaled(probs.masked_fill(beyond.gather(1, places.argsort(-1)), 0.0))
 
 
 def murmur_hash32_cpu(seed: Tensor, positions: Tensor, columns: Tensor) -> Tensor:
-    """Return MurmurHash3 (x86, 32 bits, itself seeded with 0) of each row's seed and position, and each column.
+    """Return MurmurHash3 (x86, 32 bits, seed 0) of each row's seed and position, and each column.
 
     `seed` and `positions` [rows] are hashed as 8 and 4 bytes, `columns` [vocabulary] as 4; [rows, vocabulary], int64.
     """
@@ -147,14 +147,14 @@ def murmur_hash32_cpu(seed: Tensor, positions: Tensor, columns: Tensor) -> Tenso
         hashed = _low(
             _turned(hashed ^ _low(_turned(_low(_low(word) * 0xCC9E2D51), 15) * 0x1B873593), 13) * 5 + 0xE6546B64
         )
-    hashed = hashed ^ 16  # bytes in all
+    hashed = hashed ^ 16  # total bytes
     hashed = _low((hashed ^ (hashed >> 16)) * 0x85EBCA6B)
     hashed = _low((hashed ^ (hashed >> 13)) * 0xC2B2AE35)
     return hashed ^ (hashed >> 16)
 
 
 def _low(numbers: Tensor) -> Tensor:
-    """Return the lower 32 bits; products of two such numbers may overflow, which leaves these right."""
+    """Return the lower 32 bits, which stay correct even when a product of two such numbers overflows."""
     return numbers & 0xFFFFFFFF
 
 

@@ -1,4 +1,4 @@
-"""The token tree that the target verifies, from the draft's candidates, and its links from a mask."""
+"""The token tree that the target verifies, built from the draft's candidates, and its links built from a mask."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ def rotate_input_ids_cpu(
     topk_index: Tensor,
     select_index: Tensor | None,
 ) -> None:
-    """Shift each request's tokens left by one, and write its draft behind its last token.
+    """Shift each request's tokens left by one and write its draft after its last token.
 
     Request i has ``extend_seq_lens[i]`` entries of *input_ids* from ``extend_start_loc[i]`` on. Its last token is at
-    ``select_index[i]``, without *select_index* in its last entry. *topk_index* has one draft a request.
+    ``select_index[i]``, or in its last entry without *select_index*. *topk_index* has one draft per request.
     """
     lengths = extend_seq_lens.long()
     last = extend_start_loc.long() + lengths - 1
@@ -29,14 +29,14 @@ def rotate_input_ids_cpu(
     input_ids[where] = topk_index.flatten().to(input_ids.dtype)
 
 
-# A tree has `draft_token_num` = n nodes a request: node 0 is the root (the last verified token), nodes 1 .. n-1 are
-# the selected candidates, in ascending candidate id. Ids count the candidates as drafted: the root's topk children
-# are 0 .. topk-1; every later step expands topk parents by topk children each. So id // topk names the parent's place
-# in `parent_list`, place 0 being the root, and `parent_list` [bs, places] holds the parent's own candidate id.
+# A tree has `draft_token_num` = n nodes per request: node 0 is the root (the last verified token), nodes 1 .. n-1 are
+# the selected candidates, in ascending candidate id. Ids count the candidates in draft order: the root's topk children
+# are 0 .. topk-1; every later step expands topk parents by topk children each. So id // topk is the parent's index in
+# `parent_list` (index 0 is the root), and `parent_list` [bs, places] holds the parent's own candidate id.
 
 
 FULL_MASK, QLEN_ONLY = 0, 1
-"""SGLang's numbers for a mask over a request's prefix and the tree's nodes, and for one over the nodes alone."""
+"""SGLang's numbers for a mask over a request's prefix and the tree's nodes, and for one over the nodes only."""
 
 
 def build_tree_kernel_efficient_cpu(
@@ -56,8 +56,8 @@ def build_tree_kernel_efficient_cpu(
     """Fill mask, positions and links of the token trees of a batch.
 
     In: `selected_index` [bs, n-1] candidate ids, ascending; `seq_lens` [bs] position of the root.
-    Out, all written in place: `tree_mask` [bs*n*n] bool, node i may attend to node j, or as a FULL_MASK for each
-    request [n, its seq_len + n], flat, of which the prefix is not written; `positions` [bs*n];
+    Out, all written in place: `tree_mask` [bs*n*n] bool, node i may attend to node j; as a FULL_MASK, flat
+    [n, its seq_len + n] per request, where the prefix is not written; `positions` [bs*n];
     `retrieve_index` [bs, n] flat node number; `retrieve_next_token` / `retrieve_next_sibling` [bs, n] first child and
     next child of the same parent, -1 where there is none (the caller fills them with -1 beforehand).
     Raises NotImplementedError for another mask layout.
@@ -81,7 +81,7 @@ def build_tree_kernel_efficient_cpu(
 
 
 def _write_behind_prefixes(mask: Tensor, prefixes: list[int], tree_mask: Tensor) -> None:
-    """Write each request's [n, n] of *mask* behind its prefix into the flat *tree_mask*."""
+    """Write each request's [n, n] of *mask* after its prefix into the flat *tree_mask*."""
     n, begin = mask.shape[1], 0
     for of_request, prefix in zip(mask, prefixes, strict=True):
         end = begin + n * (prefix + n)
@@ -90,7 +90,7 @@ def _write_behind_prefixes(mask: Tensor, prefixes: list[int], tree_mask: Tensor)
 
 
 def _fill_chain(n: int, seq_lens: Tensor, mask: Tensor, positions: Tensor, next_token: Tensor) -> None:
-    """topk 1: every node has the one before it as its parent."""
+    """topk 1: the parent of every node is the one before it."""
     steps = torch.arange(n)
     mask.copy_(steps[:, None] >= steps)
     positions.view(-1, n).copy_(seq_lens[:, None] + steps)
@@ -100,7 +100,7 @@ def _fill_chain(n: int, seq_lens: Tensor, mask: Tensor, positions: Tensor, next_
 def _parent_nodes(parent_list: Tensor, selected: Tensor, topk: int) -> Tensor:
     """[bs, n-1]: node number of the parent of nodes 1 .. n-1; -1 when the parent itself was not selected."""
     place = selected // topk
-    if parent_list.numel() == 0:  # one step: all candidates hang from the root
+    if parent_list.numel() == 0:  # one step: all candidates are children of the root
         return torch.zeros_like(selected)
     parent_id = parent_list.gather(1, place.clamp(max=parent_list.shape[1] - 1))
     same = selected[:, None, :] == parent_id[:, :, None]
@@ -119,7 +119,7 @@ def _fill_mask(parents: Tensor, mask: Tensor) -> None:
 
 
 def _link_children(parents: list[list[int]], next_token: Tensor, next_sibling: Tensor) -> None:
-    """Turn parent numbers into first-child and next-sibling links; a node without a parent stays unlinked."""
+    """Turn parent numbers into first-child and next-sibling links; nodes without a parent stay unlinked."""
     for row, of_request in enumerate(parents):
         last_child: dict[int, int] = {}
         for node, parent in enumerate(of_request, start=1):
@@ -132,7 +132,7 @@ def _link_children(parents: list[list[int]], next_token: Tensor, next_sibling: T
             last_child[parent] = node
 
 
-# Computes the links by which a token tree is verified from its mask; NGRAM returns masks.
+# Computes a token tree's links from its mask; NGRAM returns masks.
 
 
 def reconstruct_indices_from_tree_mask(

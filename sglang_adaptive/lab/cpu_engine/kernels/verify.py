@@ -1,4 +1,4 @@
-"""Acceptance of a token tree, greedy, and the slots of accepted tokens."""
+"""Greedy acceptance of a token tree, and the slots of accepted tokens."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch import Tensor
 def _accepted_path(
     candidates: list[int], child: list[int], sibling: list[int], wanted: list[int], limit: int
 ) -> list[int]:
-    """Return the accepted nodes from the root on: each draft is the target's token at its parent; at most `limit`."""
+    """Return the accepted nodes from the root, at most `limit`: each draft is the target's token at its parent."""
     path = [0]
     while len(path) < limit:
         target = wanted[path[-1]]
@@ -33,7 +33,7 @@ def verify_tree_greedy_cpu(
     retrive_next_sibling: Tensor,
     target_predict: Tensor,
 ) -> None:
-    """Walk every tree from its root as long as a child is the target's own next token.
+    """Walk each tree from its root while a child is the target's own next token.
 
     In, all [bs, n]: `candidates` drafted tokens, `target_predict` the target's argmax after each node, and the links
     of `build_tree_kernel_efficient_cpu` (SGLang spells these keywords `retrive_*`).
@@ -61,13 +61,13 @@ def verify_tree_greedy_cpu(
     predicts[torch.tensor(where)] = torch.tensor(tokens, dtype=predicts.dtype)
 
 
-# Selects the accepted tokens and slots of a verify pass.
+# Selects a verify pass's accepted tokens and slots.
 
 
 def fill_bonus_tokens_cpu(accept_tokens: Tensor, accept_lens: Tensor, bonus_tokens: Tensor, accept_stride: int) -> None:
     """bonus_tokens[i] = last accepted token of request i.
 
-    `accept_tokens` holds `accept_stride` places a request; `accept_lens` [bs] counts the bonus token, so it is >= 1.
+    `accept_tokens` holds `accept_stride` places per request; `accept_lens` [bs] counts the bonus token, so it is >= 1.
     """
     starts = torch.arange(accept_lens.numel()) * accept_stride
     bonus_tokens.copy_(accept_tokens.view(-1)[starts + accept_lens.long() - 1])

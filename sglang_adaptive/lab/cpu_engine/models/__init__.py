@@ -19,7 +19,7 @@ def draft_path() -> str:
 
 
 def block_draft_path() -> str:
-    """The same: its DFLASH draft, which proposes blocks of 16 tokens."""
+    """Path for --speculative-draft-model-path: its DFLASH draft, which proposes blocks of 16 tokens."""
     return str(FOLDER / "block_draft")
 
 
@@ -35,7 +35,7 @@ def prompts(family: str) -> list[str]:
 
 
 def evaluation() -> dict:
-    """Measured rounds of the pair, by family and steps, with the machine of the measurement."""
+    """Measured rounds of the pair, by family and steps, and the machine they were measured on."""
     return _read("evaluation.json")
 
 

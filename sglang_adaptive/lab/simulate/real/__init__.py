@@ -1,1 +1,1 @@
-"""Replay recorded acceptance: policies meet what drafts did on real text, position by position."""
+"""Replays recorded acceptance: policies get the drafts' results on real text, position by position."""

@@ -1,4 +1,4 @@
-"""One scene at one batch size on one cost profile: what every contender makes of it."""
+"""One scene at one batch size on one cost profile: the results of every contender."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from sglang_adaptive.lab.simulate.real.scenes import Live, Work
 from sglang_adaptive.lab.simulate.real.serve import FixedSteps, Served, serve
 
 SETTLED_SECONDS = 60.0
-"""Start of a run that is left out when switches are counted, where the run is at least twice as long."""
+"""Start of a run that is left out of the switch count, if the run is at least twice as long."""
 FEWEST_FINISHED = 40
-"""Requests done in both runs that a slowest decile is taken of; of fewer it says nothing."""
+"""The slowest decile needs at least this many requests done in both runs; with fewer it says nothing."""
 
 
 @dataclass(frozen=True)
@@ -24,21 +24,21 @@ class Score:
     """One contender in one cell."""
 
     over_single: float
-    """Its rate over that of the best single depth of the cell."""
+    """Its rate over that of the cell's best single depth."""
     switches: float
-    """Changes of steps an hour, once settled; a probe is two."""
+    """Changes of steps per hour, once settled; a probe counts as two."""
     slowest: float | None
-    """Mean seconds a token of the slowest tenth of the requests, over the same at the best single depth."""
+    """Mean seconds per token of the slowest tenth of the requests, over the same at the best single depth."""
 
 
 @dataclass(frozen=True)
 class Cell:
-    """Who did how well."""
+    """The scores of a cell."""
 
     texts: str
     scene: str
     load: str
-    """The batch size of a closed loop as digits, or the name of an open one."""
+    """The batch size of a closed loop as digits, or the name of an open loop."""
     profile: str
     rounds: int
     """Rounds at the best single depth."""
@@ -50,7 +50,7 @@ class Cell:
 
 @dataclass(frozen=True, eq=False)
 class Place:
-    """A work on round times: everything that the contenders of a cell share."""
+    """A work on round times: everything that a cell's contenders share."""
 
     work: Work
     cost: RoundCost
@@ -68,7 +68,7 @@ class Place:
 
     @property
     def given(self) -> RoundCost | None:
-        """The profile that a policy is started with: the true one."""
+        """The profile that a policy starts with: the true one."""
         return self.cost
 
     def singles(self) -> dict[int, Served]:
@@ -83,10 +83,10 @@ class Place:
 
 
 def rate(served: Served, work: Work) -> float:
-    """Return tokens a second that requests see: output tokens over the seconds that requests spent, summed.
+    """Return tokens per second as requests see it: output tokens over the total seconds that requests spent.
 
-    In a closed loop it is the server's tokens/s by slot. With arrivals the seconds run from the arrival, for the
-    server's tokens/s are then those of its clients.
+    In a closed loop this is the server's tokens/s per slot. With arrivals the seconds run from the arrival, because the
+    server's tokens/s then depend on its clients.
     """
     if work.arrivals is None:
         return served.tokens / (served.seconds * work.most)

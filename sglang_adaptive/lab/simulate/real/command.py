@@ -24,7 +24,7 @@ from sglang_adaptive.report.results import TEXT, Result
 
 NAME = "real"
 POLICIES = ("throughput", "ema", "ema-all")
-"""Policies that play where none is named; every fixed depth plays anyway."""
+"""Policies that play if none is named; every fixed depth plays anyway."""
 DEFINITION = (
     "over_single = output tokens a second that requests see, over those at the best single depth of the same cell; "
     "switches = changes of steps an hour; slowest = mean seconds a token of the slowest tenth of the requests, over "
@@ -47,13 +47,13 @@ def run(options: argparse.Namespace, words: list[str]) -> Played:
 
 
 def asked(policies: list[str], oracles: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Return which policies and which of *oracles* play where ``--policy`` names *policies*."""
+    """Return the policies and the *oracles* that play if ``--policy`` names *policies*."""
     names = [name for name in policies if name not in ORACLES] if policies else list(POLICIES)
     return names, [name for name in oracles if name in policies or not policies]
 
 
 def load_costs(path: str | None) -> dict[str, RoundCost]:
-    """Return the cost profile in *path* by its name, every shipped one without a path."""
+    """Return the cost profile in *path* by its name; without a path, every shipped one."""
     paths = [path] if path else sorted(map(str, shipped_config("profiles").glob("*.json")))
     return dict(load_cost(one) for one in paths)
 

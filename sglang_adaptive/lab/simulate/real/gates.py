@@ -1,4 +1,4 @@
-"""What the throughput policy is to reach on replayed text, whether it did, and what could be reached in hindsight."""
+"""Targets for the throughput policy on replayed text, whether it met them, and what hindsight could reach."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from sglang_adaptive.lab.simulate.real.texts import CUT
 from sglang_adaptive.lab.simulate.targets import JUDGED, Gate
 
 SEEING = ("knows-kinds", "knows-contexts")
-"""Oracles that know no more of a request than a server could, its category or its last rounds, and what each depth
-brings there on average."""
+"""Oracles that know no more about a request than a server could: its category or its last rounds, and what each depth
+yields there on average."""
 TINY = "tiny"
-"""How the name of a recording begins whose kinds of text differ very much."""
+"""Prefix of the names of recordings whose kinds of text differ very much."""
 OTHER_SCENES = ("drift", "near-copies")
 
 Figure = Callable[[Score], float | None]
@@ -23,7 +23,7 @@ Summary = Callable[[Sequence[float]], float]
 
 
 def gates(cells: Sequence[Cell]) -> list[Gate]:
-    """Return every gate whose cells were played; of several cells a figure is the worst, unless it says mean."""
+    """Return every gate whose cells were played; a figure of several cells is the worst unless it says mean."""
     closed = [cell for cell in cells if cell.load.isdigit() and JUDGED in cell.scores]
     alike = sorted({cell.texts for cell in closed if not cell.texts.startswith(TINY)})
     tiny = [cell for cell in closed if cell.texts.startswith(TINY) and not cell.texts.endswith(CUT)]
@@ -32,7 +32,7 @@ def gates(cells: Sequence[Cell]) -> list[Gate]:
 
 
 def _alike(texts: str, cells: list[Cell]) -> Iterator[Gate]:
-    """Yield the gates of texts whose kinds do not differ much: Spec-Bench's."""
+    """Yield the gates of texts whose kinds differ little: Spec-Bench's."""
     asked = [cell for cell in cells if cell.scene not in (PHASES, *OTHER_SCENES)]
     title = f"{texts}: over the best single depth"
     yield from _gate(f"{title}, categories and {MIXED}, mean", asked, 1.005, of=fmean)
@@ -45,7 +45,7 @@ def _alike(texts: str, cells: list[Cell]) -> Iterator[Gate]:
 
 
 def _tiny(cells: list[Cell]) -> Iterator[Gate]:
-    """Yield the gates of very different kinds beside each other."""
+    """Yield the gates of mixtures of very different kinds."""
     for batch in ("16", "64"):
         mixed = [cell for cell in cells if cell.scene == MIXED and cell.load == batch]
         yield from _gate(f"very different kinds, {MIXED}, batch {batch}", mixed, 0.99)
@@ -93,7 +93,7 @@ def _gate(
     figure: Figure = _over_single,
     ceiling: bool = False,
 ) -> Iterator[Gate]:
-    """Yield the gate of *cells*, if there are any, with the same figure of the oracles that played all of them."""
+    """Yield the gate of *cells*, if any, with the same figure of the oracles that played all of them."""
 
     def told(name: str) -> float | None:
         figures = [figure(cell.scores[name]) for cell in cells if name in cell.scores]

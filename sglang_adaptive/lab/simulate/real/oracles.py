@@ -14,30 +14,30 @@ from sglang_adaptive.lab.simulate.real.scenes import Live, Work
 from sglang_adaptive.lab.simulate.real.serve import Served, serve
 from sglang_adaptive.lab.simulate.trace import IntArray
 
-# A round is worth the progress that it brings each request, less the price of its seconds. Progress is counted over
-# the request's own pace: in rounds that its text would take at the best single depth. Tokens would do the same where
-# texts are alike; where they differ, the depth with most tokens a second leaves the hard requests in the batch.
+# A round's value is the progress it brings to each request, less the price of its seconds. Progress is relative to the
+# request's own pace: it counts the rounds that its text would take at the best single depth. Tokens would work equally
+# well for similar texts; for different ones, the depth with most tokens/s leaves the hard requests in the batch.
 
 
 FRESH, NONE, SOME, ALL = range(4)
-"""What is known of a request's round before last: nothing, or how many of its drafts were accepted."""
+"""What is known about a request's round before last: nothing, or how many of its drafts were accepted."""
 CONTEXTS = 4
 
 
 class KnowsKinds:
-    """Knows each request's category, and what a round of each depth brings there on average.
+    """Knows each request's category, and what a round at each depth yields there on average.
 
-    Against the steps that run, s, other steps s' take ``T(B, s') / T(B, s) x mean_r pace_r(s) / pace_r(s')`` of the
-    time for the texts of the batch, where ``pace_r`` is the tokens a round of the request's category.
+    Relative to the live steps, s, other steps s' take ``T(B, s') / T(B, s) x mean_r pace_r(s) / pace_r(s')`` of the
+    time for the batch's texts, where ``pace_r`` is the tokens per round of the request's category.
     """
 
     learns = False
 
     def __init__(self, live: Live, ladder: Sequence[int], seconds: FloatArray, pace: FloatArray) -> None:
-        """*seconds* has those of a round by batch size and by place in *ladder*, *pace* its tokens by category."""
+        """*seconds* are those of a round by batch size and index in *ladder*; *pace* is its tokens by category."""
         self._live, self._ladder, self._seconds = live, ladder, seconds
         self._slower = pace[:, :, None] / pace[:, None, :]
-        """By category, steps that run and other steps: the rounds that those take for one of these."""
+        """By category, live steps and other steps: rounds that the other steps take for one round of the live ones."""
         self._kind = live.work.kind
         self._at, self._seen = len(ladder) // 2, -1
 
@@ -52,25 +52,25 @@ class KnowsKinds:
 
 
 class KnowsDrafts:
-    """Knows how many drafts each request will get accepted, in the coming round and in all later ones."""
+    """Knows how many drafts of each request will be accepted, in the next round and in all later ones."""
 
     learns = False
 
     def __init__(self, live: Live, ladder: Sequence[int], price: FloatArray, progress: FloatArray) -> None:
-        """*price* is the progress that a round has to bring, by batch size; *progress* is ``Texts.progress``."""
+        """*price* is the progress that a round must bring, by batch size; *progress* is ``Texts.progress``."""
         self._live, self._ladder, self._price, self._progress = live, ladder, price, progress
 
     def get_steps_for_batch(self, batch_size: int) -> int:
-        """Return the steps that bring most over their price."""
+        """Return the steps with the most progress over their price."""
         brought = self._progress[self._live.positions].sum(axis=0)
         return self._ladder[int(np.argmax(brought - self._price[batch_size]))]
 
 
 class KnowsContexts:
-    """Knows what each context of the last rounds foretells on average, and has the server's lag.
+    """Knows what each context of the last rounds predicts on average, and has the server's lag.
 
-    The context of a request is whether all, some or none of its drafts were accepted in its round before last; the
-    result of the last one has not arrived.
+    A request's context is whether all, some or none of its drafts were accepted in its round before last; the result of
+    the last round has not arrived.
     """
 
     learns = False
@@ -78,7 +78,7 @@ class KnowsContexts:
     def __init__(
         self, live: Live, ladder: Sequence[int], price: FloatArray, progress: FloatArray, foretold: FloatArray
     ) -> None:
-        """*foretold* is the mean progress by context and by place in *ladder*; the others as in `KnowsDrafts`."""
+        """*foretold* is the mean progress by context and index in *ladder*; the others are as in `KnowsDrafts`."""
         self._live, self._ladder, self._price = live, ladder, price
         self._progress, self._foretold = progress, foretold
         self._known: dict[int, int] = {}
@@ -87,7 +87,7 @@ class KnowsContexts:
         self._counts = np.zeros(CONTEXTS)
 
     def get_steps_for_batch(self, batch_size: int) -> int:
-        """Return the steps that bring most over their price, by the contexts of the batch."""
+        """Return the steps with the most progress over their price, by the contexts of the batch."""
         live = self._live
         contexts = [self._known.get(request, FRESH) for request in live.requests]
         np.add.at(self._sums, contexts, self._progress[live.positions])
@@ -100,7 +100,7 @@ class KnowsContexts:
         return steps
 
     def found(self) -> FloatArray:
-        """Return the mean progress by context as this run has met it; one never met has that of all together."""
+        """Return this run's mean progress by context; a context that never occurred gets the overall mean."""
         everywhere = self._sums.sum(axis=0) / self._counts.sum()
         seen = self._counts > 0
         means = np.tile(everywhere, (CONTEXTS, 1))
@@ -114,7 +114,7 @@ def _context(drawn: int, steps: int) -> int:
     return NONE if not drawn else ALL if drawn >= steps else SOME
 
 
-# The oracles of a cell, each played a few times: at the rate, and with the averages, of the time before.
+# The oracles of a cell, each played a few times: with the rate and the averages of the previous run.
 
 
 ORACLES = {
@@ -124,12 +124,12 @@ ORACLES = {
 }
 TRIES = 3
 STILL = np.ones(1)
-"""The clock of an oracle, which reads none."""
+"""The clock of an oracle, which does not read it."""
 
 
 @dataclass(eq=False)
 class Hindsight:
-    """A closed loop, and its run at the best single depth, which no oracle falls below."""
+    """A closed loop and its run at the best single depth, the lower bound of every oracle."""
 
     work: Work
     ladder: Sequence[int]
@@ -193,7 +193,7 @@ def _rate(served: Served) -> float:
 
 
 def _pace(work: Work, rounds: Sequence[IntArray]) -> FloatArray:
-    """Return tokens a round by category and by place in the ladder; 1 where a category is not in the queue."""
+    """Return tokens per round by category and index in the ladder; 1 if a category is not in the queue."""
     kinds = len(work.texts.kinds)
     tokens = np.bincount(work.kind, work.lengths, kinds)
     taken = np.stack([np.bincount(work.kind, each, kinds) for each in rounds], axis=1)

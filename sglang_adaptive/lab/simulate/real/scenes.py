@@ -1,4 +1,4 @@
-"""Which texts come when, and who decodes beside whom."""
+"""Which texts arrive when, and which requests decode together."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from sglang_adaptive.lab.simulate.trace import IntArray
 
 @dataclass(frozen=True, eq=False)
 class Work:
-    """A queue of requests; the same for every contender, so a faster one is through with it sooner."""
+    """A queue of requests; the same for every contender, so a faster one finishes it sooner."""
 
     name: str
     texts: Texts
     begin: IntArray
-    """First position of each request in ``texts.accepted``, in the order of the queue."""
+    """First position of each request in ``texts.accepted``, in queue order."""
     end: IntArray
     kind: IntArray
     most: int
     """Requests that may decode at the same time."""
     arrivals: FloatArray | None = None
-    """Second at which each request comes, ascending; None for a closed loop, which is always full."""
+    """Second at which each request arrives, ascending; None for a closed loop, which is always full."""
 
     @property
     def requests(self) -> int:
@@ -39,7 +39,7 @@ class Work:
 
 
 class Live:
-    """The requests that decode now, slot by slot, and how far each has come."""
+    """The requests that decode now, slot by slot, and their positions."""
 
     def __init__(self, work: Work) -> None:
         self.work = work
@@ -48,22 +48,22 @@ class Live:
         self._arrivals = None if work.arrivals is None else work.arrivals.tolist()
         self._next = 0
         self.requests: list[int] = []
-        """Place in the queue of each request that decodes."""
+        """Index in the queue of each request that decodes."""
         self.positions: list[int] = []
         self._ends: list[int] = []
         self.joined_at = [float("nan")] * work.requests
-        """Second at which each request began to decode."""
+        """Second at which each request started to decode."""
         self.finished_at = [float("nan")] * work.requests
         self.changes = 0
         """How often the batch has changed."""
 
     def drawn(self) -> list[int]:
-        """Return ``L`` of each request at the position where it stands."""
+        """Return ``L`` of each request at its position."""
         accepted = self._accepted
         return [accepted[at] for at in self.positions]
 
     def lookups(self) -> list[tuple[int, int]]:
-        """Return of each request the match before drafts that are looked up, and how many of these are right."""
+        """Return each request's match before the looked-up drafts, and how many of these are right."""
         match, right = self.work.texts.match, self.work.texts.looked_up
         assert match is not None and right is not None, "recorded without lookups"
         standing = zip(self.positions, self._ends, strict=True)
@@ -76,7 +76,7 @@ class Live:
         return counts
 
     def leave(self, now: float) -> bool:
-        """Let go of the requests that are done at second *now*; say whether there were any."""
+        """Remove the requests that are done at second *now*; return whether there were any."""
         done = [slot for slot, (at, end) in enumerate(zip(self.positions, self._ends, strict=True)) if at >= end]
         for slot in reversed(done):
             self.finished_at[self.requests[slot]] = now
@@ -85,7 +85,7 @@ class Live:
         return bool(done)
 
     def join(self, now: float) -> bool:
-        """Admit whoever has come by second *now* and has room; say whether anybody did."""
+        """Admit requests that have arrived by second *now* and fit; return whether there were any."""
         first = self._next
         while len(self.requests) < self.work.most and self._next < self.work.requests and self._has_come(now):
             self.requests.append(self._next)
@@ -97,20 +97,20 @@ class Live:
         return self._next > first
 
     def next_arrival(self) -> float | None:
-        """Return the second at which the next request comes, None after the last."""
+        """Return the second at which the next request arrives, None after the last."""
         if self._next >= self.work.requests:
             return None
         return 0.0 if self._arrivals is None else float(self._arrivals[self._next])
 
     @property
     def over(self) -> bool:
-        """Whether the run ends: a closed loop when a slot stays empty, an open one when all is served."""
+        """Whether the run ends: a closed loop when a slot stays empty, an open one when everything is served."""
         if self._arrivals is None:
             return len(self.requests) < self.work.most
         return not self.requests and self._next >= self.work.requests
 
     def tokens(self) -> int:
-        """Return the output tokens so far; what a last round verified past the end of a request is not counted."""
+        """Return the output tokens so far, without those that a last round verified past a request's end."""
         queue = range(self._next)
         whole: int = sum(self._end[i] - self._begin[i] for i in queue)
         left = sum(end - at for end, at in zip(self._ends, self.positions, strict=True))
@@ -121,7 +121,7 @@ class Live:
 
 
 TOKENS_A_ROUND = 2.6
-"""Tokens of a request in a round, roughly: it sizes the queue."""
+"""Rough tokens per round of a request; it sizes the queue."""
 TURNS_OF_PHASES = 2
 """How often each category has its phase."""
 BURST = (0.4, 0.7)
@@ -133,7 +133,7 @@ MIXED, PHASES, DRIFT, COPIES = "at random", "phases", "drift", "near-copies"
 
 
 def scenes(texts: Texts, batch: int, rounds: int, seed: int) -> Iterator[Work]:
-    """Yield the closed loops of *batch* requests and some *rounds* rounds: each category by itself, and all of them.
+    """Yield closed loops of *batch* requests and about *rounds* rounds: each category alone, then all of them.
 
     Texts of one category have no phases and no drift.
     """
@@ -152,7 +152,7 @@ def scenes(texts: Texts, batch: int, rounds: int, seed: int) -> Iterator[Work]:
 
 
 def arrivals(texts: Texts, rate: float, rounds: int, most: int, seed: int) -> Work:
-    """Return requests at random that come in a Poisson process of *rate* a second, as many as serve some *rounds*."""
+    """Return random requests that arrive in a Poisson process of *rate* per second, enough for about *rounds*."""
     rng = _rng(seed, most, MIXED)
     size = queue_size(texts.mean_length, max(1, most // 4), rounds)
     order = _shuffled(np.arange(len(texts.begin)), size, rng)
@@ -164,7 +164,7 @@ def _rng(seed: int, batch: int, name: str) -> np.random.Generator:
 
 
 def queue_size(mean_length: float, batch: int, rounds: int) -> int:
-    """Return the requests of about *mean_length* tokens that some *rounds* rounds of *batch* of them take."""
+    """Return how many requests of about *mean_length* tokens about *rounds* rounds of *batch* of them take."""
     return max(2 * batch, int(np.ceil(rounds * batch * TOKENS_A_ROUND / mean_length)) + batch)
 
 
@@ -173,13 +173,13 @@ def _closed(name: str, texts: Texts, order: IntArray, batch: int) -> Work:
 
 
 def _shuffled(own: IntArray, size: int, rng: np.random.Generator) -> IntArray:
-    """Return *size* of the requests *own*: all of them in random order, again and again."""
+    """Return *size* of the requests *own*: all of them in random order, repeatedly."""
     turns = [rng.permutation(own) for _ in range(-(-size // len(own)))]
     return np.asarray(np.concatenate(turns)[:size])
 
 
 def _phases(texts: Texts, size: int, rng: np.random.Generator) -> IntArray:
-    """Return stretches of one category each, all of about the same number of tokens."""
+    """Return stretches of one category each, all with about the same number of tokens."""
     share = size * texts.mean_length / (TURNS_OF_PHASES * len(texts.kinds))
     parts = []
     for _ in range(TURNS_OF_PHASES):
@@ -191,7 +191,7 @@ def _phases(texts: Texts, size: int, rng: np.random.Generator) -> IntArray:
 
 
 def _drift(texts: Texts, size: int, rng: np.random.Generator) -> IntArray:
-    """Return one half of the categories at first and the other at last, the share changing all along."""
+    """Return one half of the categories at first and the other half at last, with a continuously changing share."""
     halves = np.array_split(rng.permutation(len(texts.kinds)), 2)
     pools = [_shuffled(np.flatnonzero(np.isin(texts.kind, half)), size, rng) for half in halves]
     late = rng.random(size) < np.linspace(0.0, 1.0, size)
@@ -199,7 +199,7 @@ def _drift(texts: Texts, size: int, rng: np.random.Generator) -> IntArray:
 
 
 def _near_copies(texts: Texts, every: IntArray, size: int, batch: int, rng: np.random.Generator) -> Work:
-    """Return requests at random, with a burst of one of them that begins a little differently each time."""
+    """Return random requests, with a burst of one of them that starts a little differently each time."""
     work = _closed(COPIES, texts, _shuffled(every, size, rng), batch)
     burst = slice(int(BURST[0] * size), int(BURST[1] * size))
     long = np.flatnonzero(texts.end - texts.begin > 2 * COPY_STARTS)

@@ -1,4 +1,4 @@
-"""Let a policy serve a queue of recorded requests; every fixed number of steps without playing its rounds."""
+"""Lets a policy serve a queue of recorded requests; plays fixed numbers of steps without their rounds."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from sglang_adaptive.policy.throughput.lookups import FOLLOWING_SECONDS
 
 @dataclass(frozen=True, eq=False)
 class Served:
-    """What came of a run; seconds are those of the profile, without noise."""
+    """The result of a run; seconds are those of the profile, without noise."""
 
     steps: IntArray
     """By round."""
@@ -27,9 +27,9 @@ class Served:
     """Second at which each round ended."""
     tokens: int
     joined_at: FloatArray
-    """By request; NaN for one that never began."""
+    """By request; NaN if it never started."""
     finished_at: FloatArray
-    """By request; NaN for one that did not get done."""
+    """By request; NaN if it did not finish."""
 
     @property
     def seconds(self) -> float:
@@ -38,11 +38,11 @@ class Served:
 
 
 def serve(policy: Drivable, live: Live, ladder: Sequence[int], table: FloatArray, clock: FloatArray) -> Served:
-    """Drive *policy* until the queue of *live* is served.
+    """Run *policy* until the queue of *live* is served.
 
-    *table* has the seconds of a round by batch size and steps, *clock* the factor by which what the policy reads
-    differs, by round and again from its start when the run is longer. A policy that has lookups may use them where the
-    texts were recorded with theirs.
+    *table* has the seconds of a round by batch size and steps, *clock* the factor by which the policy's reading
+    differs, by round and repeated when the run is longer. A policy with lookups may use them if the texts were recorded
+    with lookups.
 
     Raises:
         SimulationError: as `Driver.steps` does.
@@ -86,14 +86,13 @@ def serve(policy: Drivable, live: Live, ladder: Sequence[int], table: FloatArray
     )
 
 
-# Every fixed number of steps on a closed loop, without playing its rounds one by one.
-#
-# At fixed steps each request takes a number of rounds that nothing else has a say in. So a closed loop is a queue in
-# front of as many counters as the batch has slots, and its rounds follow from the rounds of its requests.
+# Every fixed number of steps on a closed loop, without playing its rounds one by one. At fixed steps the rounds of a
+# request do not depend on anything else. So a closed loop is a queue in front of as many counters as the batch has
+# slots, and its rounds follow from the rounds of its requests.
 
 
 class FixedSteps:
-    """A closed loop at one fixed number of steps, on whatever round times."""
+    """A closed loop at one fixed number of steps, for any round times."""
 
     def __init__(self, work: Work, steps: int) -> None:
         assert work.arrivals is None, "with arrivals, who decodes together depends on the round times"
@@ -126,7 +125,7 @@ class FixedSteps:
 
 
 def _turns(rounds: Sequence[int], slots: int) -> tuple[IntArray, int]:
-    """Return the round before which each request begins, and the rounds until a slot stays empty."""
+    """Return the round before which each request starts, and the number of rounds until a slot stays empty."""
     free = [0] * slots
     begun = []
     for length in rounds:

@@ -21,7 +21,7 @@ from sglang_adaptive.policy.throughput.lookups import DRAFTS, REQUESTS
 BATCHES = (1, 4, 16, 64)
 DEFAULT_ROUNDS = 2000
 LONGER = {1: 3.0, 4: 1.5}
-"""Factor on the rounds of small batches: they are quick to play, and few requests are served in as many rounds."""
+"""Factor on the rounds of small batches: they are quick to play, and serve few requests in the same rounds."""
 LOADS = {"arrivals 25%": 0.25, "arrivals 75%": 0.75}
 """Poisson arrivals, as a share of what the best single depth serves in a closed loop of the largest batch."""
 NOISE_ROUNDS = 1 << 14
@@ -81,9 +81,9 @@ def places(setting: Setting) -> Iterator[tuple[tuple[str, str, str], Place]]:
 
 
 def round_times(cost: RoundCost, largest: int) -> FloatArray:
-    """Return seconds by batch size and steps; behind the depths, by their drafts, of rounds of lookups.
+    """Return seconds by batch size and steps; after the depths, by number of drafts, those of lookup rounds.
 
-    Nobody has profiled those: they are what the cost model says of them (``policy.throughput.cost``).
+    Lookup rounds are not profiled: their times come from the cost model (``policy.throughput.cost``).
     """
     table = cost.table(largest)
     if cost.steps[-1] >= DRAFTS[0]:
@@ -98,7 +98,7 @@ def round_times(cost: RoundCost, largest: int) -> FloatArray:
 
 
 def _arriving(texts: Texts, setting: Setting, table: FloatArray, cost: RoundCost, share: float) -> Work:
-    """Return Poisson arrivals that keep the best single depth busy to *share* of what it serves at the most."""
+    """Return Poisson arrivals that use *share* of what the best single depth can serve."""
     most = max(setting.batches)
     tokens = int((texts.end - texts.begin).sum())
     paces = {steps: tokens / int(texts.walk(texts.begin, texts.end, steps)[0].sum()) for steps in cost.steps}

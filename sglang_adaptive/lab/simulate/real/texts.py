@@ -17,14 +17,14 @@ from sglang_adaptive.lab.traces import Trace, TraceError, read
 
 @dataclass(frozen=True, eq=False)
 class Texts:
-    """Recorded outputs, one after the other; a request is the positions ``begin`` to ``end`` of ``accepted``.
+    """Recorded outputs, one after another; a request is the positions ``begin`` to ``end`` of ``accepted``.
 
-    ``accepted[t]`` is ``L(t)``: the drafts that a chain starting at output position t would get accepted. A round of
-    s steps accepts ``min(L(t), s)`` and the next one starts that far, and one token, further on.
+    ``accepted[t]`` is ``L(t)``: the accepted drafts of a chain starting at output position t. A round of s steps
+    accepts ``min(L(t), s)`` drafts and the next one starts that many tokens plus one further on.
     """
 
     accepted: bytes
-    """One number a position; Python reads a single one of them faster than from an array."""
+    """One number per position; Python reads single items from it faster than from an array."""
     begin: IntArray
     """First position of each request, shape ``(requests,)``."""
     end: IntArray
@@ -33,9 +33,9 @@ class Texts:
     """Index of its kind of text in ``kinds``."""
     kinds: tuple[str, ...]
     match: bytes | None = None
-    """Tokens that agree before drafts that are looked up at each position; None, as ``looked_up``, where unknown."""
+    """Tokens that agree before the looked-up drafts at each position; None, like ``looked_up``, if unknown."""
     looked_up: bytes | None = None
-    """Drafts that are right of those."""
+    """Number of these drafts that are right."""
     _to_go: dict[int, IntArray] = field(default_factory=dict)
 
     @classmethod
@@ -60,7 +60,7 @@ class Texts:
     def walk(
         self, begin: IntArray, end: IntArray, steps: int, most: IntArray | None = None
     ) -> tuple[IntArray, IntArray]:
-        """Play requests at fixed *steps*, all at the same time; return rounds taken and position reached of each.
+        """Play requests at fixed *steps*, all in parallel; return the rounds taken and the position reached of each.
 
         *most* bounds the rounds of each request; without it every request runs to its end.
         """
@@ -81,7 +81,7 @@ class Texts:
         if steps not in self._to_go:
             rounds = np.zeros(len(self.accepted) + 1, dtype=np.int64)
             lengths = self.end - self.begin
-            for left in range(1, int(lengths.max()) + 1):  # from the ends backward, all requests at the same time
+            for left in range(1, int(lengths.max()) + 1):  # from the ends backward, all requests in parallel
                 end = self.end[lengths >= left]
                 at = end - left
                 reached = np.minimum(at + np.minimum(self.levels[at], steps) + 1, end)
@@ -90,9 +90,9 @@ class Texts:
         return self._to_go[steps]
 
     def progress(self, ladder: Sequence[int], steps: int) -> FloatArray:
-        """Return what a round at each position and each of *ladder* is worth, in rounds of *steps* that it saves.
+        """Return the value of a round at each position and each of *ladder*, in rounds of *steps* that it saves.
 
-        Shape ``(positions, len(ladder))``. It is the round's progress over the pace of the request's own text.
+        Shape ``(positions, len(ladder))``. The value is the round's progress over the pace of the request's own text.
         """
         to_go = self.rounds_to_go(steps)
         at = np.arange(len(to_go))
@@ -106,24 +106,24 @@ class Texts:
 
 
 REPEATED = 0.02
-"""Share of the positions from which on exact repetitions are worth a second play without them."""
+"""Share of the positions above which exact repetitions warrant a second play without them."""
 _PACKAGE = Path(__file__).resolve().parents[3]
 CUT = ", repetitions cut"
-"""Ends the name of a recording that is played a second time, each request up to its first exact repetition."""
+"""Suffix of the name of a recording played a second time, each request up to its first exact repetition."""
 
 
 def shipped() -> list[Path]:
-    """Return the recordings of a checkout; a wheel has none."""
+    """Return a checkout's recordings; a wheel has none."""
     return sorted((_PACKAGE.parent / "benchmarks" / "traces").glob("*.npz"))
 
 
 def load_texts(files: Sequence[str]) -> dict[str, Texts]:
-    """Return the texts of *files* by name, of the shipped recordings without files.
+    """Return the texts of *files* by name; without files, those of the shipped recordings.
 
     A recording with many exact repetitions is played twice: whole, and with the repetitions cut.
 
     Raises:
-        SimulationError: a file is no recording, two have one name, or none is shipped.
+        SimulationError: a file is not a recording, two have the same name, or none is shipped.
     """
     paths = [Path(file) for file in files] or shipped()
     if not paths:

@@ -1,7 +1,7 @@
 """Replaces SGLang's compiled kernel package in processes of the CPU engine.
 
-Only the launcher puts the folder above this one first on PYTHONPATH. Importing a kernel that the CPU engine does not
-have fails as for any package.
+Only the launcher puts the folder above this one first on PYTHONPATH. Importing a kernel that the CPU engine lacks fails
+as it does for any package.
 """
 
 from sglang_adaptive.lab.cpu_engine.kernels.slots import (  # noqa: F401
