@@ -62,6 +62,9 @@ class CatchUp:
 
     def split(self, apart: Set[int]) -> Iterator[CatchUp]:
         """Yield the part with the rows that are not in *apart*, then the rest; empty parts are skipped."""
+        if not apart:
+            yield self
+            return
         each = list(zip(self.rows, self.counts, self.sources, strict=True))
         for inside in (False, True):
             if own := [one for one in each if (one[0] in apart) is inside]:
