@@ -35,12 +35,12 @@ def parser() -> CommandParser:
         "Reads a live server's /server_info and says which depth is live, since when, why, and what would change it.",
         [
             ("--url http://127.0.0.1:30000", "why does it run this depth?"),
-            ("--url http://127.0.0.1:30000 --json", "the state behind the words"),
+            ("--url http://127.0.0.1:30000 --json", "the state behind the explanation"),
         ],
         "0 done; 1 the server is not adaptive or does not answer; 2 bad usage",
     )
     add_server(found)
-    found.add_argument("--json", action="store_true", help="print the state that the words are made of")
+    found.add_argument("--json", action="store_true", help="print the state behind the explanation as JSON")
     return found
 
 
