@@ -136,7 +136,9 @@ def _kinds(subject: Subject, reference: Client | None) -> list[str]:
             raise NotReady(f"{url} does not adapt: expected --reference URL of a server without speculation")
         if ZERO not in subject.depths or len(subject.depths) == 1:
             depths = listed(list(subject.depths.values()))
-            raise NotReady(f"the server has the depths {depths}: expected --reference URL, or 0 and others among them")
+            raise NotReady(
+                f"the server has the depths {depths}: expected --reference URL, or 0 and other depths among them"
+            )
         return list(KINDS)
     info = read_info(reference)
     if info.get("speculative_algorithm") is not None:

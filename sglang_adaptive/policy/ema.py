@@ -103,7 +103,7 @@ class EmaOptions(PolicyOptions):
     @classmethod
     def beside(cls, key: str, chosen: str, source: str) -> ConfigError:
         problem = f'{"a tuning key" if key in TUNING else "a slot"} of the policy "ema"'
-        return ConfigError(source, key, problem, f'no such key beside "policy": "{chosen}"; or "policy": "ema"')
+        return ConfigError(source, key, problem, f'no such key with "policy": "{chosen}"; or "policy": "ema"')
 
     @classmethod
     def misplaced(cls, key: str, source: str) -> ConfigError | None:

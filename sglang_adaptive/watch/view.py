@@ -50,7 +50,7 @@ def read(client: Client, replica: int, clock: Callable[[], float] = time.monoton
     except (RequestError, OSError, HTTPException) as error:
         return Reading(clock(), time.time(), problem=in_words(error))
     except (KeyError, TypeError):
-        return Reading(clock(), time.time(), problem="it answers, but not as an SGLang server does")
+        return Reading(clock(), time.time(), problem="it answers, but not like an SGLang server")
     if replica >= len(states):
         raise IndexError(f"got {replica}; the server has {len(states)}, counted from 0")
     return Reading(clock(), time.time(), states[replica])

@@ -77,7 +77,7 @@ class ThroughputOptions(PolicyOptions):
             raise ConfigError(source, place, f"got {shown(list(ladder))}", "at least one depth above 0 to choose")
         if self.probe_budget == 0 and 0 in ladder:
             # Some setups have no shadow drafts; there only a probe leaves zero steps.
-            expected = f"above 0, or {place} without 0: only a probe leads out of zero steps"
+            expected = f"above 0, or {place} without 0: only a probe can leave zero steps"
             raise ConfigError(source, f"{self.policy}.probe_budget", f"got {shown(self.probe_budget)}", expected)
         if self.lookup and ladder[-1] >= lookups.DRAFTS[0]:
             expected = f"depths below {lookups.DRAFTS[0]} beside {self.policy}.lookup"

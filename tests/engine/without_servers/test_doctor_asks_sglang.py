@@ -63,7 +63,7 @@ def test_launch_line_that_would_adapt(checkout: Path) -> None:
     ("more", "told"),
     [
         (["--kv-canary", "log"],
-         "it would serve without adapting: --kv-canary has plans for the drafts of the launch steps alone"),
+         "it would serve without adapting: --kv-canary only has plans for the drafts of the launch steps"),
         (["--speculative-num-steps", "4"],
          "the launch would end with: sglang-adaptive: error: command line: --speculative-num-steps: got 4; "
          "expected a candidate step: 1, 3, 7"),

@@ -81,7 +81,7 @@ def test_probes_say_of_which_time_each_share_is() -> None:
 def test_a_server_of_another_kind(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(Client, "server_info", lambda self: "<html>")
     assert main(["--url", "http://127.0.0.1:9"]) == 1
-    assert "answers, but not as an SGLang server does" in capsys.readouterr().err
+    assert "answers, but not like an SGLang server" in capsys.readouterr().err
 
 
 def test_a_cause_that_is_new_is_told_as_it_is() -> None:

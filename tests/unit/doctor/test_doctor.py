@@ -101,7 +101,7 @@ def test_what_sglang_lacks_and_what_fails_are_problems(answer: dict[str, object]
     assert found["device"].words == "NVIDIA H200, 140 GiB and NVIDIA H200, 140 GiB; torch 2"
     answer.clear()
     answer["failure"] = "ImportError: no torch"
-    assert local()["SGLang"].words == "it cannot be asked any further: ImportError: no torch"
+    assert local()["SGLang"].words == "it could not be checked further: ImportError: no torch"
 
 
 @pytest.mark.parametrize(

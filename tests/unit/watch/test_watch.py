@@ -218,7 +218,7 @@ def test_lines_tell_each_switch_once() -> None:
     [
         (401, b'{"error": "Unauthorized"}', "it asks for a key: give the right one with --api-key"),
         (500, b"oops", "GET /server_info: 500 oops"),
-        (200, b"<html>", "it answers, but not as an SGLang server does"),
+        (200, b"<html>", "it answers, but not like an SGLang server"),
     ],
 )
 def test_servers_that_tell_nothing(status: int, body: bytes, told: str) -> None:
