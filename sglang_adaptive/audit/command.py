@@ -115,7 +115,7 @@ def _audit(
         audit = Audit(subject, reference, asked, at_once, arguments.seed, show)
         found = audit.run(60 * arguments.minutes, arguments.passes, arguments.sampled)
     against = "zero steps" if reference is None else reference.url
-    print(f"{client.url}, {subject.info.get('model_path')}, {_drafts(subject)}, beside {against}")
+    print(f"{client.url}, {subject.info.get('model_path')}, {_drafts(subject)}, compared with {against}")
     print("\n".join(report.table(found, against, at_once)))
     if arguments.json is not None:
         about = {"url": client.url, "reference": against, "prompts": len(prompts), "kinds": list(kinds),

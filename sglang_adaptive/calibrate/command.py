@@ -42,7 +42,7 @@ def table(profile: CostProfile) -> str:
     """Return milliseconds a round, batch sizes down and steps across, as aligned text; "-" where none was measured."""
     steps = sorted({cell.steps for cell in profile.cells})
     shown = {(cell.batch_size, cell.steps): f"{1000 * cell.seconds:.2f}" for cell in profile.cells}
-    head = "ms a round   " + "".join(f"{f'{s} steps':>10}" for s in steps)
+    head = "ms per round " + "".join(f"{f'{s} steps':>10}" for s in steps)
     rows = [
         f"batch {batch:<7}" + "".join(f"{shown.get((batch, s), '-'):>10}" for s in steps)
         for batch in sorted({cell.batch_size for cell in profile.cells})
@@ -64,7 +64,7 @@ def draw(profile: CostProfile, path: Path) -> None:
         axes.plot(x, y, marker="o", markersize=4, color=(0.05, 0.25, 0.55, shade))
         axes.annotate(f"batch {batch}", (x[-1], y[-1]), xytext=(6, 0), textcoords="offset points", va="center")
     axes.set_xlabel("draft steps")
-    axes.set_ylabel("ms a round")
+    axes.set_ylabel("ms per round")
     axes.set_ylim(bottom=0)
     axes.margins(x=0.12)
     axes.spines[["top", "right"]].set_visible(False)

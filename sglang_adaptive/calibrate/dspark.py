@@ -110,8 +110,8 @@ def shown(table: Mapping[str, Any]) -> str:
     """Return *table* as aligned text, in milliseconds a round."""
     if "bias_seconds" not in table:
         seconds = [1 / rate for rate in table["sample_steps_per_sec"]]
-        return _rows("verified tokens", table["sample_batch_tokens"], seconds, "ms a round")
-    start = f"{1000 * table['bias_seconds']:.2f} ms a round, and on top of it:"
+        return _rows("verified tokens", table["sample_batch_tokens"], seconds, "ms per round")
+    start = f"{1000 * table['bias_seconds']:.2f} ms per round, plus:"
     by_requests = _rows("requests", table["bs_probes"], table["alpha_seconds"], "ms")
     return "\n".join([start, by_requests, _rows("verified tokens", table["m_probes"], table["theta_seconds"], "ms")])
 

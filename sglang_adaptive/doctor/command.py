@@ -122,12 +122,12 @@ def _verdict(found: Sequence[Check], line: LaunchLine | None, client: Client | N
     problems = [check for check in found if check.status == PROBLEM]
     if problems:
         names = ", ".join(dict.fromkeys(check.name for check in problems))
-        return f"{len(problems)} problem{'' if len(problems) == 1 else 's'} to mend: {names}."
+        return f"{len(problems)} problem{'' if len(problems) == 1 else 's'} to fix: {names}."
     if client is not None:
         return "the server adapts."
     if line is not None:
         if any(check.name == installation.LINE and check.status == NOTE for check in found):
-            return "nothing wrong with the arguments of this launch line; more can only be said where it will run."
+            return "the arguments of this launch line are fine; only the machine where it will run can tell more."
         return "this launch line would serve with adaptive speculation."
     algorithms = "EAGLE, EAGLE3, STANDALONE, NGRAM or a Gemma 4 assistant"
     return f"ready: add {CONFIG} FILE to a launch line that speculates with {algorithms}; doctor -- LINE checks it."

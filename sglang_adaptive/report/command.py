@@ -80,4 +80,4 @@ def _check(result: Result) -> None:
         list(_BUILD[result.kind]([result]))
     except (KeyError, TypeError, ValueError, AttributeError, IndexError, ZeroDivisionError) as error:
         what = f"{error.args[0]!r} is missing" if isinstance(error, KeyError) else str(error)
-        raise ReportError(f"{result.name}: is not a whole {result.kind} result ({what})") from error
+        raise ReportError(f"{result.name}: is not a complete {result.kind} result ({what})") from error

@@ -136,7 +136,7 @@ def view(url: str, before: Reading | None, now: Reading) -> dict[str, Any]:
 def _state(state: dict[str, Any], passed: dict[str, Any] | None) -> tuple[str, str]:
     if state["degraded"]:
         held = state["degraded_steps"]
-        return DEGRADED, f"the policy was set aside, the depth stays at {held}: {state['degraded_reason']}"
+        return DEGRADED, f"the policy was set aside; the depth stays at {held}: {state['degraded_reason']}"
     if passed is not None and passed["rounds"] == 0:
         return IDLE, "no round since the last reading"
     forced = state["forced_steps"]

@@ -36,7 +36,7 @@ def test_example_of_the_doctor(words: list[str], asked: None, capsys: pytest.Cap
     assert main(words) == 0
     told = capsys.readouterr().out
     assert f"SGLang: {version('sglang')} fits: it has everything" in told and "plugin: SGLang finds it" in told
-    verdict = "Verdict: nothing wrong with the arguments" if "--" in words else "Verdict: ready: add "
+    verdict = "Verdict: the arguments of this launch line are fine" if "--" in words else "Verdict: ready: add "
     assert told.splitlines()[-1].startswith(verdict)
 
 
