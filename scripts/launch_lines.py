@@ -23,7 +23,7 @@ SHORT = {
     "enable_two_batch_overlap": "two-batch overlap",
     "a prefill server": "a prefill server drafts nothing",
     "LoRA": "LoRA",
-    "is learnt while serving": "DSPARK, whose table is learnt",
+    "is learned while serving": "DSPARK, whose table is learned",
 }
 """Reasons as named in the table; any other algorithm appears under its own name."""
 

@@ -79,7 +79,7 @@ def configuration() -> Tables:
     watch, *server = reference(AdaptiveConfig)
     options = {name: reference(kind.options) for name, kind in POLICIES.items()}
     return {
-        "top": _keys([("policy", "see below", names, "what decides"), watch]),
+        "top": _keys([("policy", "see below", names, "which policy chooses the depth"), watch]),
         "server": _keys(server),
         "trace": _keys(reference(TraceOptions)),
         "audit": _keys(reference(AuditOptions)),

@@ -84,5 +84,5 @@ def read_info(client: Client) -> dict[str, Any]:
         asked = isinstance(error, RequestError) and error.asks_for_key
         raise (KeyAsked if asked else NotReady)(f"{client.url}: {in_words(error)}") from None
     if not isinstance(info, dict) or not info.get("internal_states"):
-        raise NotReady(f"{client.url}: it answers, but not as an SGLang server does")
+        raise NotReady(f"{client.url}: it answers, but not like an SGLang server")
     return info

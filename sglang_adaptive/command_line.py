@@ -48,19 +48,19 @@ class CommandParser(argparse.ArgumentParser):
 def add_server(parser: argparse.ArgumentParser, *, url: str | None = DEFAULT_URL) -> None:
     """Add the options that name a running server; without a default *url*, ``--url`` is required."""
     known = f" (default: {url})" if url else " (required)"
-    told = f"the server, as in {DEFAULT_URL}{known}"
+    told = f"the server, such as {DEFAULT_URL}{known}"
     parser.add_argument("--url", type=server_url, default=url, required=url is None, metavar="URL", help=told)
     add_api_key(parser)
 
 
 def add_api_key(parser: argparse.ArgumentParser) -> None:
     """Add the option for a server that asks for a key."""
-    _add_key(parser, "--api-key", "SGLANG_API_KEY", "the server's key")
+    _add_key(parser, "--api-key", "SGLANG_API_KEY", "the server's API key")
 
 
 def add_admin_api_key(parser: argparse.ArgumentParser) -> None:
     """Add the option for a server that asks for another key for changes."""
-    _add_key(parser, "--admin-api-key", "SGLANG_ADMIN_API_KEY", "the administrator's key, if the server has one")
+    _add_key(parser, "--admin-api-key", "SGLANG_ADMIN_API_KEY", "the server's admin API key, if it has one")
 
 
 def _add_key(parser: argparse.ArgumentParser, flag: str, variable: str, what: str) -> None:

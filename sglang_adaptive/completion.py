@@ -17,8 +17,8 @@ def parser() -> CommandParser:
     """Return the parser of the command."""
     found = CommandParser(
         "completion",
-        "Prints a script that teaches a shell to complete commands, options and file names on TAB. It is fixed text: "
-        "nothing of this package runs while you type. Where it goes:\n\n"
+        "Prints a script that lets a shell complete commands, options and file names on TAB. It is fixed text: "
+        "nothing from this package runs while you type. Where it goes:\n\n"
         '  bash   eval "$(sglang-adaptive completion bash)" in ~/.bashrc\n'
         "  zsh    sglang-adaptive completion zsh > a file _sglang-adaptive in a folder of $fpath\n"
         "  fish   sglang-adaptive completion fish > ~/.config/fish/completions/sglang-adaptive.fish",

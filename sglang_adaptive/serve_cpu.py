@@ -123,21 +123,21 @@ def parser() -> CommandParser:
     added = ", ".join(f"{flag} {value}".rstrip() for flag, value in _DEFAULTS)
     found = CommandParser(
         "serve-cpu",
-        "Starts SGLang's server on the CPU with kernels written in PyTorch, for trying, tests and development. It is "
-        "not fast, and it does dense Llama-like models only (multi-head or grouped-query attention).\n\n"
-        "Every argument but --threads goes to SGLang; python -m sglang.launch_server --help lists them. Unless given "
-        f"there or in a file of --config, these are added: {added}, and no CUDA graphs.",
+        "Starts SGLang's server on the CPU with kernels written in PyTorch, for tests, development and trying it out. "
+        "It is not fast, and it supports only dense Llama-like models (multi-head or grouped-query attention).\n\n"
+        "Every argument except --threads goes to SGLang; python -m sglang.launch_server --help lists them. Unless set "
+        f"there or in a --config file, these are added: {added}, and no CUDA graphs.",
         [
             ("--model-path MODEL --port 30000", "a server without speculation"),
             ("--model-path MODEL --speculative-algorithm EAGLE3 --speculative-draft-model-path DRAFT "
              "--speculative-eagle-topk 1 --speculative-adaptive-config configs/conservative.json", "an adaptive one"),
         ],
-        "2 bad usage; else the server's own",
+        "2 bad usage; otherwise the server's own",
         usage="sglang-adaptive serve-cpu --model-path PATH [--threads N] [SGLang arguments ...]",
     )  # fmt: skip
-    found.add_argument("--model-path", metavar="PATH", help="the model: a folder, or a name on a hub")
+    found.add_argument("--model-path", metavar="PATH", help="the model: a folder or a hub name")
     found.add_argument(
-        "--threads", metavar="N", help="threads of the model's process (default: 1; more rarely help a small model)"
+        "--threads", metavar="N", help="threads for the model's process (default: 1; more rarely help a small model)"
     )
     return found
 

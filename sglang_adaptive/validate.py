@@ -38,7 +38,7 @@ def words(found: dict[str, Any]) -> Iterator[str]:
     yield _built(found["candidate_steps"])
     yield from _of_slots(found["slots"]) if "slots" in found else _of_options(found["options"])
     if found["watch"]:
-        yield "The server reads the file again when it changes, and goes on with the old one if the new one is bad."
+        yield "The server reloads the file when it changes, and keeps the old one if the new one is invalid."
     yield ""
     yield from _changed(found["changed"])
 
@@ -48,8 +48,8 @@ def _of_slots(slots: list[dict[str, Any]]) -> Iterator[str]:
         yield ""
         yield from _slot(slot)
     yield ""
-    yield "A slot starts at the server's --speculative-num-steps where that is one of its depths."
-    yield "With CUDA graphs a batch belongs to the slot of the graph size that it is padded to."
+    yield "A slot starts at the server's --speculative-num-steps if that is one of its depths."
+    yield "With CUDA graphs, a batch belongs to the slot of the graph size that it is padded to."
 
 
 def _slot(slot: dict[str, Any]) -> Iterator[str]:
@@ -75,7 +75,7 @@ def _slot(slot: dict[str, Any]) -> Iterator[str]:
 def _rise(move: dict[str, Any]) -> str:
     here, there = move["steps"], move["up_to"]
     if here == 0:
-        return f"0 to {there} at every decision, as nothing is learnt without drafts"
+        return f"0 to {there} at every decision, because nothing is learned without drafts"
     if move["rise_above"] >= here:  # no more than all drafts can be accepted
         return f"{here} to {there} never (the average would have to pass {move['rise_above']:.2f})"
     return f"{here} to {there} above {move['rise_above']:.2f}"
@@ -93,7 +93,7 @@ def _of_options(options: dict[str, Any]) -> Iterator[str]:
     if len(ladder) > 1 and "margin" in options:
         yield (
             f"Rises or falls when another depth promises at least {100 * options['margin']:g}% more speed, "
-            "and more still while acceptance is uncertain."
+            "and even more while acceptance is uncertain."
         )
         if ladder[0] == 0:
             yield "May stop drafting (0 steps) at any batch size where no depth promises more than that."
@@ -101,18 +101,19 @@ def _of_options(options: dict[str, Any]) -> Iterator[str]:
             yield "Always drafts: 0 is not among the depths."
         yield _probes(options["probe_budget"])
     if options.get("verify_budget"):
-        yield "Where it pays, verifies only the drafts of a batch that the draft model itself believes in most."
+        yield "When it pays off, verifies only the drafts of a batch that the draft model is most confident in."
     if "memory_rounds" in options:
         rounds = options["memory_rounds"]
-        yield f"What drafts brought counts 1/e after {rounds} rounds; each request is followed by itself."
+        yield f"The weight of an accept count falls to 1/e after {rounds} rounds; each request is tracked separately."
     if "profile_dir" in options:
-        yield f"Round times are kept between starts in {options['profile_dir'] or 'the cache folder of the user'}."
+        folder = options["profile_dir"] or "the user's cache folder"
+        yield f"Round times are kept between server starts in {folder}."
 
 
 def _probes(budget: float) -> str:
     if budget == 0:
         return "Never tries other depths just to learn about them."
-    return f"Tries other depths now and then to learn about them, which may cost {100 * budget:g}% of the time at most."
+    return f"Tries other depths now and then to learn about them, at a cost of at most {100 * budget:g}% of the time."
 
 
 def _built(ladder: list[int]) -> str:
@@ -161,17 +162,17 @@ def parser() -> CommandParser:
     """Return the parser of the command."""
     found = CommandParser(
         "validate",
-        "Checks a configuration file with the code that a server checks it with, and with its one line of complaint. "
-        "A good one is read back in plain words: which depths run at which batch sizes, when the depth rises and "
-        "falls, and what differs from the defaults. Needs neither SGLang nor a GPU, and takes no time.",
+        "Checks a configuration file with the server's own code, and prints the same one-line error. Describes a valid "
+        "file in plain words: which depths run at which batch sizes, when the depth rises and falls, and what differs "
+        "from the defaults. Needs neither SGLang nor a GPU, and is instant.",
         [
             ("configs/conservative.json", "what will this do?"),
             ("configs/aggressive.json --json", "the same for a script"),
         ],
-        "0 the file is good; 2 it is not, or bad usage",
+        "0 the file is valid; 2 it is not, or bad usage",
     )
     found.add_argument("file", metavar="FILE", help="the file for --speculative-adaptive-config")
-    found.add_argument("--json", action="store_true", help="print the reading, or the complaint, as one JSON object")
+    found.add_argument("--json", action="store_true", help="print the description or the error as one JSON object")
     return found
 
 

@@ -270,7 +270,7 @@ class Audit:
         asked = {one.way.name for one in self.found.compared}
         missing = [name for name in self._ways if name not in asked]
         if missing and not self.found.left_out:
-            raise NotReady(f"the time was over before anything was asked: {', '.join(missing)}; give more --minutes")
+            raise NotReady(f"the time ran out before anything was asked: {', '.join(missing)}; give more --minutes")
         if missing:
             name, why = next(iter(self.found.left_out.items()))
             raise NotReady(f"nothing could be compared; {name}: {why}")

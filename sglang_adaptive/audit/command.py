@@ -41,36 +41,36 @@ LONGEST = 6000
 def parser() -> CommandParser:
     found = CommandParser(
         "audit",
-        "Asks a live server the same greedy requests at every depth, while depths switch and by its policy, alone and "
-        "several at once, with penalties, a least length, a JSON schema and log-probabilities, and compares token for "
-        "token with zero steps of the same server, or with another server without speculation. Where a text differs, "
-        "the log-probabilities of both tokens say whether it is a tie, which rounding decides, or a wrong token. "
-        "Others may use the server meanwhile. What was held before, or the policy's choice, comes back at the end, and "
-        f"{HOLD_SECONDS:.0f} seconds after a kill -9. A server of fixed depth, with or without this package, needs "
-        "--reference.",
+        "Sends a live server the same greedy requests at every depth, while depths switch and under its policy, alone "
+        "and several at once, with penalties, a minimum length, a JSON schema and log-probabilities, and compares the "
+        "answers token for token with zero steps on the same server, or with another server without speculation. If "
+        "texts differ, the log-probabilities of both tokens show whether it is a tie, which rounding decides, or a "
+        "wrong token. Other clients may use the server meanwhile. At the end, or "
+        f"{HOLD_SECONDS:.0f} seconds after a kill -9, the server returns to the depth that was held before, or to the "
+        "policy's choice. A server with a fixed depth, with or without this package, needs --reference.",
         [
             ("--url http://127.0.0.1:30000", "five minutes"),
             ("--url http://127.0.0.1:30000 --passes 1 --sampled --json audit.json",
-             "every question once, sampled requests too, and keep the findings"),
+             "every question once, sampled requests too, and save the findings"),
             ("--url http://127.0.0.1:30000 --reference http://127.0.0.1:30001",
-             "any server beside one without speculation, started with --disable-overlap-schedule"),
+             "any server against one without speculation, started with --disable-overlap-schedule"),
         ],
         "0 no wrong token; 1 a wrong token, or the server cannot be audited; 2 bad usage",
     )  # fmt: skip
     add_server(found, url=None)
     add_admin_api_key(found)
     add = found.add_argument
-    told = "compare with this server, which has the same key and does not speculate"
+    told = "compare with this server, which must have the same key and no speculation"
     add("--reference", type=server_url, metavar="URL", help=told)
-    mine = 'your prompts, one a line: text, or {"text": ...} or {"input_ids": [...]} (default: 8 that ship)'
+    mine = 'your prompts, one per line: text, {"text": ...} or {"input_ids": [...]} (default: 8 shipped ones)'
     add("--prompts", type=Path, metavar="FILE", help=mine)
     minutes = number("minutes", 0.05, 24 * 60)
-    add("--minutes", type=minutes, default=5.0, metavar="N", help="ends after so many (default: 5)")
-    add("--passes", type=count, metavar="N", help="ends when every question was asked so often, if that is earlier")
-    add("--tokens", type=count, default=64, metavar="N", help="of an answer (default: %(default)s)")
+    add("--minutes", type=minutes, default=5.0, metavar="N", help="minutes to run (default: 5)")
+    add("--passes", type=count, metavar="N", help="stop earlier, once every question was asked this many times")
+    add("--tokens", type=count, default=64, metavar="N", help="tokens per answer (default: %(default)s)")
     add("--at-once", type=count, default=8, metavar="N", help="requests that run together (default: %(default)s)")
-    add("--sampled", action="store_true", help="compare also how often sampled tokens come")
-    add("--seed", type=count, default=1, metavar="N", help="of the order of questions (default: %(default)s)")
+    add("--sampled", action="store_true", help="also compare how often each sampled token occurs")
+    add("--seed", type=count, default=1, metavar="N", help="seed for the order of questions (default: %(default)s)")
     add("--json", type=new_file, metavar="FILE", help="write the findings to this file")
     return found
 
@@ -114,7 +114,7 @@ def _audit(
         audit = Audit(subject, reference, asked, at_once, arguments.seed, show)
         found = audit.run(60 * arguments.minutes, arguments.passes, arguments.sampled)
     against = "zero steps" if reference is None else reference.url
-    print(f"{client.url}, {subject.info.get('model_path')}, {_drafts(subject)}, beside {against}")
+    print(f"{client.url}, {subject.info.get('model_path')}, {_drafts(subject)}, compared with {against}")
     print("\n".join(report.table(found, against, at_once)))
     if arguments.json is not None:
         about = {"url": client.url, "reference": against, "prompts": len(prompts), "kinds": list(kinds),
@@ -135,7 +135,9 @@ def _kinds(subject: Subject, reference: Client | None) -> list[str]:
             raise NotReady(f"{url} does not adapt: expected --reference URL of a server without speculation")
         if ZERO not in subject.depths or len(subject.depths) == 1:
             depths = listed(list(subject.depths.values()))
-            raise NotReady(f"the server has the depths {depths}: expected --reference URL, or 0 and others among them")
+            raise NotReady(
+                f"the server has the depths {depths}: expected --reference URL, or 0 and other depths among them"
+            )
         return list(KINDS)
     info = read_info(reference)
     if info.get("speculative_algorithm") is not None:

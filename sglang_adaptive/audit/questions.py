@@ -105,7 +105,7 @@ def read(path: Path) -> dict[str, Prompt]:
         if line.strip():
             found[f"line {number}"] = _read(line, f"{path}:{number}") if line.lstrip().startswith("{") else line
     if not found:
-        raise ValueError(f"{path}: no prompts; expected one a line")
+        raise ValueError(f"{path}: no prompts; expected one per line")
     return found
 
 
@@ -114,7 +114,7 @@ def _read(line: str, where: str) -> Prompt:
     try:
         body = json.loads(line)
     except ValueError:
-        raise ValueError(f"{where}: this is no JSON; {accepted}") from None
+        raise ValueError(f"{where}: this is not JSON; {accepted}") from None
     given = [body[name] for name in ("text", "input_ids") if name in body]
     if len(given) != 1 or len(body) != 1 or not given[0]:
         raise ValueError(f"{where}: got the keys {', '.join(body) or 'none'}; {accepted}")

@@ -94,12 +94,12 @@ def table(found: Found, against: str, batch: int) -> Iterator[str]:
         wrong = sum(one["wrong"] for one in of_way)
         yield f"{f'{name}, sampled':<32}{tests:>8}{tests - wrong:>8}{'':>8}{wrong:>8}   p >= {least:.1e}"
     yield (
-        f"A tie: tokens within {found.width:.2g} nats to {against}; its own log-probabilities differ by up to "
-        f"{found.noise:.2g} between 1 and {batch} requests at once, and where it reads what it wrote."
+        f"A tie: tokens that {against} puts within {found.width:.2g} nats; its own log-probabilities differ by up to "
+        f"{found.noise:.2g} between 1 and {batch} requests at once, and when it reads its own output."
     )
     if found.left_out:
         name, why = next(iter(found.left_out.items()))
-        yield f"Left out, because {against} does not answer: {len(found.left_out)} questions, as {name}: {why}"
+        yield f"Left out, because {against} does not answer: {len(found.left_out)} questions, such as {name}: {why}"
     yield from _faults(found)
 
 
@@ -113,7 +113,7 @@ def _faults(found: Found) -> Iterator[str]:
     for one in wrong[:SHOWN]:
         yield f"Wrong: {one.way}, {one.question.name}: {_words(one, found.width)}"
     if len(wrong) > SHOWN:
-        yield f"... and {len(wrong) - SHOWN} more; --json FILE has all"
+        yield f"... and {len(wrong) - SHOWN} more; --json FILE has all of them"
     for sample in found.samples:
         if sample["wrong"]:
             yield (
@@ -122,8 +122,8 @@ def _faults(found: Found) -> Iterator[str]:
             )
     if not _agrees(found):
         yield (
-            f"Wrong: the reference differs from itself by {found.noise:.3g} nats in another batch, which no rounding "
-            "does; what was compared with it says little"
+            f"Wrong: the reference differs from itself by {found.noise:.3g} nats in another batch, which rounding "
+            "does not explain; comparisons with it say little"
         )
     if is_sound(found):
         yield f"Verdict: no wrong token in {len(found.compared)} texts; each question asked {_times(found.passes)}."
@@ -135,7 +135,7 @@ def _faults(found: Found) -> Iterator[str]:
 
 
 def _times(passes: int) -> str:
-    return {0: "not yet: the time was over", 1: "once"}.get(passes, f"{passes} times")
+    return {0: "less than once: the time ran out", 1: "once"}.get(passes, f"{passes} times")
 
 
 def _words(one: Compared, width: float) -> str:

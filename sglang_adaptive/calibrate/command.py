@@ -42,7 +42,7 @@ def table(profile: CostProfile) -> str:
     """Return milliseconds per round, batch sizes down and steps across, as aligned text; "-" if not measured."""
     steps = sorted({cell.steps for cell in profile.cells})
     shown = {(cell.batch_size, cell.steps): f"{1000 * cell.seconds:.2f}" for cell in profile.cells}
-    head = "ms a round   " + "".join(f"{f'{s} steps':>10}" for s in steps)
+    head = "ms per round " + "".join(f"{f'{s} steps':>10}" for s in steps)
     rows = [
         f"batch {batch:<7}" + "".join(f"{shown.get((batch, s), '-'):>10}" for s in steps)
         for batch in sorted({cell.batch_size for cell in profile.cells})
@@ -64,7 +64,7 @@ def draw(profile: CostProfile, path: Path) -> None:
         axes.plot(x, y, marker="o", markersize=4, color=(0.05, 0.25, 0.55, shade))
         axes.annotate(f"batch {batch}", (x[-1], y[-1]), xytext=(6, 0), textcoords="offset points", va="center")
     axes.set_xlabel("draft steps")
-    axes.set_ylabel("ms a round")
+    axes.set_ylabel("ms per round")
     axes.set_ylim(bottom=0)
     axes.margins(x=0.12)
     axes.spines[["top", "right"]].set_visible(False)
@@ -171,18 +171,19 @@ def _ladder(server: AdaptiveServer) -> list[int]:
 def parser() -> CommandParser:
     parser = CommandParser(
         "calibrate",
-        "Forces each depth of a live adaptive server at a ladder of batch sizes, times the rounds, and writes a cost "
-        "profile: what the throughput policy starts from. Run it while nobody else uses the server. The depth that was "
-        f"held before, or the policy's choice, comes back at the end, and {HOLD_SECONDS:.0f} seconds after a kill -9. "
-        "With --dspark SGLang's own profiler measures a DSPARK server, for --speculative-dspark-sps-table-path.",
+        "Forces each depth of a live adaptive server at several batch sizes, times the rounds, and writes a cost "
+        "profile, which the throughput policy starts from. Run it while nothing else uses the server. At the end, or "
+        f"{HOLD_SECONDS:.0f} seconds after a kill -9, the server returns to the depth that was held before, or to the "
+        "policy's choice. With --dspark, SGLang's own profiler measures a DSPARK server for "
+        "--speculative-dspark-sps-table-path.",
         [
             ("--url http://127.0.0.1:30000", "for the next servers on this machine with the same models and versions"),
             ("--url http://127.0.0.1:30000 --batch-sizes 1,2 --output mine.json --png mine.png",
-             "as a file and a picture, two batch sizes only"),
+             "as a file and a picture, only two batch sizes"),
             ("--url http://127.0.0.1:30000 --dspark --output dspark.json",
              "the table that SGLang's DSPARK plans from"),
         ],
-        "0 done; 1 the server cannot be measured, or not to the end (what was is kept); 2 bad usage",
+        "0 done; 1 the server could not be measured, or only in part (that part is kept); 2 bad usage",
     )  # fmt: skip
     add_server(parser, url=None)
     add_admin_api_key(parser)
@@ -191,14 +192,14 @@ def parser() -> CommandParser:
         "--profile-dir",
         type=Path,
         metavar="DIR",
-        help="without --output: keep it in this folder (default: the cache that servers read at start-up)",
+        help="without --output: write it to this folder (default: the cache that servers read at start-up)",
     )
-    parser.add_argument("--dspark", action="store_true", help="measure a DSPARK server's cost table, as --output FILE")
-    parser.add_argument("--png", type=new_file, metavar="FILE", help="draw the profile as well")
+    parser.add_argument("--dspark", action="store_true", help="measure a DSPARK server's cost table into --output FILE")
+    parser.add_argument("--png", type=new_file, metavar="FILE", help="also draw the profile as a PNG")
     parser.add_argument(
-        "--batch-sizes", type=_sizes, metavar="N,N,...", help="default: powers of 2 up to what the server runs, <= 64"
+        "--batch-sizes", type=_sizes, metavar="N,N,...", help="default: powers of 2 up to the server's maximum, <= 64"
     )
-    numbers = (("--rounds", 40, "rounds timed a cell"), ("--tokens", 1024, "tokens a request at most"))
+    numbers = (("--rounds", 40, "rounds timed per cell"), ("--tokens", 1024, "maximum tokens per request"))
     for flag, default, meaning in numbers:
         parser.add_argument(flag, type=count, default=default, metavar="N", help=f"{meaning} (default %(default)s)")
     return parser

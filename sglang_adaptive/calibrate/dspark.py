@@ -61,12 +61,12 @@ def measure(client: Client, output: Path, sizes: Sequence[int] | None, rounds: i
             if mode == COMPACT:
                 _release(client)
         if done.returncode:
-            raise NotReady(f"SGLang's profiler ended with code {done.returncode}; what it said is above")
+            raise NotReady(f"SGLang's profiler ended with code {done.returncode}; its output is above")
         table: dict[str, Any] = json.loads(made.read_text(encoding="utf-8"))
         if not prices(table):
             raise NotReady(
-                "the table would price every draft alike, so SGLang would verify all of them; expected --batch-sizes "
-                "whose tokens differ by more than 64"
+                "the table would give every draft the same price, so SGLang would verify all of them; expected "
+                "--batch-sizes whose tokens differ by more than 64"
             )
         for path in (made, made.with_name(made.name + ".manifest.json")):
             shutil.move(path, output.with_name(path.name))
@@ -87,7 +87,7 @@ def ready(info: Mapping[str, Any], url: str) -> str:
         # DSparkVerifyPlanner.schedule_layout then verifies all drafts, regardless of the profiler's budget, and the
         # profiler's check (graph tokens not below the requested ones) passes.
         raise NotReady(
-            f"{url} has no --speculative-dspark-sps-table-path, so it verifies all drafts whatever is asked of it: "
+            f"{url} has no --speculative-dspark-sps-table-path, so it verifies all drafts whatever the budget: "
             "measure it with SGLANG_RAGGED_VERIFY_MODE=static first, and give it that table"
         )
     return mode
@@ -110,8 +110,8 @@ def shown(table: Mapping[str, Any]) -> str:
     """Return *table* as aligned text, in milliseconds per round."""
     if "bias_seconds" not in table:
         seconds = [1 / rate for rate in table["sample_steps_per_sec"]]
-        return _rows("verified tokens", table["sample_batch_tokens"], seconds, "ms a round")
-    start = f"{1000 * table['bias_seconds']:.2f} ms a round, and on top of it:"
+        return _rows("verified tokens", table["sample_batch_tokens"], seconds, "ms per round")
+    start = f"{1000 * table['bias_seconds']:.2f} ms per round, plus:"
     by_requests = _rows("requests", table["bs_probes"], table["alpha_seconds"], "ms")
     return "\n".join([start, by_requests, _rows("verified tokens", table["m_probes"], table["theta_seconds"], "ms")])
 
@@ -128,6 +128,6 @@ def _release(client: Client) -> None:
     """
     try:
         client.post("/set_internal_state", {"server_args": {"dspark_force_budget_frac": 1.0}})
-        print(f"{client.url} verifies all drafts, whatever its table says: start it anew", file=sys.stderr)
+        print(f"{client.url} verifies all drafts, whatever its table says: restart it", file=sys.stderr)
     except (RequestError, OSError, HTTPException):
-        print(f"{client.url} may still verify a fixed share of the drafts: start it anew", file=sys.stderr)
+        print(f"{client.url} may still verify a fixed share of the drafts: restart it", file=sys.stderr)

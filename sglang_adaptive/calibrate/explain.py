@@ -15,11 +15,11 @@ from sglang_adaptive.policy.throughput.probing import ALLOWANCE_ROUNDS
 from sglang_adaptive.validate import batch_sizes
 
 _CAUSES = {
-    "acceptance": "what was accepted asked for it",
-    "batch size": "the batch became {batch_size}",
-    "probe": "a probe looked at another depth, or ended",
-    "lookup": "text began to be copied, or no longer was",
-    "capacity": "a context or the KV cache is nearly full, or was",
+    "acceptance": "recent acceptance favored it",
+    "batch size": "the batch size became {batch_size}",
+    "probe": "a probe of another depth began or ended",
+    "lookup": "the text began or stopped copying itself",
+    "capacity": "a context or the KV cache became nearly full, or no longer is",
     "forced": "an operator forced it",
     "released": "an operator released it",
     "degraded": "the policy failed, or the audit found a wrong token",
@@ -34,12 +34,12 @@ def parser() -> CommandParser:
         "Reads a live server's /server_info and says which depth is live, since when, why, and what would change it.",
         [
             ("--url http://127.0.0.1:30000", "why does it run this depth?"),
-            ("--url http://127.0.0.1:30000 --json", "the state behind the words"),
+            ("--url http://127.0.0.1:30000 --json", "the state behind the explanation"),
         ],
         "0 done; 1 the server is not adaptive or does not answer; 2 bad usage",
     )
     add_server(found)
-    found.add_argument("--json", action="store_true", help="print the state that the words are made of")
+    found.add_argument("--json", action="store_true", help="print the state behind the explanation as JSON")
     return found
 
 
@@ -57,16 +57,16 @@ def main(argv: Sequence[str]) -> int:
 def explain(state: dict[str, Any]) -> Iterator[str]:
     """Yield lines about the ``adaptive`` block of a /server_info."""
     depths = ladder(state)
-    yield f"Drafting {_steps(state['current_steps'])} a round, of the depths {listed(depths)}."
+    yield f"Current depth: {_steps(state['current_steps'])}; configured depths: {listed(depths)}."
     if lookups := looked_up(state):
-        yield f"Or with {listed(lookups)} drafts looked up in each request's own text, where that promises more."
+        yield f"Rounds may also verify {listed(lookups)} drafts looked up in each request's own text."
     if left_out := [steps for steps in state["tiers"] if steps not in (*depths, *lookups)]:
-        yield f"Built, and left out by the configuration in force: {listed(left_out)}."
+        yield f"Built, but not used by the current configuration: {listed(left_out)}."
     yield from _last_switch(state)
     if state["degraded"]:
         yield f"The policy was set aside: {state['degraded_reason']}."
-        yield f"The server holds the depth at {state['degraded_steps']} until it is configured again; its log has more."
-        yield "Sending it a configuration, the same one or another, starts a policy anew."
+        yield f"The server holds the depth at {state['degraded_steps']} until it is configured again; see its log."
+        yield "Send it a configuration, the same or another, to start a policy again."
         return
     if state["forced_steps"] is not None:
         yield f"An operator holds the depth at {state['forced_steps']}; null in adaptive_force_steps releases it."
@@ -115,7 +115,7 @@ def _slot(slot: dict[str, Any]) -> Iterator[str]:
 
 def _what_next(slot: dict[str, Any]) -> str:
     if slot["steps"] == 0:
-        return "Without drafts nothing is learnt, so the next decision tries the next depth."
+        return "Without drafts nothing is learned, so the next decision tries the next depth."
     ladder = slot["candidate_steps"]
     here = ladder.index(slot["steps"])
     told = []
@@ -129,24 +129,24 @@ def _what_next(slot: dict[str, Any]) -> str:
 def _rates(state: dict[str, Any]) -> Iterator[str]:
     yield f"Why: {state['why']['words']}."
     accepted = listed([f"{100 * position['probability']:.0f}%" for position in state["acceptance"]])
-    yield f"A draft is accepted, given the one before it, at positions 1 to {len(state['acceptance'])}: {accepted}."
-    yield f"What each depth promises at batch size {state['batch_size']}:"
-    yield f"  {'steps':>5}{'tokens/s':>12}{'tokens a round':>16}{'ms a round':>12}   round time is"
+    yield f"Chance to accept a draft after the one before it, at positions 1 to {len(state['acceptance'])}: {accepted}."
+    yield f"Expected speed of each depth at batch size {state['batch_size']}:"
+    yield f"  {'steps':>5}{'tokens/s':>12}{'tokens per round':>18}{'ms per round':>14}   round time is"
     for rate in state["rates"]:
         live = rate["steps"] == state["current_steps"]
         mark = "  <- live" if live else "" if rate["allowed"] else "  (not used here)"
         yield (
-            f"  {rate['steps']:>5}{rate['tokens_per_second']:>12.1f}{rate['tokens_per_round']:>16.2f}"
-            f"{1000 * rate['seconds']:>12.2f}   {rate['source']}{mark}"
+            f"  {rate['steps']:>5}{rate['tokens_per_second']:>12.1f}{rate['tokens_per_round']:>18.2f}"
+            f"{1000 * rate['seconds']:>14.2f}   {rate['source']}{mark}"
         )
     probes = state["probes"]
     yield (
-        f"{probes['started']} probes of other depths have lost at most {probes['charged_seconds']:.2f} s, "
+        f"{probes['started']} probes of other depths have cost at most {probes['charged_seconds']:.2f} s, "
         f"{100 * probes['share']:.2f}% of the time of all the policy's rounds so far."
     )
     yield (
-        f"Their budget is {100 * probes['budget']:.2f}% of that time, and {ALLOWANCE_ROUNDS:.0f} rounds in advance: "
-        "of a short time they may have lost more."
+        f"Their budget is {100 * probes['budget']:.2f}% of that time plus an advance of {ALLOWANCE_ROUNDS:.0f} "
+        "rounds, so they may have cost more of a short time."
     )
 
 

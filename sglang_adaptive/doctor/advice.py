@@ -48,7 +48,7 @@ WORTH = 1.10
 """Throughput over the best single depth when acceptance and load switch; one H200, simulated acceptance."""
 
 _WORTH_WORDS = (
-    f"adapting was worth {WORTH:.2f} times the best single depth where acceptance and load change, and nothing where "
+    f"adapting was worth {WORTH:.2f} times the best single depth when acceptance and load change, and nothing when "
     "neither does (docs/performance.md)"
 )
 _EAGLE3 = (
@@ -58,18 +58,19 @@ _EAGLE3 = (
 _BLOCKS = f"a plain DFlash draft of this model would adapt (docs/block-drafters.md), and {_EAGLE3}"
 _DSPARK = (
     "DSPARK plans its own widths in SGLANG_RAGGED_VERIFY_MODE=compact, from a table of round times (SGLang #35413 "
-    "reports 14.4%). With that variable, without attention DP and with a configuration of the throughput policy, as "
-    "configs/throughput.json, the table is learnt while serving; else --speculative-dspark-sps-table-path. A model "
-    "with an MTP layer, as DeepSeek V4, adapts with --speculative-algorithm EAGLE --speculative-eagle-topk 1"
+    "reports 14.4%). With that variable, without attention DP and with a configuration of the throughput policy, such "
+    "as configs/throughput.json, the table is learned while serving; otherwise use "
+    "--speculative-dspark-sps-table-path. A model with an MTP layer, such as DeepSeek V4, adapts with "
+    "--speculative-algorithm EAGLE --speculative-eagle-topk 1"
 )
 _ATTENTION_DP = (
     "with attention DP EAGLE, EAGLE3 and NEXTN adapt, but not with SGLANG_ADAPTIVE_ATTENTION_DP=0, "
     "SGLANG_SCHEDULER_SKIP_ALL_GATHER, SGLANG_ENABLE_DP_SPEC_PREFILL_COORDINATION or "
     "--enable-dp-attention-local-control-broadcast: leave those out (docs/compatibility.md). Other algorithms adapt "
-    "with tensor parallelism alone: leave out --enable-dp-attention, --dp-size and --attn-dp-size"
+    "only with tensor parallelism: leave out --enable-dp-attention, --dp-size and --attn-dp-size"
 )
 _SEVERAL_LAYERS = (
-    "drafts of several layers adapt with tensor parallelism alone: leave out --enable-dp-attention, --dp-size and "
+    "drafts of several layers adapt only with tensor parallelism: leave out --enable-dp-attention, --dp-size and "
     "--attn-dp-size. With many requests at once attention DP is usually worth more (not measured here)"
 )
 
@@ -96,7 +97,7 @@ def _chain(drafts: Mapping[str, Any]) -> str:
         f"{steps + 1}. A round of a tree with {tree.draft_tokens} draft tokens (topk {tree.topk}) took "
         f"{tree.milliseconds[0]:.1f} ms at batch 1 and {tree.milliseconds[1]:.1f} at 8, one of a chain of "
         f"{CHAIN.steps} steps {CHAIN.milliseconds[0]:.1f} and {CHAIN.milliseconds[1]:.1f} (8B shape, one H200): the "
-        f"tree has to bring {at_one:.2f} and {at_eight:.2f} times its tokens. On top, {_WORTH_WORDS}"
+        f"tree has to yield {at_one:.2f} and {at_eight:.2f} times its tokens. On top, {_WORTH_WORDS}"
     )
 
 

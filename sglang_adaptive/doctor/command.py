@@ -46,9 +46,9 @@ def parser() -> CommandParser:
     found = CommandParser(
         "doctor",
         "Checks what adaptive speculation needs and gives a verdict: SGLang's version and everything in it that this "
-        "package hooks, the GPU, whether SGLang finds the plugin, a configuration file, and a launch line, which is "
-        "taken as far as a launch goes before it loads a model: it says what would make the server refuse, or serve "
-        "without adapting. Nothing is downloaded. With --url a running server is checked instead.",
+        "package hooks, the GPU, whether SGLang finds the plugin, a configuration file, and a launch line. A launch "
+        "line is processed as in a launch, up to loading the model; doctor says what would make the server refuse to "
+        "start, or serve without adapting. It downloads nothing. With --url it checks a running server instead.",
         [
             ("", "this machine"),
             ("configs/conservative.json", "this machine and a configuration"),
@@ -57,13 +57,13 @@ def parser() -> CommandParser:
              "a launch line"),
             ("--url http://127.0.0.1:30000", "a running server"),
         ],
-        "0 no problem; 1 at least one; 2 bad usage",
+        "0 no problem; 1 at least one problem; 2 bad usage",
         usage="sglang-adaptive doctor [-h] [--url URL] [--api-key KEY] [--json] [FILE] [-- LAUNCH LINE ...]",
     )  # fmt: skip
-    found.add_argument("file", nargs="?", metavar="FILE", help=f"a configuration to check, as for {CONFIG}")
-    found.add_argument("--url", type=server_url, metavar="URL", help="check the server there, and not this machine")
+    found.add_argument("file", nargs="?", metavar="FILE", help=f"a configuration file to check, as for {CONFIG}")
+    found.add_argument("--url", type=server_url, metavar="URL", help="check this server instead of this machine")
     add_api_key(found)
-    found.add_argument("--json", action="store_true", help="print checks and verdict as one JSON object")
+    found.add_argument("--json", action="store_true", help="print the checks and the verdict as one JSON object")
     return found
 
 
@@ -122,12 +122,12 @@ def _verdict(found: Sequence[Check], line: LaunchLine | None, client: Client | N
     problems = [check for check in found if check.status == PROBLEM]
     if problems:
         names = ", ".join(dict.fromkeys(check.name for check in problems))
-        return f"{len(problems)} problem{'' if len(problems) == 1 else 's'} to mend: {names}."
+        return f"{len(problems)} problem{'' if len(problems) == 1 else 's'} to fix: {names}."
     if client is not None:
         return "the server adapts."
     if line is not None:
         if any(check.name == installation.LINE and check.status == NOTE for check in found):
-            return "nothing wrong with the arguments of this launch line; more can only be said where it will run."
+            return "the arguments of this launch line are fine; only the machine where it will run can tell more."
         return "this launch line would serve with adaptive speculation."
     algorithms = "EAGLE, EAGLE3, STANDALONE, NGRAM or a Gemma 4 assistant"
     return f"ready: add {CONFIG} FILE to a launch line that speculates with {algorithms}; doctor -- LINE checks it."

@@ -71,7 +71,7 @@ def dspark_check(planner: Mapping[str, Any] | None, learns: bool = False) -> Che
         return None
     mode, table, problem = planner["mode"], planner["table"], planner["problem"]
     if table is None and learns:
-        return Check(DSPARK_TABLE, OK, "none: it is learnt from the rounds, and until then every draft is verified")
+        return Check(DSPARK_TABLE, OK, "none: it is learned from the rounds, and until then every draft is verified")
     if table is None:
         return Check(DSPARK_TABLE, NOTE, f"none, so every draft of every request is verified: {_MEASURE}, for {_TABLE}")
     if problem is not None:
@@ -79,7 +79,7 @@ def dspark_check(planner: Mapping[str, Any] | None, learns: bool = False) -> Che
     if mode == "static":
         words = f"{table} is not read: its planner is off without SGLANG_RAGGED_VERIFY_MODE=compact"
         return Check(DSPARK_TABLE, NOTE, words)
-    return Check(DSPARK_TABLE, OK, f"{table}, from which SGLang plans how many drafts to verify, whatever is learnt")
+    return Check(DSPARK_TABLE, OK, f"{table}, from which SGLang plans how many drafts to verify, whatever is learned")
 
 
 GROUP, PLUGIN = "sglang.srt.plugins", "sglang_adaptive"
@@ -117,7 +117,7 @@ def _answered(answer: dict[str, Any], plugin_listed: bool) -> Iterator[Check]:
         fine = "SGLang finds it, and its hooks are in place"
         yield Check("plugin", OK, fine) if lost is None else Check("plugin", PROBLEM, lost)
     if "failure" in answer:
-        yield Check("SGLang", PROBLEM, f"it cannot be asked any further: {answer['failure']}")
+        yield Check("SGLang", PROBLEM, f"it could not be checked further: {answer['failure']}")
     if "launch" in answer:
         yield from _launch(answer["launch"])
 
@@ -163,7 +163,7 @@ def _launch(launch: dict[str, Any]) -> Iterator[Check]:
         if (words := advice(launch["reason"], launch.get("drafts", {}))) is not None:
             yield Check("to adapt", NOTE, words)
     elif "unresolved" in launch:
-        words = f"nothing wrong with its arguments; not taken further, as {launch['unresolved']}"
+        words = f"its arguments are fine; not checked further, because {launch['unresolved']}"
         yield Check(LINE, NOTE, words)
     else:
         yield Check(LINE, OK, f"adaptive speculation would run, starting at {launch['steps']} draft steps")

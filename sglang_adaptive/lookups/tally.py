@@ -118,7 +118,7 @@ def lookup_words(report: Mapping[str, Any]) -> Iterator[str]:
     if not report["rounds"]:
         return
     yield (
-        f"Drafts looked up in a request's own text would yield {report['tokens_per_round']:.2f} tokens a "
+        f"Drafts looked up in a request's own text would yield {report['tokens_per_round']:.2f} tokens per "
         f"round, {100 * report['run_share']:.0f}% of them in rounds that accept {RUN} drafts or more "
         f"(exact, {report['requests']} finished requests, {report['tokens']} tokens)."
     )
@@ -126,6 +126,6 @@ def lookup_words(report: Mapping[str, Any]) -> Iterator[str]:
     if found is not None:
         best = f"at {found['steps']} steps" if found["steps"] else "without drafts"
         yield (
-            f"Where they pay, one request at a time would be {found['least']:.2f} to {found['most']:.2f} times as fast "
-            f"as {best}, with {1000 * found['lookup_seconds']:.2f} ms for a round of lookups."
+            f"Where they pay off, a single request would be {found['least']:.2f} to {found['most']:.2f} times as fast "
+            f"as {best}, with {1000 * found['lookup_seconds']:.2f} ms per round of lookups."
         )

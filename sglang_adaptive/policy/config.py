@@ -34,19 +34,17 @@ class TraceOptions:
     """Where the server writes its rounds, and how much disk space they may use."""
 
     file: Annotated[
-        str, pathname("where rounds are written; beside it, with `.1` at its end, older ones", "a file's path")
+        str, pathname("file for the rounds; older ones are in a file with `.1` appended to its name", "a file's path")
     ]
-    max_mb: Annotated[float, number("disk space at most, in MB of 10**6 bytes, older rounds included", 0.1, 1e6)] = 64.0
+    max_mb: Annotated[float, number("maximum disk space in MB of 10**6 bytes, including older rounds", 0.1, 1e6)] = 64.0
 
 
 @dataclass(frozen=True, slots=True)
 class AuditOptions:
     """Which finished requests the server decodes again at zero steps, and when."""
 
-    share: Annotated[float, number("share of finished greedy requests", 0.0, 1.0, above=True)]
-    when: Annotated[str, opt.word("when they are decoded again: while the server has no other request", "idle")] = (
-        "idle"
-    )
+    share: Annotated[float, number("share of finished greedy requests to decode again", 0.0, 1.0, above=True)]
+    when: Annotated[str, opt.word("when to decode them again: while the server has no other request", "idle")] = "idle"
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,33 +55,33 @@ class AdaptiveConfig:
     options: PolicyOptions
     source: str
     """The file, or another origin, as named in errors."""
-    watch: Annotated[bool, flag("read the file again whenever it changes")] = False
+    watch: Annotated[bool, flag("reload the file whenever it changes")] = False
     warm_up: Annotated[
         bool | None,
-        flag("run every depth at a ladder of batch sizes before the server is ready", "true; false on a CPU"),
+        flag("run every depth at several batch sizes before the server is ready", "true; false on a CPU"),
     ] = None
     prune_graphs: Annotated[
-        bool, flag("capture CUDA graphs of a depth only for the batch sizes it can be chosen at")
+        bool, flag("capture a depth's CUDA graphs only for the batch sizes where it can be chosen")
     ] = True
     exact: Annotated[
-        bool, flag("draw each token as a server without speculation does; read when the server starts")
+        bool, flag("sample each token as a server without speculation does; read only at server start")
     ] = True
     zero_step_extend_every: Annotated[
-        int, integer("rounds at 0 steps between two runs of the draft", 1, MAX_STEPS + 1)
+        int, integer("zero-step rounds between two runs of the draft", 1, MAX_STEPS + 1)
     ] = 8
     draft_window: Annotated[
         int | str | None,
         integer_or(
             AUTO,
-            "latest tokens that an EAGLE draft attends to, beside the first ones, in a request longer than what it was "
-            "trained on; read when the server starts",
+            "number of latest tokens that an EAGLE draft attends to, besides the first ones, in a request longer than "
+            "it was trained on; read only at server start",
             *(16, MAX_LENGTH, "all tokens"),
         ),
     ] = None
     draft_trained_on: Annotated[
         int | None,
         integer(
-            "tokens that the draft was trained on: up to them it attends to all of a request",
+            "length in tokens that the draft was trained on; up to it, the draft attends to all of a request",
             *(64, MAX_LENGTH, "`max_position_embeddings` of the draft's `config.json`"),
         ),
     ] = None
@@ -91,16 +89,16 @@ class AdaptiveConfig:
         TraceOptions | None,
         nested(
             TraceOptions,
-            "write down the rounds that the server runs",
+            "write the rounds that the server runs to a file",
             'an object, as in {"file": "rounds.trace", "max_mb": 64}',
-            "nowhere",
+            "none",
         ),
     ] = None
     audit: Annotated[
         AuditOptions | None,
         nested(
             AuditOptions,
-            "decode some finished greedy requests again at zero steps, and compare",
+            "decode some finished greedy requests again at zero steps, and compare the tokens",
             'an object, as in {"share": 0.001, "when": "idle"}',
             "none",
         ),

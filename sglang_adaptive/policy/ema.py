@@ -65,10 +65,10 @@ class SlotConfig:
     candidate_steps: Annotated[tuple[int, ...], _SLOT_DEPTHS]
     ema_alpha: Annotated[float, number("weight of the newest round in the average", 0.0, 1.0, above=True)] = 0.2
     update_interval: Annotated[int, integer("rounds between two decisions", 1, 1_000_000)] = 5
-    warmup_batches: Annotated[int, integer("rounds seen before the first decision", 0, 1_000_000)] = 10
-    down_hysteresis: Annotated[float, number("added to the threshold of a drop", -MAX_STEPS, MAX_STEPS)] = -0.25
-    up_hysteresis: Annotated[float, number("added to the threshold of a rise", -MAX_STEPS, MAX_STEPS)] = 0.0
-    ceiling_coeff: Annotated[float, number("caps steps at ceil(average x this); 0 is off", 0.0, MAX_STEPS)] = 0.0
+    warmup_batches: Annotated[int, integer("rounds to observe before decisions start", 0, 1_000_000)] = 10
+    down_hysteresis: Annotated[float, number("added to the threshold for a drop", -MAX_STEPS, MAX_STEPS)] = -0.25
+    up_hysteresis: Annotated[float, number("added to the threshold for a rise", -MAX_STEPS, MAX_STEPS)] = 0.0
+    ceiling_coeff: Annotated[float, number("caps steps at ceil(average x this); 0 turns it off", 0.0, MAX_STEPS)] = 0.0
 
 
 TUNING: dict[str, Any] = {field.name: field.default for field in fields(SlotConfig) if field.default is not MISSING}
@@ -84,7 +84,7 @@ class EmaOptions(PolicyOptions):
 
     slots: tuple[SlotConfig, ...]
     summary: ClassVar[str] = (
-        "each range of batch sizes follows a moving average of its accepted draft tokens a request."
+        "each range of batch sizes follows a moving average of its accepted draft tokens per request."
     )
 
     @property
@@ -103,7 +103,7 @@ class EmaOptions(PolicyOptions):
     @classmethod
     def beside(cls, key: str, chosen: str, source: str) -> ConfigError:
         problem = f'{"a tuning key" if key in TUNING else "a slot"} of the policy "ema"'
-        return ConfigError(source, key, problem, f'no such key beside "policy": "{chosen}"; or "policy": "ema"')
+        return ConfigError(source, key, problem, f'no such key with "policy": "{chosen}"; or "policy": "ema"')
 
     @classmethod
     def misplaced(cls, key: str, source: str) -> ConfigError | None:

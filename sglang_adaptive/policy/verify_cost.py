@@ -146,8 +146,8 @@ class Costs:
 
 
 UNKNOWN = "too few rounds of this size were measured"
-ONE_TIER = "every verify pass of so many requests is padded to the same tokens"
-NOT_CAPTURED = "so many requests have no CUDA graph"
+ONE_TIER = "every verify pass of this many requests is padded to the same tokens"
+NOT_CAPTURED = "this many requests have no CUDA graph"
 TOO_LITTLE = "the smallest verify pass saves less than 3% of a round"
 
 

@@ -19,15 +19,15 @@ TITLE = "Adaptive speculation: results"
 def parser() -> CommandParser:
     found = CommandParser(
         "report",
-        "Makes one page of benchmark results: what demo --json and simulate --json wrote, and the files of "
-        "python -m benchmarks.policies. Server benchmarks of the same hardware are compared with each other. HTML has "
-        "charts and needs nothing from outside; Markdown has the tables and goes to standard output unless a file is "
-        "named.",
+        "Makes one page of benchmark results from the files that demo --json, simulate --json and "
+        "python -m benchmarks.policies wrote. Server benchmarks on the same hardware are compared with each other. "
+        "HTML has charts and loads nothing from elsewhere; Markdown has the tables and goes to standard output unless "
+        "you name a file.",
         [
             ("benchmarks/results/h200/cells.json", "policies against static depths on a GPU, as Markdown"),
             ("benchmarks/results/simulation/simulate.json --html simulation.html", "a simulation as a page"),
         ],
-        "0 done; 2 a file that is no result, or bad usage",
+        "0 done; 2 a file is not a result, or bad usage",
     )
     found.add_argument("results", nargs="+", type=Path, metavar="RESULT", help="a result file (JSON)")
     found.add_argument("--html", type=new_file, metavar="FILE", help="write the page as HTML")
@@ -79,4 +79,4 @@ def _check(result: Result) -> None:
         list(_BUILD[result.kind]([result]))
     except (KeyError, TypeError, ValueError, AttributeError, IndexError, ZeroDivisionError) as error:
         what = f"{error.args[0]!r} is missing" if isinstance(error, KeyError) else str(error)
-        raise ReportError(f"{result.name}: is not a whole {result.kind} result ({what})") from error
+        raise ReportError(f"{result.name}: is not a complete {result.kind} result ({what})") from error

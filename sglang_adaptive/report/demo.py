@@ -25,8 +25,8 @@ def _verdict(data: dict[str, Any]) -> str:
     requests = sum(phase["requests"] for phase in data["phases"])
     return (
         f"In every run all {requests} requests came out token for token as without speculation; "
-        f"the adaptive policies moved the depth {data['switches']} times. Read the speed as behaviour: the CPU engine "
-        "is made for trying and testing."
+        f"the adaptive policies moved the depth {data['switches']} times. The speed shows behavior only: the CPU "
+        "engine is for trying out and testing."
     )
 
 

@@ -47,7 +47,7 @@ def read(path: Path) -> Result:
     for kind, keys in _KEYS:
         if isinstance(data, dict) and all(key in data for key in keys):
             return Result(path.name, kind, data)
-    raise ReportError(f"{path}: is no result known here; expected one of {MADE_BY}")
+    raise ReportError(f"{path}: is not a known result; expected one of {MADE_BY}")
 
 
 def source(data: dict[str, Any]) -> dict[str, str]:

@@ -76,7 +76,7 @@ def _own_depths(suite: dict[str, Any]) -> str:
     return (
         f"{suite['title'].capitalize()}: an oracle that gives each request its own depth would reach "
         f"{found['mean_gain']:.3f} times the oracle that gives the batch one depth. Round times of such batches are "
-        f"modelled; the model repeats the profile's cells within {100 * found['verify_fit_worst_error']:.1f}%."
+        f"modeled; the model repeats the profile's cells within {100 * found['verify_fit_worst_error']:.1f}%."
     )
 
 
@@ -136,7 +136,7 @@ def traffic(result: Result) -> Section:
     """Return the section of one replay of a server's rounds: what was seen, and every contender at each batch size."""
     data = result.data
     sizes = [int(size) for size in data["rounds_by_batch_size"]]
-    lost = f", {data['rounds_lost']} not written down" if data["rounds_lost"] else ""
+    lost = f", {data['rounds_lost']} not recorded" if data["rounds_lost"] else ""
     played = listed([batch["batch_size"] for batch in data["batches"]])
     summary = (
         f"{data['rounds']} rounds{lost}, {data['requests']} requests, batch {min(sizes)} to {max(sizes)}. "

@@ -262,7 +262,7 @@ class AdaptiveController(RuntimeStates):
                 self._history.close(self.params if self._degraded is None else None)
             except Exception:
                 self._history = None
-                logger.exception("adaptive: no history from here on, the policy could not price its rounds")
+                logger.exception("adaptive: no history from now on, because the policy could not price its rounds")
         return self._history
 
     # -- the operator ---------------------------------------------------------------------------------------------
@@ -307,7 +307,9 @@ class AdaptiveController(RuntimeStates):
         Raises ValueError if rounds may not have budgets, or if *budget* is below 1.
         """
         if budget is not None and (budget < 1 or not self.budgets_allowed):
-            expected = "expected at least 1" if self.budgets_allowed else "all requests verify equally many drafts"
+            expected = (
+                "expected at least 1" if self.budgets_allowed else "all requests verify the same number of drafts"
+            )
             raise ValueError(f"no budget of {budget}: {expected}")
         self._forced_budget = budget
 
@@ -389,7 +391,7 @@ class AdaptiveController(RuntimeStates):
             return self.count_lookups(self.params if self._degraded is None else None, self._counters.by_position())
         except Exception:
             self.count_lookups = None
-            logger.exception("adaptive: nothing is told of lookups from here on, the policy could not price them")
+            logger.exception("adaptive: lookups are no longer reported, because the policy could not price them")
             return None
 
     def read_meters(self) -> MeterReading:

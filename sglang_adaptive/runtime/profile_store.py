@@ -92,7 +92,7 @@ class ProfileStore:
         except UnicodeDecodeError:
             raise ProfileError(name, None, "is not UTF-8", "a cost profile") from None
         if profile.key.as_dict() != self.key.as_dict():
-            raise ProfileError(name, "key", "is that of another server", "this server's key", "foreign")
+            raise ProfileError(name, "key", "is from another server", "this server's key", "foreign")
         self.saved_at = written
         return profile
 

@@ -200,7 +200,7 @@ class RuntimeStates:
 
     def give_up_warm_up(self) -> None:
         """End a warm-up that is overdue."""
-        logger.warning("adaptive: the end of the warm-up never came; the policy decides from here on")
+        logger.warning("adaptive: the warm-up never ended; the policy decides from now on")
         self.end_warm_up()
 
     def _fitting(self, choice: Choice) -> Choice:

@@ -70,7 +70,7 @@ class DecodesAgain:
                     await asyncio.sleep(POLL_SECONDS)
                 answers = await self._take()
         except Exception:
-            logger.exception("adaptive: no finished request is audited from here on")
+            logger.exception("adaptive: finished requests are no longer audited")
 
     async def _audited(self, finished: Finished) -> Report:
         """Return the report on one finished request."""

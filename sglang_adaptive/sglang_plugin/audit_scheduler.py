@@ -80,8 +80,8 @@ class Audits:
 
     def __init__(self, controller: AdaptiveController, options: AuditOptions | None) -> None:
         """*controller* reports the audit."""
-        self.guard = Guard("adaptive: no finished request is audited from here on")
-        self._rounds = Guard("adaptive: audited requests run as others do from here on", ranks_alike=True)
+        self.guard = Guard("adaptive: finished requests are no longer audited")
+        self._rounds = Guard("adaptive: audited requests run like other requests from now on", ranks_alike=True)
         self._controller = controller
         self._draw = random.Random()
         self._proved: dict[str, Any] | None = None
@@ -105,7 +105,7 @@ class Audits:
             self._why_not = why_not()
             self._controller.audits = self.report
             if self._why_not is not None:
-                logger.warning("adaptive: no finished request is audited: %s", self._why_not)
+                logger.warning("adaptive: finished requests are not audited: %s", self._why_not)
         else:
             self._controller.audits = None
 

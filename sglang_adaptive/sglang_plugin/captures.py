@@ -47,7 +47,7 @@ class Captures:
         self.without_run = Guard(
             "adaptive: a graph could not be captured without a run before it; each gets one from now on"
         )
-        self.shared_rows = Guard("adaptive: each verify graph captured from now on keeps hidden states of its own")
+        self.shared_rows = Guard("adaptive: each verify graph captured from now on keeps its own hidden states")
         self._further = False
         """Whether the graphs of a further runtime state are being captured."""
         self._verifying = False
@@ -112,7 +112,7 @@ class Captures:
                 if type(backend).__name__ == "FlashAttentionBackend":
                     self._share(backend)
         except Exception:
-            logger.exception("adaptive: a depth keeps page tables of its own")
+            logger.exception("adaptive: a depth keeps its own page tables")
 
     def _joined(self, hidden_states: Any) -> Any:
         import torch

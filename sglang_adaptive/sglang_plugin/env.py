@@ -43,35 +43,35 @@ class Switch(Variable):
 ACTIVE = Variable("SGLANG_ADAPTIVE_ACTIVE", "set by the launcher of an adaptive server for its children; not for users")
 VERIFY_BUDGET = Variable(
     "SGLANG_ADAPTIVE_VERIFY_BUDGET",
-    'mean drafts to verify of a request, for tests; the launcher sets it to "policy" where `"verify_budget": true`',
+    'mean drafts to verify per request, for tests; the launcher sets it to "policy" if `"verify_budget": true`',
 )
 PROFILE_DIR = Variable(
-    "SGLANG_ADAPTIVE_PROFILE_DIR", "folder of cost profiles; `throughput.profile_dir` in the configuration goes first"
+    "SGLANG_ADAPTIVE_PROFILE_DIR", "folder of cost profiles; `throughput.profile_dir` in the configuration overrides it"
 )
 HTTP_APPLICATION = Variable(
     "SGLANG_ADAPTIVE_HTTP_APP", "set by the launcher for HTTP workers: the application that SGLang would serve"
 )
 
 ATTENTION_DP = Switch("SGLANG_ADAPTIVE_ATTENTION_DP", "adaptive steps with attention DP")
-RESERVE_AHEAD = Switch("SGLANG_ADAPTIVE_RESERVE_AHEAD", "KV slots reserved for several rounds at once")
-HOST_LENGTHS = Switch("SGLANG_ADAPTIVE_HOST_LENGTHS", "lengths known after a zero-step round without a wait")
-DEVICE_PLANS = Switch("SGLANG_ADAPTIVE_DEVICE_PLANS", "FlashInfer's passes planned on the device, without a wait")
-DECODE_KERNEL = Switch("SGLANG_ADAPTIVE_DECODE_KERNEL", "a plain decode's attention kernel in zero-step rounds")
-CHAIN_KERNEL = Switch("SGLANG_ADAPTIVE_CHAIN_KERNEL", "a kernel for chains in the verify passes of Triton's backend")
+RESERVE_AHEAD = Switch("SGLANG_ADAPTIVE_RESERVE_AHEAD", "reserving KV slots for several rounds at once")
+HOST_LENGTHS = Switch("SGLANG_ADAPTIVE_HOST_LENGTHS", "request lengths known without waiting after a zero-step round")
+DEVICE_PLANS = Switch("SGLANG_ADAPTIVE_DEVICE_PLANS", "planning FlashInfer's passes on the device, without waiting")
+DECODE_KERNEL = Switch("SGLANG_ADAPTIVE_DECODE_KERNEL", "the plain decode attention kernel in zero-step rounds")
+CHAIN_KERNEL = Switch("SGLANG_ADAPTIVE_CHAIN_KERNEL", "the kernel for chains in the Triton backend's verify passes")
 ZERO_STEP_CHOICE = Switch("SGLANG_ADAPTIVE_ZERO_STEP_CHOICE", "the kernels that choose tokens in zero-step rounds")
-NGRAM_ROOTS = Switch("SGLANG_ADAPTIVE_NGRAM_ROOTS", "NGRAM's zero-step rounds prepared on the device")
-NGRAM_PROMPTS = Switch("SGLANG_ADAPTIVE_NGRAM_PROMPTS", "prompts in the corpus of NGRAM")
-LENGTH_KERNEL = Switch("SGLANG_ADAPTIVE_LENGTH_KERNEL", "fa3's lengths and page tables filled in by one kernel")
-VERIFY_SCHEDULE = Switch("SGLANG_ADAPTIVE_VERIFY_SCHEDULE", "fa3's tile schedule computed once a verify pass")
-QUERIES_IN_PLACE = Switch("SGLANG_ADAPTIVE_QUERIES_IN_PLACE", "queries that fa3 reads where they lie")
-LOOKUP_COUNTER = Switch("SGLANG_ADAPTIVE_LOOKUP_COUNTER", "the count of what lookups would have got accepted")
-EXTEND_METADATA = Switch("SGLANG_ADAPTIVE_EXTEND_METADATA", "the draft extend's page table built once a round")
-SHORT_VERIFY = Switch("SGLANG_ADAPTIVE_SHORT_VERIFY", "verify passes replayed without SGLang's preparation")
-SHORT_DRAFT = Switch("SGLANG_ADAPTIVE_SHORT_DRAFT", "the draft's passes replayed without SGLang's preparation")
-SHORT_PREFILL = Switch("SGLANG_ADAPTIVE_SHORT_PREFILL", "chunks of which the draft makes keys and values alone")
-GREEDY_COMMIT = Switch("SGLANG_ADAPTIVE_GREEDY_COMMIT", "greedy drafts accepted by two kernels")
-RELAY = Switch("SGLANG_ADAPTIVE_RELAY", "what rounds start from handed on by one kernel each way")
-ISOLATION = Switch("SGLANG_ADAPTIVE_ISOLATION", "a batch kept and put back by its dictionary")
+NGRAM_ROOTS = Switch("SGLANG_ADAPTIVE_NGRAM_ROOTS", "preparing NGRAM's zero-step rounds on the device")
+NGRAM_PROMPTS = Switch("SGLANG_ADAPTIVE_NGRAM_PROMPTS", "prompts in NGRAM's corpus")
+LENGTH_KERNEL = Switch("SGLANG_ADAPTIVE_LENGTH_KERNEL", "filling in fa3's lengths and page tables with one kernel")
+VERIFY_SCHEDULE = Switch("SGLANG_ADAPTIVE_VERIFY_SCHEDULE", "computing fa3's tile schedule once per verify pass")
+QUERIES_IN_PLACE = Switch("SGLANG_ADAPTIVE_QUERIES_IN_PLACE", "queries that fa3 reads in place")
+LOOKUP_COUNTER = Switch("SGLANG_ADAPTIVE_LOOKUP_COUNTER", "counting the lookup drafts that would have been accepted")
+EXTEND_METADATA = Switch("SGLANG_ADAPTIVE_EXTEND_METADATA", "building the draft extend's page table once per round")
+SHORT_VERIFY = Switch("SGLANG_ADAPTIVE_SHORT_VERIFY", "replaying verify passes without SGLang's preparation")
+SHORT_DRAFT = Switch("SGLANG_ADAPTIVE_SHORT_DRAFT", "replaying draft passes without SGLang's preparation")
+SHORT_PREFILL = Switch("SGLANG_ADAPTIVE_SHORT_PREFILL", "chunks for which the draft computes only keys and values")
+GREEDY_COMMIT = Switch("SGLANG_ADAPTIVE_GREEDY_COMMIT", "accepting greedy drafts with two kernels")
+RELAY = Switch("SGLANG_ADAPTIVE_RELAY", "one kernel each to write and to read what a round starts from")
+ISOLATION = Switch("SGLANG_ADAPTIVE_ISOLATION", "saving and restoring a batch through its dictionary")
 
 SWITCHES = tuple(value for value in tuple(globals().values()) if isinstance(value, Switch))
 """All switches, in the order above."""

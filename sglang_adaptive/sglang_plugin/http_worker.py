@@ -34,7 +34,9 @@ def _add_all() -> None:
         _check_admin_key(server_args)
         signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until the running application handles it
     except Exception:
-        logger.exception("adaptive: this HTTP worker serves no page, and takes no configuration and no held depth")
+        logger.exception(
+            "adaptive: this HTTP worker serves no page and accepts neither a configuration nor a held depth"
+        )
 
 
 def _check_admin_key(server_args: Any) -> None:

@@ -30,12 +30,12 @@ def hybrid_obstacle(server_args: Any) -> str | None:
         return None
     if isinstance(model.hf_config, (InklingMMConfig, InklingModelConfig)):
         # save_intermediate_conv_windows asserts that a verify is as wide as the buffer.
-        return "Inkling's short convolutions keep a verify's states for the widest depth alone"
+        return "Inkling's short convolutions keep a verify's states only for the widest depth"
     given = resolved_view(server_args)
     if given.mamba_backend != "triton" and _runs_mamba2(model):
-        return f"--mamba-backend {given.mamba_backend}: no GPU has shown its Mamba2 states right below the widest depth"
+        return f"--mamba-backend {given.mamba_backend}: its Mamba2 states are untested on a GPU below the widest depth"
     if mambaish_config(model) is not None and given.enable_unified_memory:
-        return "--enable-unified-memory keeps a hybrid model's verify states for the width of the launch alone"
+        return "--enable-unified-memory keeps a hybrid model's verify states only for the launch width"
     return None
 
 

@@ -34,13 +34,14 @@ PATIENCE_SECONDS = 15.0
 def parser() -> CommandParser:
     found = CommandParser(
         "watch",
-        "Shows live what a server's speculation does: the depth, tokens per second and accept length since the last "
-        "reading, acceptance by position, what each depth promises, and the latest switches with their causes. Says so "
-        "when the server is idle, not adaptive, degraded or gone, and goes on when it comes back. Ctrl-C ends it.\n\n"
-        "Where standard output is no terminal it writes one line a reading and one a switch.",
+        "Shows a server's speculation live: the depth, tokens per second and accept length since the last reading, "
+        "acceptance by position, the expected speed of each depth, and the latest switches with their causes. Tells "
+        "you when the server is idle, not adaptive, degraded or gone, and continues when it comes back. Ctrl-C ends "
+        "it.\n\n"
+        "If standard output is not a terminal, it writes one line per reading and one per switch.",
         [
             ("--url http://127.0.0.1:30000", "on a terminal"),
-            ("--url http://127.0.0.1:30000 --once", "one look, and an exit code: is it healthy?"),
+            ("--url http://127.0.0.1:30000 --once", "one reading and an exit code: is the server healthy?"),
             ("--url http://127.0.0.1:30000 --once --json", "the same for a script"),
         ],
         "0 with --once: serving or idle; 1 with --once: not adaptive, degraded or gone; 2 bad usage; 130 Ctrl-C",
@@ -55,10 +56,10 @@ def parser() -> CommandParser:
         "--interval", type=seconds, default=1.0, metavar="S", help="seconds between readings (default: %(default)g)"
     )
     found.add_argument(
-        "--replica", type=int, default=0, metavar="N", help="which data-parallel replica, from 0 (default: %(default)s)"
+        "--replica", type=int, default=0, metavar="N", help="data-parallel replica, from 0 (default: %(default)s)"
     )
-    found.add_argument("--once", action="store_true", help="show what one interval brings, and end")
-    found.add_argument("--json", action="store_true", help="print each reading as JSON, one object a line")
+    found.add_argument("--once", action="store_true", help="show one interval, then exit")
+    found.add_argument("--json", action="store_true", help="print each reading as JSON, one object per line")
     return found
 
 

@@ -104,7 +104,7 @@ def _depths(view: dict[str, Any], marks: Marks) -> Iterator[RenderableType]:
     promised = [row["expected_tokens_per_second"] for row in rows if row["expected_tokens_per_second"]]
     names = ["depth", "rounds\nnow", "accept\nlength"]
     if promised:
-        names += ["expected\ntokens/s", "ms a\nround"]
+        names += ["expected\ntokens/s", "ms per\nround"]
     more = ["", "round time is"] if promised and marks.roomy else []
     heading, table = _table("By depth", *names, *more, numbers=len(names))
     for row in rows:
@@ -135,7 +135,7 @@ def _chances(view: dict[str, Any]) -> Iterator[RenderableType]:
         return
     now, mean = budget["budget"], budget["verified_per_request"]
     names = ("chance of\nthe draft", "drafts", "believed", "accepted")
-    title = f"Verify budget: {'all drafts' if now is None else f'{now} a request'} now"
+    title = f"Verify budget: {'all drafts' if now is None else f'{now} per request'} now"
     heading, table = _table(title if mean is None else f"{title}, {mean:.2f} on average", *names, numbers=len(names))
     for one in budget["calibration"]:
         shares = ("-" if one[name] is None else f"{one[name]:.0%}" for name in ("believed", "accepted"))

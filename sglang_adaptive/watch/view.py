@@ -50,7 +50,7 @@ def read(client: Client, replica: int, clock: Callable[[], float] = time.monoton
     except (RequestError, OSError, HTTPException) as error:
         return Reading(clock(), time.time(), problem=in_words(error))
     except (KeyError, TypeError):
-        return Reading(clock(), time.time(), problem="it answers, but not as an SGLang server does")
+        return Reading(clock(), time.time(), problem="it answers, but not like an SGLang server")
     if replica >= len(states):
         raise IndexError(f"got {replica}; the server has {len(states)}, counted from 0")
     return Reading(clock(), time.time(), states[replica])
@@ -136,7 +136,7 @@ def view(url: str, before: Reading | None, now: Reading) -> dict[str, Any]:
 def _state(state: dict[str, Any], passed: dict[str, Any] | None) -> tuple[str, str]:
     if state["degraded"]:
         held = state["degraded_steps"]
-        return DEGRADED, f"the policy was set aside, the depth stays at {held}: {state['degraded_reason']}"
+        return DEGRADED, f"the policy was set aside; the depth stays at {held}: {state['degraded_reason']}"
     if passed is not None and passed["rounds"] == 0:
         return IDLE, "no round since the last reading"
     forced = state["forced_steps"]

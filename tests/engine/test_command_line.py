@@ -40,7 +40,7 @@ def test_example(words: list[str], ema: CpuServer, checkout: Path, capsys: pytes
         found = json.loads(told.out)
         assert (found["policy"], found.get("tiers", found.get("depths"))) == ("ema", list(TIERS))
     if words[0] == "calibrate":
-        assert adaptive(ema)["forced_steps"] is None and "ms a round" in told.out
+        assert adaptive(ema)["forced_steps"] is None and "ms per round" in told.out
         kept = Path("mine.json") if "--output" in words else next(Path("profiles").glob("*.json"))
         assert {cell["steps"] for cell in json.loads(kept.read_text())["cells"]} == set(TIERS)
     if words[0] == "doctor":
@@ -138,7 +138,7 @@ def test_a_server_that_cannot_adapt_is_called_so(tree: CpuServer, capsys: pytest
     assert (found["state"], found["words"]) == ("not adaptive", f"asked to adapt, but it cannot: {reason}")
     assert main(["doctor", "--url", tree.url]) == 1
     told = capsys.readouterr().out
-    assert reason in told and told.endswith("Verdict: 1 problem to mend: adaptive speculation.\n")
+    assert reason in told and told.endswith("Verdict: 1 problem to fix: adaptive speculation.\n")
 
 
 def test_throughput_policy_is_watched_with_what_each_depth_promises(

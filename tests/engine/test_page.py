@@ -81,7 +81,7 @@ def test_the_page_follows_text_that_changes(ema: CpuServer, browser: Browser, ea
     rows = table(browser, "switches-table")[1:]
     newest_first = found["recent_switches"][::-1]
     assert [row[1] for row in rows] == [f"{s['from_steps']} \u2192 {s['to_steps']}" for s in newest_first]
-    assert "What was accepted lately favours 7 steps." in [row[3] for row in rows]
+    assert "Recent acceptance favors 7 steps." in [row[3] for row in rows]
     for row, place in zip(table(browser, "acceptance-table")[1:], found["accepted_by_position"], strict=True):
         share = f"{100 * place['accepted'] / place['reached']:.6f}" if place["reached"] else "-"
         assert row[-1] == share or float(row[-1].removesuffix("%")) == pytest.approx(float(share), abs=0.51)

@@ -159,7 +159,9 @@ def test_file_is_read_again_on_hangup_and_when_watched(ema: CpuServer, easy: lis
         return "" if changed is None else changed["by"]
 
     def refusals() -> list[str]:
-        return [line for line in ema.log_path.read_text().splitlines() if "the old configuration goes on" in line]
+        return [
+            line for line in ema.log_path.read_text().splitlines() if "the old configuration stays in force" in line
+        ]
 
     with kept(ema):
         put(file, json.dumps({**SHALLOW, "watch": True}))

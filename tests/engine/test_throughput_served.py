@@ -105,7 +105,7 @@ def test_calibrated_profile_is_what_the_next_start_begins_from(
         Case(easy[0]).whole(server)
         assert explain.main(["--url", server.url]) == 0
     told = capsys.readouterr().out
-    assert "ms a round" in told and "Why: " in told
+    assert "ms per round" in told and "Why: " in told
     written = loads_profile((tmp_path / "profile.json").read_text(), "profile.json")
     assert [(cell.batch_size, cell.steps) for cell in written.cells] == [(n, s) for n in (1, 2) for s in (0, 2, 5)]
     assert all(cell.seconds > 0 and (cell.rounds or 0) >= 4 for cell in written.cells)

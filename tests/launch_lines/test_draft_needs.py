@@ -48,7 +48,7 @@ CANNOT_START: list[tuple[str, list[str], list[str]]] = [
     ("llama", [ALGORITHM, "EAGLE3"], [f"'LlamaForCausalLM' {HOT}: EAGLE3 drafts with a model", ADD_DRAFT]),
     ("llama", [ALGORITHM, "eagle3", DRAFT, model("llama")], [HOT, ADD_DRAFT]),
     ("deepseek-v3", [ALGORITHM, "EAGLE3"], [f"'DeepseekV3ForCausalLMNextN' {HOT}", ADD_DRAFT]),
-    ("llama", [ALGORITHM, "EAGLE3", DRAFT, model("llama-eagle")], [HOT, "no EAGLE-3 draft", f"{ALGORITHM} EAGLE "]),
+    ("llama", [ALGORITHM, "EAGLE3", DRAFT, model("llama-eagle")], [HOT, "not an EAGLE-3 draft", f"{ALGORITHM} EAGLE "]),
     ("gemma-4", [ALGORITHM, "EAGLE3", DRAFT, model("gemma-4-assistant")], [f"requires {ALGORITHM} NEXTN or EAGLE"]),
     ("llama", [ALGORITHM, "STANDALONE", DRAFT, model("llama-eagle3")], ["hidden states", f"{ALGORITHM} EAGLE3"]),
     ("llama", [ALGORITHM, "STANDALONE", DRAFT, model("qwen2"), *ATTENTION_DP], ["does not support dp attention"]),

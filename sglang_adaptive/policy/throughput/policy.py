@@ -47,27 +47,27 @@ class ThroughputOptions(PolicyOptions):
     margin: Annotated[float, number("gain in tokens/s that another depth must promise before a switch", 0.0, 1.0)] = (
         0.01
     )
-    memory_rounds: Annotated[int, integer("rounds after which what drafts brought counts 1/e", 8, 100_000)] = 3840
-    shrinkage: Annotated[float, number("trials by which a position is drawn to the one before it", 0.0, 10_000.0)] = (
+    memory_rounds: Annotated[int, integer("rounds until the weight of an accept count falls to 1/e", 8, 100_000)] = 3840
+    shrinkage: Annotated[float, number("weight, in trials, of the previous position in an estimate", 0.0, 10_000.0)] = (
         12.0
     )
-    probe_budget: Annotated[float, number("largest share of time that probes may lose; 0 is no probes", 0.0, 0.2)] = (
+    probe_budget: Annotated[float, number("largest share of time that probes may cost; 0 turns them off", 0.0, 0.2)] = (
         0.005
     )
-    sync_rounds: Annotated[int, integer("rounds between two hand-overs of measured times", 1, 100_000)] = 32
+    sync_rounds: Annotated[int, integer("rounds between two syncs of measured times", 1, 100_000)] = 32
     verify_budget: Annotated[
-        bool, flag("verify only the drafts of a batch that are likely right, where that pays; needs fa3")
+        bool, flag("verify only the likeliest drafts of a batch when that pays off; needs fa3")
     ] = False
     lookup: Annotated[
-        bool, flag("verify drafts looked up in each request's own text where that pays, at most 4 requests at a time")
+        bool, flag("verify drafts looked up in each request's own text when that pays off, for at most 4 requests")
     ] = False
     profile_dir: Annotated[
-        str | None, pathname("where round times are kept between starts", "a folder's path", "the user's cache")
+        str | None, pathname("where round times are kept between server starts", "a folder's path", "the user's cache")
     ] = None
 
     summary: ClassVar[str] = (
-        "before every round, the depth with the highest expected speed for the batch's text, by the "
-        "acceptance and the round times that it measures while it serves."
+        "before every round, picks the depth with the highest expected speed for the batch's text, from the "
+        "acceptance and the round times that it measures while serving."
     )
 
     def require_consistent(self, source: str) -> None:
@@ -77,7 +77,7 @@ class ThroughputOptions(PolicyOptions):
             raise ConfigError(source, place, f"got {shown(list(ladder))}", "at least one depth above 0 to choose")
         if self.probe_budget == 0 and 0 in ladder:
             # Some setups have no shadow drafts; there only a probe leaves zero steps.
-            expected = f"above 0, or {place} without 0: only a probe leads out of zero steps"
+            expected = f"above 0, or {place} without 0: only a probe can leave zero steps"
             raise ConfigError(source, f"{self.policy}.probe_budget", f"got {shown(self.probe_budget)}", expected)
         if self.lookup and ladder[-1] >= lookups.DRAFTS[0]:
             expected = f"depths below {lookups.DRAFTS[0]} beside {self.policy}.lookup"

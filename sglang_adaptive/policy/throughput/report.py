@@ -74,7 +74,7 @@ def why(now: Running, promised: list[dict[str, Any]]) -> dict[str, Any]:
     if now.rounds == 0:
         code, words = "start", f"{running}: no round has been verified yet"
     elif steps != now.live:
-        code, words = "probe", f"{running} for a few rounds, to learn what they bring; otherwise {now.live}"
+        code, words = "probe", f"{running} for a few rounds, as a probe; otherwise {now.live}"
     elif now.voted and steps != best:
         code, words = "vote", f"{running}: what all ranks agreed on"
     elif steps == best:
@@ -97,7 +97,7 @@ def why_looked_up(drafts: int) -> dict[str, Any]:
 
 def _steps(count: int, budget: int | None = None) -> str:
     steps = "1 step" if count == 1 else f"{count} steps"
-    return steps if budget is None else f"{steps} of which {budget} a request are verified"
+    return steps if budget is None else f"{steps}, of which {budget} per request are verified"
 
 
 def _verb(plural: str, count: int) -> str:

@@ -83,9 +83,9 @@ class ConfigChanges:
             content = await asyncio.to_thread(read_object, self._path)
             await self._apply(content, self._path, by)
         except ConfigError as error:
-            logger.error("adaptive: %s: %s; the old configuration goes on", by, error)
+            logger.error("adaptive: %s: %s; the old configuration stays in force", by, error)
         except Exception:
-            logger.exception("adaptive: %s: the configuration could not be changed; the old one goes on", by)
+            logger.exception("adaptive: %s: the configuration could not be changed; the old one stays in force", by)
 
     async def _apply(self, content: dict[str, Any], source: str, by: str) -> list[bool]:
         self._built.require(self._fit(check_config(content, source)))

@@ -165,7 +165,7 @@ class LeaseOver(OfController):
         if self._controller.end_lease(int(value)):
             held = self._controller.forced_steps
             now = "released" if held is None else f"held at {held} again"
-            logger.info("adaptive: draft steps %s: nobody renewed the hold", now)
+            logger.info("adaptive: draft steps %s: the hold was not renewed", now)
 
 
 class ForceBudget(OfController):
@@ -173,14 +173,14 @@ class ForceBudget(OfController):
 
     def problem(self, key: str, value: Any) -> str | None:
         if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-            return f"{key}: got {value!r}; expected an integer from 0 on"
+            return f"{key}: got {value!r}; expected an integer of at least 0"
         if value and not self._controller.budgets_allowed:
-            return f"{key}: all requests of a batch verify equally many drafts here; the log says why"
+            return f"{key}: all requests of a batch verify the same number of drafts here; the log says why"
         return None
 
     def apply(self, key: str, value: Any) -> None:
         self._controller.force_budget(int(value) or None)
-        logger.info("adaptive: %s drafts a request are verified while steps are held", value or "all")
+        logger.info("adaptive: %s drafts per request are verified while steps are held", value or "all")
 
 
 class ExtendEvery(Handler):
@@ -255,7 +255,7 @@ class Reconfigure(OfController):
         from sglang.srt.runtime_context import get_spec
 
         if not isinstance(value, Change):
-            return f"{key}: got {value!r}; expected a configuration, through the HTTP server"
+            return f"{key}: got {value!r}; expected a configuration sent through the HTTP server"
         controller, self._successor = self._controller, None
         try:
             config = fitted(check_config(value.config, value.source), max(controller.tiers), get_spec())

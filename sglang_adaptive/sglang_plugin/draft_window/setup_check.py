@@ -49,15 +49,15 @@ def _why_not(worker: Any) -> Iterator[str]:
     from sglang.srt.runtime_context import get_parallel, get_spec
 
     if not is_eagle(worker):
-        yield f"{type(worker).__name__} is for drafts of other kinds than EAGLE's"
+        yield f"{type(worker).__name__} is for drafts other than EAGLE's"
     draft, parallel = worker._draft_worker, get_parallel()
     runner, pool, backend = draft.draft_runner, draft.req_to_token_pool, draft.draft_attn_backend
     if runner.use_mla_backend:
         yield "it has multi-head latent attention (MLA)"
     if (runner.sliding_window_size or 0) > 0:
-        yield f"it has a window of its own, {runner.sliding_window_size} tokens"
+        yield f"it has its own window of {runner.sliding_window_size} tokens"
     if runner.kv_index_translator.is_translating:
-        yield "unified memory names KV slots in another way"
+        yield "unified memory names KV slots differently"
     if type(pool) is not ReqToTokenPool or not are_doubled(pool):
         yield f"a {type(pool).__name__} keeps more of a request than its KV"
     if backend is not None and type(backend).__name__ not in BACKENDS:

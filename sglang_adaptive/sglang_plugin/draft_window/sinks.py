@@ -59,7 +59,7 @@ class Sinks:
         pool, page, rows = runner.token_to_kv_pool, shape.page, draft.req_to_token_pool._alloc_size
         plain = type(pool) is MHATokenToKVPool and pool.kv_cache_layout == "nhd" and not pool.post_capture_active
         if not plain:
-            return f"a {type(pool).__name__} stores keys in another way"
+            return f"a {type(pool).__name__} stores keys differently"
         rotary = {id(one): one for module in runner.model.modules() if (one := getattr(module, "rotary_emb", None))}
         if len(rotary) != 1:
             return "its layers do not share rotary positions"

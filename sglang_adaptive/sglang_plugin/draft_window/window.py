@@ -30,7 +30,7 @@ class DraftWindow:
         self.shape = shape
         self._table = table
         self._sinks = sinks
-        self.guard = Guard("adaptive: the draft attends to all of every request from now on")
+        self.guard = Guard("adaptive: the draft attends to whole requests from now on")
         self.passes = 0
         """Draft passes in which a request was, or may have been, shortened."""
 
@@ -44,10 +44,10 @@ class DraftWindow:
             shape = shape_or_reason(worker)
             sinks = shape if isinstance(shape, str) else Sinks.of(draft, shape)
         except Exception as error:
-            logger.exception("adaptive: the setup could not be looked at")
+            logger.exception("adaptive: the setup could not be checked")
             shape = sinks = f"{type(error).__name__}: {error}"
         if isinstance(shape, str) or isinstance(sinks, str):
-            logger.warning("adaptive: the draft attends to all of every request: %s", sinks)
+            logger.warning("adaptive: the draft attends to whole requests: %s", sinks)
             return None
         logger.info(
             "adaptive: in requests of more than %d tokens the draft attends to the first %d and the latest %d",

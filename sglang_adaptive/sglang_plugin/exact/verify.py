@@ -138,7 +138,9 @@ class ExactVerify:
     def _name(self, processors: list[str]) -> None:
         for name in set(processors) - self._named:
             self._named.add(name)
-            logger.info("adaptive: requests with %s get one token a round: it reads the text of its request", name)
+            logger.info(
+                "adaptive: requests with %s get one token per round, because it reads the text of its request", name
+            )
 
 
 def why_not() -> str | None:
@@ -147,11 +149,11 @@ def why_not() -> str | None:
 
     spec = get_spec()
     if spec.speculative_algorithm == "DFLASH":
-        return "DFLASH accepts drafts in a function of its own"
+        return "DFLASH accepts drafts in its own function"
     if spec.speculative_use_rejection_sampling:
         return "--speculative-use-rejection-sampling accepts by the draft's probabilities"
     if min(spec.speculative_accept_threshold_single, spec.speculative_accept_threshold_acc) < 1:
-        return "--speculative-accept-threshold-single or -acc below 1 accepts other drafts than the target's"
+        return "--speculative-accept-threshold-single or -acc below 1 accepts drafts other than the target's"
     return None
 
 

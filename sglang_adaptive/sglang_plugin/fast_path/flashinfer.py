@@ -147,13 +147,13 @@ def _layout(backend: Any, wrapper: Any, requests: int) -> Layout:
 def _why_not(backend: Any) -> Iterator[str]:
     """Yield what a replay on *backend* needs beyond the layout of whole requests in one pool."""
     if type(backend).__name__ != "FlashInferAttnBackend":
-        yield f"{type(backend).__name__} plans its passes otherwise"
+        yield f"{type(backend).__name__} plans its passes differently"
     if backend.prefill_backend != "fa2" or backend.decode_backend != "fa2":
         yield "a kernel has another planner"
     if backend.dispatch_reason is not None or backend.use_sliding_window_kv_pool:
-        yield "attention is to a window, or to an encoder"
+        yield "attention uses a window or an encoder"
     if backend.enable_deterministic or backend.disable_cuda_graph_kv_split:
-        yield "keys are split otherwise"
+        yield "keys are split differently"
     if backend.prefill_uses_dequant_workspace or backend.decode_uses_dequant_workspace or backend.is_dllm_model:
         yield "keys and values are unpacked first"
     if backend.kv_index_translator.is_translating or backend.kv_index_translator.reads_are_translated:
@@ -167,10 +167,10 @@ def _why_not_a_round(worker: Any, target: Any) -> Iterator[str]:
     yield from plain.of_the_server()
     yield from plain.of_a_model(worker.target_worker.model_runner)
     if not is_eagle_or_standalone(worker):
-        yield f"{type(worker).__name__} prepares rounds otherwise"
+        yield f"{type(worker).__name__} prepares rounds differently"
     drafter = worker._draft_worker
     if worker.plan_stream is not None or worker.topk != 1 or get_exec().overlap.enable_two_batch_overlap:
-        yield "rounds are prepared otherwise"
+        yield "rounds are prepared differently"
     yield from _why_not(target)
     if type(drafter.draft_attn_backend).__name__ not in ("FlashInferMultiStepDraftBackend", "NoneType"):
         yield f"{type(drafter.draft_attn_backend).__name__} plans drafts"

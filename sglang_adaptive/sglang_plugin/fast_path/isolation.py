@@ -19,7 +19,7 @@ class Isolation:
     """Saves and restores the batches of one scheduler."""
 
     def __init__(self) -> None:
-        self.guard = Guard("adaptive: SGLang keeps what a batch was before its round from now on", env.ISOLATION)
+        self.guard = Guard("adaptive: SGLang saves each batch's state before its round from now on", env.ISOLATION)
         self._fields: tuple[str, ...] = ()
 
     def of(

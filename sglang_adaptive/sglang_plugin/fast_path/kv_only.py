@@ -86,7 +86,9 @@ class Chunks:
     """Runs the draft over the chunks of one scheduler's long prompts."""
 
     def __init__(self, worker: Any) -> None:
-        self.guard = Guard("adaptive: the draft's prefill runs whole from now on", env.SHORT_PREFILL, ranks_alike=True)
+        self.guard = Guard(
+            "adaptive: the draft's prefill runs in full from now on", env.SHORT_PREFILL, ranks_alike=True
+        )
         self.passes = 0
         """Passes that ended early."""
         self._worker = worker

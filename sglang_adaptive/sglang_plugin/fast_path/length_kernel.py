@@ -102,7 +102,7 @@ class LengthKernel:
     """Fills in fa3's metadata instead of SGLang where it can."""
 
     def __init__(self) -> None:
-        self.guard = Guard("adaptive: lengths and page tables are SGLang's again from now on", env.LENGTH_KERNEL)
+        self.guard = Guard("adaptive: SGLang fills in lengths and page tables from now on", env.LENGTH_KERNEL)
 
     def of_a_decode(
         self, cache_seqlens_int32: Any, cu_seqlens_k: Any, page_table: Any, req_to_token: Any, req_pool_indices: Any,

@@ -80,7 +80,7 @@ def of_a_model(runner: Any) -> Iterator[str]:
     if runner.model_config.is_multimodal or runner.model_config.model_is_mrope:
         yield "the model is multimodal"
     if mambaish_config(runner.model_config) is not None:
-        yield "the model keeps states beside its KV"
+        yield "the model keeps states besides its KV"
     if (
         runner.enable_elastic_ep
         or runner.ngram_embedding_manager.enabled
@@ -99,11 +99,11 @@ def of_attention(backend: Any) -> Iterator[str]:
     if backend.needs_cpu_seq_lens:
         yield "attention is planned by lengths on the host"
     if backend.use_sliding_window_kv_pool or backend.local_attn_builder is not None:
-        yield "attention is to a window"
+        yield "attention uses a window"
     if translator.reads_are_translated or translator.space(IdSpaceKind.FULL).write is not None:
         yield "the KV pool is virtual"
     if backend.is_encoder_decoder or backend.topk > 1:
-        yield "attention is to more than a chain"
+        yield "attention covers more than a chain"
 
 
 def of_a_graph(runner: Any) -> Iterator[str]:

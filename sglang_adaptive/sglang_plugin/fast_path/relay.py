@@ -64,7 +64,7 @@ class Relay:
     """Passes state between one scheduler's rounds with chains of drafts."""
 
     def __init__(self) -> None:
-        self.guard = Guard("adaptive: SGLang hands on what rounds start from, from now on", env.RELAY)
+        self.guard = Guard("adaptive: from now on SGLang passes on what rounds start from", env.RELAY)
 
     def read(
         self, gather: Callable[..., Any], indices: Any, chances: Any, chosen: Any, tokens: Any, hidden: Any

@@ -191,7 +191,7 @@ def _why_no_chain(drafter: Any, target: Any) -> Iterator[str]:
     from sglang.srt.runtime_context import get_spec
 
     if drafter.plan_stream is not None:
-        yield "the worker prepares its passes otherwise"
+        yield "the worker prepares its passes differently"
     if drafter.seed_dsa_topk_from_draft_extend or get_spec().speculative_use_rejection_sampling:
         yield "drafts start from more than tokens and hidden states"
     yield from plain.of_the_server()
@@ -220,7 +220,7 @@ def _why_no_draft(drafter: Any, runner: Any) -> Iterator[str]:
     for backend in backends.attn_backends:
         yield from plain.of_attention(backend)
     if not _read_as_one(backends.attn_backends, runner):
-        yield "its passes have page tables of their own"
+        yield "its passes have their own page tables"
 
 
 def _read_as_one(backends: Any, runner: Any) -> bool:

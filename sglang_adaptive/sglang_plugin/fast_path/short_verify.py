@@ -160,7 +160,7 @@ def _is_plain(batch: Any, verify_input: Any) -> bool:
 def _why_not(worker: Any, runner: Any) -> Iterator[str]:
     """Yield why a replay of *runner* needs more than BUFFERS from a batch."""
     if type(runner).__name__ != "DecodeCudaGraphRunner" or worker.plan_stream is not None:
-        yield "the worker prepares its passes otherwise"
+        yield "the worker prepares its passes differently"
     yield from plain.of_the_server()
     yield from plain.of_a_graph(runner)
     yield from plain.of_attention(runner.attn_backend)

@@ -78,12 +78,12 @@ def _prepare(server_args: Any) -> None:
     setattr(server_args, NOTE, note)
     reason = cannot_adapt(server_args)
     if reason == LEARNT:
-        logger.info("adaptive: DSPARK plans widths of its own; what its rounds cost is learnt while serving")
+        logger.info("adaptive: DSPARK plans its own widths; the cost of its rounds is learned while serving")
         note |= {"reason": reason, LEARNS: True}
         server_args.speculative_adaptive = False
         return
     if reason is not None:
-        logger.warning("adaptive speculation is off, the server runs as without it: %s", reason)
+        logger.warning("adaptive speculation is off; the server runs without it: %s", reason)
         note["reason"] = reason
         server_args.speculative_adaptive = False
         if server_args.disaggregation_mode == "prefill":
@@ -132,7 +132,7 @@ def cannot_adapt(server_args: Any) -> str | None:
     if server_args.enable_hisparse:
         return "--enable-hisparse keeps swap state of one fixed width"
     if server_args.kv_canary != "none":
-        return "--kv-canary has plans for the drafts of the launch steps alone"
+        return "--kv-canary only has plans for the drafts of the launch steps"
     if server_args.enable_lora or server_args.lora_paths:
         return "LoRA's graph metadata is built for one depth"
     if os.environ.get("SGLANG_ENABLE_PP_SPEC", "").lower() in ("1", "true") and (server_args.pp_size or 1) > 1:

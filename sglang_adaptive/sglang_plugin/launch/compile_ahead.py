@@ -173,7 +173,7 @@ def compile_all(wanted: Iterable[Job]) -> bool:
         error = next(iter(failed.values()))
         logger.warning("adaptive: could not compile %s ahead: %s", ", ".join(failed), _reason(error))
     if took := [f"{name} {seconds[name]:.1f}" for name in seconds if seconds[name] >= _SLOW]:
-        logger.info("adaptive: compiled beside the server's start, in seconds: %s", ", ".join(took))
+        logger.info("adaptive: compiled during the server's start, in seconds: %s", ", ".join(took))
     return not failed
 
 

@@ -83,14 +83,13 @@ def missing(server_args: Any) -> str | None:
     except ValueError as error:
         return f"{error}: a model's own MTP layers draft with --speculative-algorithm NEXTN"
     if algorithm == "EAGLE3" and (drafts.itself or _lacks(draft, "Eagle3", "Gemma4")):
-        other = f"{name} is no EAGLE-3 draft, name one, or write --speculative-algorithm EAGLE or STANDALONE"
+        other = f"{name} is not an EAGLE-3 draft: name one, or use --speculative-algorithm EAGLE or STANDALONE"
         remedy = f"EAGLE3 drafts with a model that was trained for this one, {_DRAFT}" if drafts.itself else other
         return f"'{draft or 'the model'}' object has no attribute 'hot_token_id': {remedy}"
     if algorithm == "STANDALONE" and draft is not None and "Eagle" in draft:
         eagle = "EAGLE3" if "Eagle3" in draft else "EAGLE"
-        return (
-            f"{name} drafts from the target's hidden states, which STANDALONE has not: --speculative-algorithm {eagle}"
-        )
+        hidden = "drafts from the target's hidden states, which STANDALONE does not have"
+        return f"{name} {hidden}: --speculative-algorithm {eagle}"
     if algorithm == "FROZEN_KV_MTP" and (drafts.itself or _lacks(draft, "Gemma4")):
         return f"Frozen-KV MTP target view called before the model was bound: {_DRAFT}, an assistant of Gemma 4"
     return None
@@ -208,7 +207,7 @@ def planner(server_args: Any) -> dict[str, str | None] | None:
     if table is not None:
         try:
             if is_uninitialized_sps_table(load_sps_table_from_path(table)):
-                problem = "one number of tokens alone, which SGLang takes as no table"
+                problem = "only one number of tokens, which SGLang does not accept as a table"
         except (OSError, ValueError) as error:  # msgspec's errors are ValueErrors
             problem = f"SGLang cannot read it ({(str(error).splitlines() or [type(error).__name__])[0]})"
     return {"mode": os.environ.get("SGLANG_RAGGED_VERIFY_MODE", "static"), "table": table, "problem": problem}

@@ -185,7 +185,7 @@ class _Server:
         if compiler is None or compiler.succeeded:
             return True
         if not compiler.running:
-            logger.warning("adaptive: no sampled warm-up, for its kernels could not be compiled; see above")
+            logger.warning("adaptive: no sampled warm-up, because its kernels could not be compiled; see above")
             return False
         logger.info("adaptive: sampling kernels are still being compiled; the server does not wait for them")
         threading.Thread(target=self._sample_later, args=(compiler,), name="sampled warm-up", daemon=True).start()

@@ -38,7 +38,7 @@ class LookupRounds:
         runner = worker.target_worker.model_runner
         self._texts = Texts(runner.model_config.context_len, runner.model_config.vocab_size, runner.device)
         # Ranks with different drafts would wait for one another.
-        self.guard = Guard("adaptive: nothing is looked up from here on", ranks_alike=True)
+        self.guard = Guard("adaptive: lookups are off from now on", ranks_alike=True)
         self._slot_of: dict[str, int] = {}
         """By request, its text's slot, least recently used first."""
         self._known: dict[str, int] = {}
@@ -61,7 +61,7 @@ class LookupRounds:
             return None
         reason = next(why_not(worker), None)
         if reason is not None:
-            logger.warning("adaptive: nothing is looked up: %s", reason)
+            logger.warning("adaptive: lookups are off: %s", reason)
             return None
         controller.allow_lookups(True, behind=int(not get_schedule().disable_overlap_schedule))
         return cls(worker, controller)
@@ -154,7 +154,7 @@ def why_not(worker: Any) -> Iterator[str]:
     if type(draft.req_to_token_pool) is not ReqToTokenPool:
         yield f"a {type(draft.req_to_token_pool).__name__} keeps a state for each draft token"
     if worker._target_worker.model_runner.use_mla_backend or draft.draft_runner.use_mla_backend:
-        yield "latent attention (MLA) has not been shown to: fa3 faults in its passes of 16 rows a request"
+        yield "latent attention (MLA) has not been shown to verify them: fa3 faults in passes of 16 rows per request"
     if draft.seed_dsa_topk_from_draft_extend:
         yield "the draft's extend also selects for sparse attention"
     if get_spec().speculative_use_rejection_sampling:

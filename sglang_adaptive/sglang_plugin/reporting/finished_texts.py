@@ -17,7 +17,7 @@ class FinishedTexts:
 
     def __init__(self, controller: AdaptiveController) -> None:
         """Begin to count unless that is turned off; *controller* reports the counts."""
-        self.guard = Guard("adaptive: lookups are not counted from here on", env.LOOKUP_COUNTER)
+        self.guard = Guard("adaptive: lookups are no longer counted", env.LOOKUP_COUNTER)
         self._controller = controller
         self._counter = self.guard.attempt(self._begin)
 

@@ -30,7 +30,7 @@ def metrics_beside(context: Any, controller: AdaptiveController) -> AdaptiveMetr
     try:
         return AdaptiveMetrics(context.collector, controller)
     except Exception:
-        logger.exception("adaptive: no metrics of adaptive speculation, they could not be made")
+        logger.exception("adaptive: no metrics of adaptive speculation, because they could not be created")
         return None
 
 
@@ -57,7 +57,7 @@ class AdaptiveMetrics:
         self._families = {metric.name: self._family(metric) for metric in METRICS}
         self._children: dict[tuple[str, str | None], Any] = {}
         self._written: dict[tuple[str, str | None], float] = {}
-        self.guard = Guard("adaptive: the metrics of adaptive speculation stop here, they could not be set")
+        self.guard = Guard("adaptive: the metrics of adaptive speculation stop here, because they could not be set")
         self._clock = clock
         self._last, self._credit = clock(), BURST_SECONDS
         self._write_all()

@@ -12,7 +12,7 @@ from sglang_adaptive.sglang_plugin.hooks import SRT, Process, around, needs
 
 @around(SRT + "server_args.ServerArgs.from_cli_args", "args", process=Process.ENTRY)
 def from_command_line(original: Callable[..., Any], cls: type, args: argparse.Namespace) -> Any:
-    """Refuse an invalid configuration with one line, before anything loads."""
+    """Reject an invalid configuration with a one-line error, before anything loads."""
     from sglang_adaptive.sglang_plugin.launch import activation
 
     activation.check_command_line(args)
@@ -21,7 +21,7 @@ def from_command_line(original: Callable[..., Any], cls: type, args: argparse.Na
 
 @around(SRT + "server_args.ServerArgs.resolve_once", "self", process=Process.ENTRY)
 def resolve(original: Callable[..., None], server_args: Any) -> None:
-    """Turn adaptive speculation on where it can run, else log why not."""
+    """Turn adaptive speculation on if it can run; otherwise log why not."""
     from sglang_adaptive.sglang_plugin.launch import activation
 
     activation.resolve_once(original, server_args)
@@ -29,7 +29,7 @@ def resolve(original: Callable[..., None], server_args: Any) -> None:
 
 @around(SRT + "speculative.adaptive_spec_params.adaptive_unsupported_reason", "server_args", process=Process.LAUNCHER)
 def why_static(original: Callable[..., str | None], server_args: Any) -> str | None:
-    """Say why a setup cannot adapt: SGLang's reason, or ours; keep it for /server_info."""
+    """Return why a setup cannot adapt, SGLang's reason or ours, and keep it for /server_info."""
     from sglang_adaptive.sglang_plugin.launch import activation
 
     return activation.note_reason(original, server_args)
@@ -46,7 +46,7 @@ def resolve_ngram(original: Callable[..., None], server_args: Any) -> None:
 
 @around(SRT + "arg_groups.speculative_hook._init_adaptive_speculative_params", "server_args", process=Process.LAUNCHER)
 def resolve_launch_steps(original: Callable[..., None], server_args: Any) -> None:
-    """Resolve the steps at which an adaptive server starts; DFLASH starts at its block."""
+    """Resolve the steps that an adaptive server starts with; DFLASH starts with its block size."""
     from sglang_adaptive.sglang_plugin.workers.arguments import drafts_blocks
 
     if not drafts_blocks(server_args):

@@ -23,7 +23,7 @@ _DRAFTING = (SRT + "layers.attention.triton_backend.TritonMultiStepDraftBackend.
 
 @around(EXECUTOR + "model_runner.ModelRunner._get_attention_backend", "self", "init_new_workspace")
 def build_backend(original: Callable[..., Any], runner: Any, *args: Any, **kwargs: Any) -> Any:
-    """Build an attention backend, complete as the one of start-up."""
+    """Build an attention backend that is as complete as the one built at start-up."""
     from sglang_adaptive.sglang_plugin import repairs
 
     return repairs.finished_backend(original(runner, *args, **kwargs), runner)
@@ -35,7 +35,7 @@ def build_backend(original: Callable[..., Any], runner: Any, *args: Any, **kwarg
     process=Process.SCHEDULER_PLAN_STREAM,
 )
 def correct_plan(original: Callable[..., None], backend: Any, spec_info: Any, cuda_graph_bs: int | None) -> None:
-    """Correct by the drafts what SGLang's plan stream has prepared of a verify pass."""
+    """Correct what SGLang's plan stream prepared for a verify pass, now that the drafts are known."""
     from sglang_adaptive.sglang_plugin import repairs
 
     repairs.correct_plan_stream(original, backend, spec_info, cuda_graph_bs)
@@ -43,7 +43,7 @@ def correct_plan(original: Callable[..., None], backend: Any, spec_info: Any, cu
 
 @event("sglang.kernels.ops.memory.small_copy.try_small_copy", "dsts", "srcs")
 def small_copy(now: Round, original: Callable[..., bool], dsts: Sequence[Any], srcs: Sequence[Any]) -> bool:
-    """Make several small copies in one launch."""
+    """Run several small copies in one kernel launch."""
     from sglang_adaptive.sglang_plugin.fast_path import launches
 
     return original(dsts, launches.aligned(srcs))
@@ -52,20 +52,20 @@ def small_copy(now: Round, original: Callable[..., bool], dsts: Sequence[Any], s
 def _init_metadata(
     now: Round, original: Callable[..., None], backend: Any, forward_batch: Any, *args: Any, **kw: Any
 ) -> None:
-    """Make the metadata of a pass."""
+    """Build the metadata of a pass."""
     original(backend, now.decode_kernel.seen(backend, forward_batch), *args, **kw)
 
 
 def _triton_metadata(
     now: Round, original: Callable[..., None], backend: Any, forward_batch: Any, *args: Any, **kw: Any
 ) -> None:
-    """Make the metadata of a pass on SGLang's Triton backend."""
+    """Build the metadata of a pass on SGLang's Triton backend."""
     now.chain_kernel.serve(backend, forward_batch)
     _init_metadata(now, original, backend, forward_batch, *args, **kw)
 
 
 def _plan(now: Round, original: Callable[..., None], backend: Any, forward_batch: Any, *args: Any, **kw: Any) -> None:
-    """Plan a pass of FlashInfer that runs without a graph."""
+    """Plan a FlashInfer pass that runs without a graph."""
     from sglang_adaptive.sglang_plugin.fast_path.flashinfer import with_lengths
 
     _init_metadata(now, original, backend, with_lengths(forward_batch), *args, **kw)
@@ -74,7 +74,7 @@ def _plan(now: Round, original: Callable[..., None], backend: Any, forward_batch
 def _plan_replay(
     now: Round, original: Callable[..., None], backend: Any, forward_batch: Any, in_capture: bool = False
 ) -> None:
-    """Plan a pass of FlashInfer that is captured or replayed."""
+    """Plan a FlashInfer pass that is captured or replayed."""
     decodes = now.decode_kernel.runs(backend, forward_batch)
     if in_capture or not now.drafts_whole or not now.device_plans.planned(backend, forward_batch, decodes):
         _plan(now, original, backend, forward_batch, in_capture)
@@ -86,7 +86,7 @@ def _forward_extend(
     now: Round, original: Callable[..., Any], backend: Any, q: Any, k: Any, v: Any, layer: Any, forward_batch: Any,
     *args: Any, **kwargs: Any,
 ) -> Any:  # fmt: skip
-    """Attend in a pass that extends or verifies."""
+    """Run attention in an extend or verify pass."""
     if now.decode_kernel.runs(backend, forward_batch):
         return backend.forward_decode(q, k, v, layer, forward_batch, *args, **kwargs)
     return original(backend, q, k, v, layer, forward_batch, *args, **kwargs)
@@ -95,7 +95,7 @@ def _forward_extend(
 def _draft_indices(
     now: Round, original: Callable[..., None], backend: Any, forward_batch: Any, *args: Any, **kwargs: Any
 ) -> None:
-    """List the KV slots that each step of the draft reads, on SGLang's Triton and FlashInfer backends."""
+    """List the KV slots that each draft step reads, on SGLang's Triton and FlashInfer backends."""
     seen = forward_batch if now.draft_window is None else now.draft_window.placed(forward_batch)
     original(backend, seen, *args, **kwargs)
 
@@ -103,7 +103,7 @@ def _draft_indices(
 def _plan_draft(
     now: Round, original: Callable[..., None], backend: Any, forward_batch: Any, *args: Any, **kwargs: Any
 ) -> None:
-    """Plan a draft of FlashInfer that runs without a graph."""
+    """Plan a FlashInfer draft that runs without a graph."""
     from sglang_adaptive.sglang_plugin.fast_path.flashinfer import with_lengths
 
     original(backend, with_lengths(forward_batch), *args, **kwargs)
@@ -112,7 +112,7 @@ def _plan_draft(
 def _plan_draft_replay(
     now: Round, original: Callable[..., None], backend: Any, forward_batch: Any, in_capture: bool = False
 ) -> None:
-    """Plan all passes of a draft of FlashInfer that is captured or replayed."""
+    """Plan all passes of a FlashInfer draft that is captured or replayed."""
     if in_capture or not now.drafts_whole or not now.device_plans.draft_planned(backend, forward_batch):
         _plan_draft(now, original, backend, forward_batch, in_capture)
 
@@ -151,7 +151,7 @@ def fa3_extend(
     now: Round, original: Callable[..., Any], backend: Any, q: Any, k: Any, v: Any, layer: Any, forward_batch: Any,
     *args: Any, **kwargs: Any,
 ) -> Any:  # fmt: skip
-    """Attend with fa3 in a pass that extends or verifies."""
+    """Run attention with fa3 in an extend or verify pass."""
     fa3 = now.fa3
     q = fa3.queries.in_place(backend, q, forward_batch)
     with fa3.verify_schedule.of(backend, layer, forward_batch):
@@ -167,7 +167,7 @@ def fa3_decode(
     now: Round, original: Callable[..., Any], backend: Any, q: Any, k: Any, v: Any, layer: Any, forward_batch: Any,
     *args: Any, **kwargs: Any,
 ) -> Any:  # fmt: skip
-    """Attend with fa3 in a pass that decodes."""
+    """Run attention with fa3 in a decode pass."""
     q = now.fa3.queries.in_place(backend, q, forward_batch)
     return original(backend, q, k, v, layer, forward_batch, *args, **kwargs)
 
@@ -186,7 +186,7 @@ def fa3_kernel(now: Round, original: Callable[..., Any], *args: Any, **kwargs: A
 def fa3_metadata(
     now: Round, original: Callable[..., None], backend: Any, forward_batch: Any, *args: Any, **kwargs: Any
 ) -> None:
-    """Make fa3's metadata before a replay."""
+    """Build fa3's metadata before a replay."""
     if not now.fa3.extend_metadata.is_made(backend, forward_batch):
         original(backend, forward_batch, *args, **kwargs)
 
@@ -198,7 +198,7 @@ def fa3_metadata(
     process=Process.SCHEDULER_CUDA,
 )
 def fa3_decode_metadata(now: Round, original: Callable[..., None], *args: Any, **kwargs: Any) -> None:
-    """Fill in fa3's metadata of a decode, draft or verify pass."""
+    """Fill in fa3's metadata for a decode, draft or verify pass."""
     if not now.fa3.length_kernel.of_a_decode(*args, **kwargs):
         original(*args, **kwargs)
 

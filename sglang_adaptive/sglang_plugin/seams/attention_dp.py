@@ -16,19 +16,19 @@ _SYNC = SRT + "managers.scheduler_components.dp_attn.MLPSyncBatchInfo"
 
 @event(_SYNC + "._get_local_tensor", "self")
 def local_row(now: Round, original: Callable[..., Any], info: Any, *args: Any, **kwargs: Any) -> Any:
-    """Make this rank's row of the gather."""
+    """Build this rank's row of the gather."""
     return now.with_ballot(original(info, *args, **kwargs), info)
 
 
 @event(_SYNC + "._get_fallback_tensor", "self")
 def absent_row(now: Round, original: Callable[..., Any], info: Any, *args: Any, **kwargs: Any) -> Any:
-    """Make the row of a rank that is not there."""
+    """Build the row of an absent rank."""
     return now.with_silence(original(info, *args, **kwargs))
 
 
 @event(_SYNC + ".all_gather", "self")
 def gathered(now: Round, original: Callable[..., None], info: Any, *args: Any, **kwargs: Any) -> None:
-    """Gather the rows of all ranks; the last gather before a round decides its steps."""
+    """Gather the rows of all ranks; the last gather before a round determines its steps."""
     original(info, *args, **kwargs)
     now.gathered(info)
 

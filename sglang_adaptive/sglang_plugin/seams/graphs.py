@@ -19,7 +19,7 @@ _LAYERS = SRT + "speculative.multi_layer_eagle_draft_extend_cuda_graph_runner."
 
 @event(EXECUTOR + "runner_backend.full_cuda_graph_backend.FullCudaGraphBackend.capture_one", "self", "forward_fn")
 def capture_one(now: Round, original: Callable[..., None], backend: Any, *args: Any, **kwargs: Any) -> None:
-    """Capture one graph."""
+    """Capture one CUDA graph."""
     now.captures.capture(original, backend, *args, **kwargs)
 
 
@@ -43,7 +43,7 @@ def capture(now: Round, original: Callable[..., None], runner: Any, *args: Any, 
 
 @event(_LAYERS + "MultiLayerEagleMultiStepDraftExtendCudaGraphRunner._on_runners_created", "self")
 def capture_layers(now: Round, original: Callable[..., None], extend: Any, *args: Any, **kwargs: Any) -> None:
-    """Capture the graphs of the draft extend of several layers."""
+    """Capture the graphs of a multi-layer draft extend."""
     for runner in filter(None, extend.runners):
         now.captures.share_page_tables(runner)
     original(extend, *args, **kwargs)
@@ -51,20 +51,20 @@ def capture_layers(now: Round, original: Callable[..., None], extend: Any, *args
 
 @event(SRT + "layers.logits_processor.pack_aux_hidden_states", "aux_hidden_states")
 def join_hidden_states(now: Round, original: Callable[[Any], Any], hidden_states: Any) -> Any:
-    """Join the hidden states of several layers, at the end of a verify pass."""
+    """Join the hidden states of several layers at the end of a verify pass."""
     return now.captures.join_hidden_states(original, hidden_states)
 
 
 @event(_DRAFT_GRAPHS + "capture_one_shape", "self", process=Process.SCHEDULER_VERIFY_BUDGET)
 def capture_draft(now: Round, original: Callable[..., Any], graphs: Any, *args: Any, **kwargs: Any) -> Any:
-    """Capture a graph of the draft's steps, which is to return the chances of its tokens too."""
+    """Capture a graph of the draft steps that also returns the probability of each draft token."""
     with now.chances.capturing(graphs):
         return original(graphs, *args, **kwargs)
 
 
 @event(_DRAFT_GRAPHS + "execute", "self", "forward_batch", process=Process.SCHEDULER_VERIFY_BUDGET)
 def replay_draft(now: Round, original: Callable[..., Any], graphs: Any, forward_batch: Any, **kwargs: Any) -> Any:
-    """Replay a graph of the draft's steps."""
+    """Replay a graph of the draft steps."""
     result = original(graphs, forward_batch, **kwargs)
     now.draft_replayed(graphs, forward_batch)
     return result
@@ -100,7 +100,7 @@ def bind_metadata(
     now: Round, original: Callable[..., Any], backend: Any, bs: int, num_tokens: int, encoder_lens: Any,
     forward_mode: Any, *args: Any, **kwargs: Any,
 ) -> Any:  # fmt: skip
-    """Make fa3's metadata of a graph; those of fewer steps may run rounds with a budget, whose rows are longer."""
+    """Build fa3's metadata for a graph; graphs of fewer steps may run rounds with a budget, whose rows are longer."""
     result = original(backend, bs, num_tokens, encoder_lens, forward_mode, *args, **kwargs)
     now.longest_rows.allow(result[0], backend, forward_mode)
     return result

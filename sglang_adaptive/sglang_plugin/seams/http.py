@@ -18,7 +18,7 @@ def set_up(
     original: Callable[..., None], server_args: Any, tokenizer_manager: Any, template_manager: Any, port_args: Any,
     scheduler_infos: list[dict[str, Any]], *args: Any, **kwargs: Any,
 ) -> None:  # fmt: skip
-    """Set up the application and serve."""
+    """Set up the HTTP application and serve it."""
     from sglang_adaptive.sglang_plugin.admin import route
     from sglang_adaptive.sglang_plugin.page import routes
 
@@ -29,7 +29,7 @@ def set_up(
 
 @around(SRT + "utils.auth.add_api_key_middleware", "app", "api_key", "admin_api_key", process=Process.HTTP)
 def check_keys(original: Callable[..., None], app: Any, *args: Any, **kwargs: Any) -> None:
-    """Check the API key of each request; the page asks for it."""
+    """Check the API key of each request, and let the page ask for the key."""
     from sglang_adaptive.sglang_plugin.page import routes
 
     original(app, *args, **kwargs)
@@ -44,7 +44,7 @@ def check_keys(original: Callable[..., None], app: Any, *args: Any, **kwargs: An
 def write_for_tokenizer_workers(
     original: Callable[..., Any], port_args: Any, server_args: Any, *args: Any, **kwargs: Any
 ) -> Any:
-    """Write what HTTP workers read, which load no plugins: the draft tokens of the launch as the most."""
+    """Write what HTTP workers read; they load no plugins, so the maximum is the launch draft tokens."""
     from sglang_adaptive.sglang_plugin import capacity
 
     return capacity.write_for_tokenizer_workers(original, port_args, server_args, *args, **kwargs)

@@ -11,7 +11,7 @@ from sglang_adaptive.sglang_plugin.hooks import SRT, Process, around, needs
 
 @around(SRT + "entrypoints.engine.Engine._launch_scheduler_processes", "server_args", process=Process.LAUNCHER)
 def launch_schedulers(original: Callable[..., Any], cls: type, server_args: Any, *args: Any, **kwargs: Any) -> Any:
-    """Start the schedulers, and beside them the compilation of kernels that they will need."""
+    """Start the schedulers and, in parallel, compile the kernels that they will need."""
     from sglang_adaptive.sglang_plugin.launch import compile_ahead
 
     compile_ahead.begin(server_args)
@@ -20,7 +20,7 @@ def launch_schedulers(original: Callable[..., Any], cls: type, server_args: Any,
 
 @around(SRT + "entrypoints.engine._wait_for_scheduler_ready", process=Process.LAUNCHER)
 def wait_for_schedulers(original: Callable[..., list[dict[str, Any]]], *args: Any, **kwargs: Any) -> Any:
-    """Wait until the schedulers are ready; each has to have its hooks."""
+    """Wait until the schedulers are ready, and check that each has its hooks."""
     from sglang_adaptive.sglang_plugin.launch.handshake import require_in_schedulers
 
     infos = original(*args, **kwargs)
@@ -30,7 +30,7 @@ def wait_for_schedulers(original: Callable[..., list[dict[str, Any]]], *args: An
 
 @around(SRT + "entrypoints.http_server._wait_and_warmup", "server_args", "execute_warmup_func", process=Process.HTTP)
 def warm_up(original: Callable[..., None], *args: Any, **kwargs: Any) -> None:
-    """Send SGLang's request that makes the server ready, and before it those of our warm-up."""
+    """Send our warm-up requests, then the SGLang request that makes the server ready."""
     from sglang_adaptive.sglang_plugin.launch.warm_up import wait_and_warm_up
 
     wait_and_warm_up(original, *args, **kwargs)

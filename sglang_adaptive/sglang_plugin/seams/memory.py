@@ -17,14 +17,14 @@ if TYPE_CHECKING:
     *("self", "intermediate_states_buffer", "cache_steps"),
 )
 def run_mamba2(original: Callable[..., None], backend: Any, *args: Any, **kwargs: Any) -> None:
-    """Run SGLang's Triton kernel of Mamba2, which writes the state after each draft token."""
+    """Run SGLang's Triton kernel for Mamba2, which writes the state after each draft token."""
     from sglang_adaptive.sglang_plugin import repairs
 
     original(backend, *args, **repairs.mamba2_width_of_the_buffer(kwargs))
 
 
 def _size(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Size for the most steps."""
+    """Size for the maximum steps."""
     from sglang_adaptive.sglang_plugin import repairs
 
     return repairs.at_the_widest(original, *args, **kwargs)
@@ -41,7 +41,7 @@ around(SRT + "runtime_context.cutedsl_moe_max_num_tokens")(_size)
 
 @around(SRT + "mem_cache.memory_pool.ReqToTokenPool.__init__", "self", "size", "max_context_len")
 def slot_table(original: Callable[..., None], pool: Any, *args: Any, **kwargs: Any) -> None:
-    """Make the table of the requests' KV slots; a draft window needs twice the rows."""
+    """Create the table of the requests' KV slots; a draft window needs twice the rows."""
     from sglang_adaptive.sglang_plugin.draft_window import rows
 
     original(pool, *args, **kwargs)
@@ -50,7 +50,7 @@ def slot_table(original: Callable[..., None], pool: Any, *args: Any, **kwargs: A
 
 @event(SRT + "mem_cache.kv_cache_configurator.KVCacheConfigurator._build_mha_kv_pool", "self", "max_total_num_tokens")
 def kv_pool(now: Round, original: Callable[..., Any], configurator: Any, **kwargs: Any) -> Any:
-    """Make the pool of keys and values of a model with plain attention; a draft window needs a few slots more."""
+    """Create the KV cache of a model with plain attention; a draft window needs a few more slots."""
     from sglang_adaptive.sglang_plugin.draft_window import sinks
 
     return sinks.built_with_room(original, configurator, now.worker, **kwargs)
@@ -58,7 +58,7 @@ def kv_pool(now: Round, original: Callable[..., Any], configurator: Any, **kwarg
 
 @around(SRT + "mem_cache.allocation_sizing.get_req_to_token_extra_context_len")
 def places_beyond_context(original: Callable[[], int]) -> int:
-    """Say how long a request's row of slots is beyond the context."""
+    """Return how many slots a request's row has beyond the context length."""
     from sglang_adaptive.sglang_plugin import capacity
 
     return capacity.places_beyond_context(original)
@@ -67,7 +67,7 @@ def places_beyond_context(original: Callable[[], int]) -> int:
 # A scheduler calls it for SGLang's Rust server.
 @around(SRT + "managers.utils.compute_num_reserved_tokens", process=(Process.LAUNCHER, Process.SCHEDULER))
 def reserved_tokens(original: Callable[[], int]) -> int:
-    """Say how many tokens a round takes off a request's context: those of the launch steps."""
+    """Return how many tokens of a request's context are reserved for a round: those of the launch steps."""
     from sglang_adaptive.sglang_plugin import capacity
 
     return capacity.reserved_tokens(original)

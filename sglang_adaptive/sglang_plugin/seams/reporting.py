@@ -22,7 +22,7 @@ _COLLECTOR = SRT + "observability.metrics_collector.SchedulerMetricsCollector"
 def request_metrics(
     original: Callable[..., None], manager: Any, meta_info: dict[str, Any], recv_obj: Any, i: int
 ) -> None:
-    """Put the counts of a request into its response."""
+    """Add a request's counts to its response."""
     from sglang_adaptive.sglang_plugin.reporting import proposed_drafts
 
     original(manager, meta_info, recv_obj, i)

@@ -17,25 +17,25 @@ _WEIGHTS = SRT + "managers.scheduler_components.weight_updater.SchedulerWeightUp
 
 @event(SRT + "managers.scheduler.Scheduler.update_running_batch", "self", "batch")
 def update_running_batch(now: Round, original: Callable[..., Any], scheduler: Any, batch: Any) -> Any:
-    """Prepare the decode batch for its next round; first find out what it has room for."""
+    """Find out how many KV slots are free, then prepare the decode batch for its next round."""
     return now.prepare(original, scheduler, batch)
 
 
 @event(SRT + "mem_cache.allocation_sizing.get_alloc_reserve_per_decode")
 def alloc_reserve(now: Round, original: Callable[[], int]) -> int:
-    """Say how many slots a request needs beyond its tokens for a round; a round that must be shallow needs fewer."""
+    """Return how many extra slots a request needs for a round; a round limited to fewer steps needs fewer."""
     return now.capacity.reserve(original)
 
 
 @event(SRT + "speculative.eagle_utils.eagle_prepare_for_decode", "batch")
 def prepare_for_decode(now: Round, original: Callable[[Any], None], batch: Any) -> None:
-    """Reserve KV slots for the coming round."""
+    """Reserve KV slots for the next round."""
     now.reserve.prepare(original, batch)
 
 
 @around(SRT + "speculative.dflash_info_v2.DFlashDraftInputV2.prepare_for_decode", "self", "batch")
 def prepare_block(original: Callable[..., None], draft_input: Any, batch: Any) -> None:
-    """Reserve KV slots for the coming round of DFLASH."""
+    """Reserve KV slots for the next DFLASH round."""
     from sglang_adaptive.sglang_plugin.workers.dflash import reserve
 
     reserve(original, draft_input, batch)
@@ -43,13 +43,13 @@ def prepare_block(original: Callable[..., None], draft_input: Any, batch: Any) -
 
 @event(SRT + "speculative.eagle_utils.page_aligned_decode_alloc_lens", "reqs", "reserve", "page_size")
 def decode_alloc_lens(now: Round, original: Callable[..., Any], reqs: Any, *, reserve: int, page_size: int) -> Any:
-    """Say up to which length each request has slots after the reservation."""
+    """Return the length up to which each request has slots after the reservation."""
     return original(reqs, reserve=reserve + now.reserve.more(reserve), page_size=page_size)
 
 
 @around(SRT + "managers.scheduler.decide_needs_cpu_seq_lens", "attn_backends")
 def needs_lengths_on_host(original: Callable[..., bool], attn_backends: Sequence[Any]) -> bool:
-    """Say whether rounds need lengths on the host; those of an adaptive NGRAM only where the backends do."""
+    """Return whether rounds need lengths on the host; adaptive NGRAM needs them only if the backends do."""
     from sglang_adaptive.sglang_plugin.workers.arguments import needs_lengths_on_host
 
     return needs_lengths_on_host(original, attn_backends)
@@ -57,7 +57,7 @@ def needs_lengths_on_host(original: Callable[..., bool], attn_backends: Sequence
 
 @event(SRT + "managers.overlap_utils.FutureMap.resolve_seq_lens_cpu", "self", "batch")
 def lengths_on_host(now: Round, original: Callable[..., None], future_map: Any, batch: Any, **kwargs: Any) -> None:
-    """Bring the lengths of requests to the host; without a wait where they are known, or nobody reads them."""
+    """Copy request lengths to the host, without waiting if they are known or unused."""
     now.resolve_lengths(original, future_map, batch, **kwargs)
 
 
@@ -67,7 +67,7 @@ def lengths_on_host(now: Round, original: Callable[..., None], future_map: Any, 
     process=Process.SCHEDULER_CUDA,
 )
 def read_relay(now: Round, original: Callable[..., Any], *args: Any) -> Any:
-    """Read what the round before has left for this one."""
+    """Read what the previous round left for this one."""
     return now.relay.read(original, *args)
 
 
@@ -75,13 +75,13 @@ def read_relay(now: Round, original: Callable[..., Any], *args: Any) -> Any:
     SRT + "managers.overlap_utils.FutureMap.stash", "self", "future_indices", "payload", process=Process.SCHEDULER_CUDA
 )
 def write_relay(now: Round, original: Callable[..., None], *args: Any) -> None:
-    """Leave for the next round what it starts from."""
+    """Write what the next round starts from."""
     now.relay.write(original, *args)
 
 
 @around(SRT + "managers.scheduler.Scheduler.is_disable_overlap_for_batch", "self", "batch", "last_batch")
 def is_overlap_off(original: Callable[..., bool], scheduler: Any, batch: Any, last_batch: Any) -> bool:
-    """Say whether pending results are processed before a batch is launched."""
+    """Return whether pending results are processed before a batch is launched."""
     from sglang_adaptive.sglang_plugin import repairs
     from sglang_adaptive.sglang_plugin.current import current
 
@@ -93,20 +93,20 @@ def is_overlap_off(original: Callable[..., bool], scheduler: Any, batch: Any, la
 
 @event(SRT + "managers.scheduler.Scheduler._forward_isolation", "self", "batch", "overlap")
 def isolate(now: Round, original: Callable[..., Any], scheduler: Any, batch: Any, *, overlap: bool) -> Any:
-    """Keep what a batch was before its round, and put it back."""
+    """Save the batch's state before its round, and restore it afterwards."""
     return now.isolation.of(original, scheduler, batch, overlap)
 
 
 @event(SRT + "managers.schedule_batch.ScheduleBatch.prepare_for_extend", "self")
 def prepare_prefill(now: Round, original: Callable[[Any], None], batch: Any) -> None:
-    """Prepare a prefill, also of requests that were retracted."""
+    """Prepare a prefill, including one of retracted requests."""
     original(batch)
     now.prefill_prepared(batch)
 
 
 @event(SRT + "managers.schedule_batch.ScheduleBatch.cumulate_penalty_output_tokens", "self")
 def count_penalties(now: Round, original: Callable[[Any], None], batch: Any) -> None:
-    """Let penalizers count the tokens that a batch has written."""
+    """Let penalizers count the tokens that a batch has generated."""
     now.count(original, batch)
 
 
@@ -118,7 +118,7 @@ def resolve(now: Round, original: Callable[..., Any], processor: Any, result: An
 
 
 def _interrupting_result(now: Round, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Process the result of a batch that is no decode round."""
+    """Process the result of a batch that is not a decode round."""
     now.interrupted()
     return original(*args, **kwargs)
 
@@ -130,7 +130,7 @@ for _kind in ("prefill", "idle", "prebuilt"):
 
 @event(SRT + "managers.schedule_batch.Req._locate_str_stop_finished_len", "self", "new_accepted_len")
 def end_of_text(_: Round, original: Callable[..., int | None], req: Any, *args: Any, **stop: Any) -> int | None:
-    """Say where the text of a request ends in whose latest tokens a stop string or regex was found."""
+    """Return where a request's text ends when its latest tokens contain a stop string or regex match."""
     from sglang_adaptive.sglang_plugin import repairs
 
     return repairs.first_end(original, req, *args, **stop)
@@ -138,19 +138,19 @@ def end_of_text(_: Round, original: Callable[..., int | None], req: Any, *args: 
 
 @event(SRT + "mem_cache.common.release_kv_cache", "req")
 def release(now: Round, original: Callable[..., None], req: Any, *args: Any, **kwargs: Any) -> None:
-    """Give back the KV of a request that is done, or was retracted."""
+    """Free the KV slots of a finished or retracted request."""
     original(req, *args, **kwargs)
     now.released(req)
 
 
 @event(SRT + "managers.schedule_batch.Req.owned_kv_len", "self")
 def owned_length(now: Round, original: Callable[..., int], req: Any) -> int:
-    """Say how many tokens of a leaving request the prefix cache may keep."""
+    """Return how many tokens of a finished or retracted request the prefix cache may keep."""
     return now.owned_length(original(req), req)
 
 
 def _update_weights(now: Round, original: Callable[..., Any], manager: Any, request: Any) -> Any:
-    """Update weights: graphs keep the addresses of weights, and acceptance was measured with the old ones."""
+    """Update weights; graphs keep the addresses of weights, and acceptance was measured with the old ones."""
     result = original(manager, request)
     now.weights_updated(result, request)
     return result
@@ -162,14 +162,14 @@ for _update in ("update_weights_from_disk", "update_weights_from_ipc", "end_weig
 
 @event(_WEIGHTS + "begin_weight_update", "self", "recv_req")
 def begin_weight_update(now: Round, original: Callable[..., Any], manager: Any, request: Any) -> Any:
-    """Begin an update of weights in several messages."""
+    """Begin a weight update that takes several messages."""
     now.weights_change()
     return original(manager, request)
 
 
 @around(SRT + "managers.scheduler.Scheduler.get_init_info", "self")
 def scheduler_ready(original: Callable[..., dict[str, Any]], scheduler: Any) -> dict[str, Any]:
-    """Tell the launcher that this scheduler has its hooks, and which runtime states."""
+    """Tell the launcher that this scheduler has its hooks, and which runtime states it built."""
     from sglang_adaptive.sglang_plugin.launch.handshake import report
 
     return report(original(scheduler))
@@ -177,7 +177,7 @@ def scheduler_ready(original: Callable[..., dict[str, Any]], scheduler: Any) -> 
 
 @around(SRT + "managers.data_parallel_controller.aggregate_scheduler_startup_times", "startup_times")
 def replicas_ready(original: Callable[..., dict[str, Any]], startup_times: Iterable[Any]) -> dict[str, Any]:
-    """Summarize the start-up of replicas, which is all that the launcher hears of their schedulers."""
+    """Summarize the start-up of replicas; the launcher gets nothing else from their schedulers."""
     from sglang_adaptive.sglang_plugin.launch.handshake import pass_on
 
     startup_times = list(startup_times)

@@ -23,7 +23,7 @@ _DFLASH = SRT + "speculative.dflash_worker_v2.DFlashWorkerV2"
 
 @around(SRT + "speculative.spec_info.SpeculativeAlgorithm.create_worker", "self", "server_args")
 def choose_worker(original: Callable[..., Any], algorithm: Any, server_args: Any) -> Any:
-    """Use this package's subclass of a worker that SGLang runs with fixed steps."""
+    """Use this package's subclass for a worker that SGLang runs with fixed steps."""
     from sglang_adaptive.sglang_plugin.workers.choice import adaptive_class
 
     return adaptive_class(original(algorithm, server_args), algorithm, server_args)
@@ -33,7 +33,7 @@ def choose_worker(original: Callable[..., Any], algorithm: Any, server_args: Any
     SRT + "speculative.adaptive_spec_params.resolve_candidate_steps_from_config", "cfg_path", process=Process.EVERY
 )
 def candidate_steps(cfg_path: str | None = None) -> list[int]:
-    """Return the steps of the configuration, from the last of which SGLang sizes its buffers."""
+    """Return the steps of the configuration; SGLang sizes its buffers for the last one."""
     from sglang_adaptive.policy.config import load_config
 
     return load_config(cfg_path).drafts
@@ -49,7 +49,7 @@ def build_policy(initial_steps: int, cfg_path: str | None = None) -> AdaptivePol
 
 @replace(WORKER + "AdaptiveController")
 def build_controller(worker: Any, policy: AdaptivePolicy) -> AdaptiveController:
-    """Make the round of this process, and this package's controller on SGLang's worker."""
+    """Create this process's `Round`, and this package's controller for SGLang's worker."""
     from sglang_adaptive.sglang_plugin import current
 
     return current.begin(worker, policy).controller
@@ -60,7 +60,7 @@ replace(WORKER + "SpecRuntimeState")(SpecRuntimeState)
 
 @event(WORKER + "EAGLEWorkerV2.init_cuda_graphs", "self")
 def start_worker(now: Round, original: Callable[..., None], worker: Any) -> None:
-    """Build the runtime states of all steps, and get ready for rounds."""
+    """Build the runtime states for all steps, and get ready for rounds."""
     now.start(original, worker)
 
 
@@ -69,7 +69,7 @@ def start_worker(now: Round, original: Callable[..., None], worker: Any) -> None
     *("self", "speculative_num_steps", "speculative_num_draft_tokens", "cuda_graph_bs"),
 )
 def build_state(now: Round, original: Callable[..., Any], worker: Any, *args: Any, **kwargs: Any) -> Any:
-    """Build one runtime state with the graphs that it needs, each part in its own scope."""
+    """Build one runtime state and its graphs, each part in its own scope."""
     return now.build_state(original, worker, *args, **kwargs)
 
 
@@ -78,32 +78,32 @@ def build_state(now: Round, original: Callable[..., Any], worker: Any, *args: An
 
 @event(WORKER + "EAGLEWorkerV2.activate_step_by_batch", "self", "batch_size")
 def choose_steps(now: Round, original: Callable[..., None], worker: Any, batch_size: int) -> None:
-    """Choose the steps of the coming round."""
+    """Choose the steps of the next round."""
     now.choose_steps(batch_size)
 
 
 @event(WORKER + "EAGLEWorkerV2.apply_runtime_state", "self", "state")
 def switch(now: Round, original: Callable[..., None], worker: Any, state: Any) -> None:
-    """Make other steps live, and keep SGLang's log of such changes short."""
+    """Switch to other steps, and keep SGLang's log of such switches short."""
     original(worker, state)
     now.switched()
 
 
 @event(WORKER + "EAGLEWorkerV2._build_trivial_verify_input", "self", "batch")
 def zero_step_input(now: Round, original: Callable[..., Any], worker: Any, batch: Any) -> Any:
-    """Prepare a round at zero steps, which verifies one token a request."""
+    """Prepare a zero-step round, which verifies one token per request."""
     return now.zero_step_input(original, worker, batch)
 
 
 @event(WORKER + "EagleDraftWorker.draft", "self", "batch")
 def draft(now: Round, original: Callable[..., Any], drafter: Any, batch: Any, **kwargs: Any) -> Any:
-    """Draft; first run what the draft has left out at zero steps."""
+    """Draft, after running the draft extends postponed at zero steps."""
     return now.draft(original, drafter, batch, **kwargs)
 
 
 @event(WORKER + "prepare_for_draft", "draft_input", "req_to_token_pool", "batch")
 def prepare_draft(now: Round, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Prepare the draft's steps."""
+    """Prepare the draft steps."""
     return now.draft_prepared(original, *args, **kwargs)
 
 
@@ -112,13 +112,13 @@ def prepare_draft(now: Round, original: Callable[..., Any], *args: Any, **kwargs
     *("draft_extend_input", "batch", "predict", "num_draft_tokens", "draft_model_runner", "cuda_graph_runner"),
 )
 def prepare_draft_extend(now: Round, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Prepare the draft's extend over what was accepted."""
+    """Prepare the draft extend over the accepted tokens."""
     return now.draft_extend_prepared(original, *args, **kwargs)
 
 
 @event(WORKER + "EagleDraftWorker.draft_forward", "self", "forward_batch", process=Process.SCHEDULER_VERIFY_BUDGET)
 def draft_forward(now: Round, original: Callable[..., Any], drafter: Any, forward_batch: Any) -> Any:
-    """Run the draft's steps, also while they are captured; keep the chance that it gives each token."""
+    """Run the draft steps, also during capture, and keep the probability of each draft token."""
     return now.draft_forward(original, drafter, forward_batch)
 
 
@@ -134,7 +134,7 @@ def verify(now: Round, original: Callable[..., Any], worker: Any, batch: Any, **
     process=Process.SCHEDULER_VERIFY_BUDGET,
 )
 def prepare_for_verify(now: Round, original: Callable[..., Any], *args: Any) -> Any:
-    """Prepare the verify pass; with a budget, of the likeliest drafts alone."""
+    """Prepare the verify pass; with a budget, only for the likeliest drafts."""
     return now.before_verify(original, *args)
 
 
@@ -143,7 +143,7 @@ def prepare_for_verify(now: Round, original: Callable[..., Any], *args: Any) -> 
     *("verify_input", "batch", "logits_output", "grammar_mask", "watermark_state"),
 )
 def sample(now: Round, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Accept drafts and choose the tokens behind them."""
+    """Accept drafts, and choose the token after them."""
     return now.sample(original, *args, **kwargs)
 
 
@@ -151,7 +151,7 @@ def sample(now: Round, original: Callable[..., Any], *args: Any, **kwargs: Any) 
 def draft_extend(
     now: Round, original: Callable[..., None], drafter: Any, batch: Any, result: Any, **kwargs: Any
 ) -> None:
-    """Run the draft over what was accepted, or leave that for later at zero steps."""
+    """Run the draft model over the accepted tokens, or postpone that at zero steps."""
     now.draft_extend(original, drafter, batch, result, **kwargs)
 
 
@@ -160,7 +160,7 @@ def draft_extend(
     *("self", "batch", "target_hidden_states", "next_token_ids", "mm_input_embeds", "kv_loc_plan"),
 )
 def draft_prefill(now: Round, original: Callable[..., Any], drafter: Any, batch: Any, *args: Any, **kwargs: Any) -> Any:
-    """Run the draft over a prompt."""
+    """Run the draft model over a prompt."""
     return now.draft_prefill(original, drafter, batch, *args, **kwargs)
 
 
@@ -196,7 +196,7 @@ def verified(
 
 @around(_MULTI_LAYER + "MultiLayerEagleDraftWorker.draft", "self", "batch")
 def draft_of_layers(original: Callable[..., Any], drafter: Any, batch: Any) -> Any:
-    """Verify the first drafts alone, as many as the round has steps."""
+    """Verify only the first drafts, as many as the round has steps."""
     from sglang_adaptive.sglang_plugin.workers.multi_layer import draft
 
     return draft(original, drafter, batch)
@@ -207,7 +207,7 @@ def prepare_extend_of_layers(
     original: Callable[..., Any], draft_extend_input: Any, batch: Any, predict: Any, num_draft_tokens: int,
     *args: Any, **kwargs: Any,
 ) -> Any:  # fmt: skip
-    """State the tokens of the round, not those of all layers: graphs run for a batch of the width of their capture."""
+    """Set the tokens of the round, not of all layers, because graphs run only batches of the width they captured."""
     draft_extend_input.num_tokens_per_req = num_draft_tokens + draft_extend_input.num_front_tokens
     return original(draft_extend_input, batch, predict, num_draft_tokens, *args, **kwargs)
 

@@ -81,7 +81,7 @@ def _device_name(device: str) -> str:
     return f"{device}: {cpu_model()}" if device.startswith("cpu") else device
 
 
-MEASURED = "learnt in service by the throughput policy"
+MEASURED = "learned while serving by the throughput policy"
 
 
 def folder(profile_dir: str | None) -> Path:
@@ -102,7 +102,7 @@ def share_known(policy: KeepsProfile) -> CostProfile | None:
         try:
             return policy.known_profile(profile_key(), MEASURED)
         except Exception:  # the other ranks wait for the broadcast
-            logger.warning("adaptive: the measured round times could not be handed on", exc_info=True)
+            logger.warning("adaptive: the measured round times could not be shared", exc_info=True)
             return None
 
     return _of_first_rank(known)

@@ -25,7 +25,7 @@ def follow_update(controller: AdaptiveController, result: Any, request: Any) -> 
             rebuild(controller)
         doubt_acceptance(controller, type(request).__name__)
     except Exception:
-        logger.exception("adaptive: what follows an update of weights failed; depths may run with old graphs")
+        logger.exception("adaptive: the work after a weight update failed; depths may run with old graphs")
 
 
 def rebuild(controller: AdaptiveController) -> None:
@@ -58,4 +58,4 @@ def doubt_acceptance(controller: AdaptiveController, cause: str) -> None:
     controller.interrupt()
     if isinstance(controller.params, LearnsAcceptance):
         controller.params.doubt_acceptance()
-        logger.info("adaptive: new weights (%s), what was learnt of the draft counts for little from here on", cause)
+        logger.info("adaptive: new weights (%s), what was learned about the draft counts for little from now on", cause)

@@ -95,7 +95,7 @@ class PackedRounds:
         looked at. *graphs* is None on a backend that needs no graph. After an error packing ends, and *stop* gets why.
         """
         self.graphs = graphs
-        self.guard = Guard("adaptive: all requests of a batch verify equally many drafts from now on")
+        self.guard = Guard("adaptive: all requests of a batch verify the same number of drafts from now on")
         self.rounds = 0
         """Rounds whose requests could verify unequal numbers of drafts."""
         self._budget, self._exponent, self._stop = budget, exponent, stop
@@ -116,14 +116,14 @@ class PackedRounds:
         """
         why, forced = next(why_rectangles(worker), None), forced_budget()
         if why is not None:
-            logger.warning("adaptive: all requests of a batch verify equally many drafts: %s", why)
+            logger.warning("adaptive: all requests of a batch verify the same number of drafts: %s", why)
             stop(why)
             return None
         if forced is None:
             controller.allow_budgets()
         else:
             logger.warning(
-                "adaptive: at most %d drafts a request are verified, on average, because of %s", forced, FORCE
+                "adaptive: at most %d drafts per request are verified, on average, because of %s", forced, FORCE
             )
         runner = worker.target_worker.model_runner
         return cls(

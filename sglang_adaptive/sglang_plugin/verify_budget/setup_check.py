@@ -26,7 +26,7 @@ def why_rectangles(worker: Any) -> Iterator[str]:
     """Yield why all requests of a batch have to verify equally many drafts; nothing if they do not."""
     asked = env.VERIFY_BUDGET.get() or ""
     if asked != CHOSEN and (not asked.isdecimal() or int(asked) < 1):
-        yield f"{FORCE}={asked!r} is not a whole number from 1 on"
+        yield f"{FORCE}={asked!r} is not a whole number of at least 1"
     runner = worker.target_worker.model_runner
     if not is_eagle(worker):
         yield f"{type(worker).__name__} packs no drafts"
@@ -101,7 +101,7 @@ def _of_the_target(runner: Any) -> Iterator[str]:
 
 def _of_fa3(backend: Any) -> Iterator[str]:
     if backend.fa_impl_ver != 3:
-        yield "only version 3 of FlashAttention has been asked to verify packed drafts"
+        yield "only version 3 of FlashAttention has been shown to verify packed drafts"
     if backend.use_mla:
         yield "latent attention verifies rectangles"
     if backend.has_swa or backend.use_sliding_window_kv_pool:

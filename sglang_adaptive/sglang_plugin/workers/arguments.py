@@ -26,7 +26,7 @@ def plans_widths(args: Any) -> bool:
     return (args.speculative_algorithm or "").upper() == "DSPARK"
 
 
-LEARNT = "speculative_algorithm=DSPARK plans widths of its own; what its rounds cost is learnt while serving"
+LEARNT = "speculative_algorithm=DSPARK plans its own widths; the cost of its rounds is learned while serving"
 
 
 def planner_reason(args: Any, config: AdaptiveConfig) -> str:
@@ -34,23 +34,21 @@ def planner_reason(args: Any, config: AdaptiveConfig) -> str:
     mode = os.environ.get("SGLANG_RAGGED_VERIFY_MODE", "static")
     if mode != "compact":
         return (
-            "speculative_algorithm=DSPARK plans widths of its own, and learns no costs: SGLANG_RAGGED_VERIFY_MODE is "
+            "speculative_algorithm=DSPARK plans its own widths and learns no costs: SGLANG_RAGGED_VERIFY_MODE is "
             f"{mode}, expected compact"
         )
     if config.policy != "throughput":
         return (
-            "speculative_algorithm=DSPARK plans widths of its own, and learns no costs: the policy is "
+            "speculative_algorithm=DSPARK plans its own widths and learns no costs: the policy is "
             f"{config.policy}, expected throughput"
         )
     if getattr(args, "enable_dp_attention", False) or (getattr(args, "attn_dp_size", None) or 1) > 1:
         return (
-            "speculative_algorithm=DSPARK plans widths of its own, and learns no costs: with attention DP all ranks "
+            "speculative_algorithm=DSPARK plans its own widths and learns no costs: with attention DP all ranks "
             "pay for the largest verify pass"
         )
     if not releases.plans_from_learnt_tables():
-        return (
-            "speculative_algorithm=DSPARK plans widths of its own, and learns no costs: that was made for SGLang 0.5.23"
-        )
+        return "speculative_algorithm=DSPARK plans its own widths and learns no costs: that was made for SGLang 0.5.23"
     return LEARNT
 
 
@@ -73,7 +71,7 @@ def fixed_block_reason(server_args: Any) -> str | None:
     found = model_config(server_args.speculative_draft_model_path)
     draft = parse_dflash_draft_config(draft_hf_config=found)
     if draft.is_domino:
-        return "the draft's Domino head drafts one token after the other, and not at a width of 1"
+        return "the draft's Domino head drafts one token after another, but not at a width of 1"
     if any("LiLiCorr" in name for name in found.get("architectures") or ()):
         return "the draft's LiLiCorr head samples what it proposes, and no width of that has been tried"
     return None

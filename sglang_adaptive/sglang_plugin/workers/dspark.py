@@ -41,7 +41,7 @@ SHARE_EVERY, SHARE_LATER, EARLY = 32, 256, 1024
 MOST_PENDING = 64
 """Maximum launched rounds with pending results; overlap has two."""
 
-FALLBACK = "adaptive: learning what DSPARK's rounds cost failed; SGLang plans from its own table from here on"
+FALLBACK = "adaptive: learning the cost of DSPARK's rounds failed; SGLang plans from its own table from now on"
 NOT_MEASURED = "adaptive: a round of DSPARK could not be measured; the table stays as it is"
 
 
@@ -136,7 +136,7 @@ class LearntTable:
             if tiers is None or not runner.decode_cuda_graph_runner.attn_backend.supports_ragged_verify_graph:
                 if self.why_left_alone is None:
                     self.why_left_alone = "verify passes of unequal lengths run without CUDA graphs"
-                    logger.warning("adaptive: DSPARK's table is not learnt: %s", self.why_left_alone)
+                    logger.warning("adaptive: DSPARK's table is not learned: %s", self.why_left_alone)
                 return None
             self._grid = Grid(tiers, self.costs.drafts)
         return self._grid
@@ -265,7 +265,7 @@ class AdaptiveDSparkWorker(DSparkWorkerV2):  # type: ignore[misc]  # SGLang's ty
             return
         planner = self._verify_planner
         if not (planner.schedules_verify_budget and planner.is_compact_mode) or get_parallel().attn_dp_enabled:
-            logger.warning("adaptive: DSPARK's table is not learnt: this server plans no budgets for a rank alone")
+            logger.warning("adaptive: DSPARK's table is not learned: this server plans no budgets for a single rank")
             return
         options = configuration().options
         costs = VerifyCosts(self.gamma, options, load_shared(options.profile_dir))

@@ -93,7 +93,9 @@ class LikeliestTokens:
     """Chooses the tokens of greedy zero-step rounds instead of SGLang."""
 
     def __init__(self) -> None:
-        self.guard = Guard("adaptive: zero-step rounds are verified like others from now on", env.ZERO_STEP_CHOICE)
+        self.guard = Guard(
+            "adaptive: zero-step rounds are verified like other rounds from now on", env.ZERO_STEP_CHOICE
+        )
 
     def chosen(
         self, verify_input: Any, batch: Any, logits_output: Any, grammar_mask: Any, watermark_state: Any

@@ -23,7 +23,7 @@ class DecodeKernel:
 
     def __init__(self) -> None:
         self.guard = Guard(
-            "adaptive: zero-step rounds are attended to with a prefill kernel from now on", env.DECODE_KERNEL
+            "adaptive: zero-step rounds run attention with a prefill kernel from now on", env.DECODE_KERNEL
         )
         self._able: WeakKeyDictionary[Any, bool] = WeakKeyDictionary()
         """By backend, whether it verifies one token with its decode kernel; a graph never changes its kernel."""

@@ -43,10 +43,10 @@ class DeferredAppend(LeftForLater):
         pool = worker.model_runner.req_to_token_pool
         reason = next(why_every_append(pool, controller.tiers), None)
         if reason is not None:
-            logger.info("adaptive: the draft's keys and values are made in every zero-step round: %s", reason)
+            logger.info("adaptive: the draft's keys and values are computed in every zero-step round: %s", reason)
             return None
         guard = Guard(
-            "adaptive: the draft's keys and values are made in every zero-step round from now on", ranks_alike=True
+            "adaptive: the draft's keys and values are computed in every zero-step round from now on", ranks_alike=True
         )
         return cls(guard, pool, controller.states, configuration().zero_step_extend_every)
 

@@ -73,7 +73,7 @@ class DeferredDraftExtend(LeftForLater):
         try:
             reason = next(why_every_round(worker, controller.tiers), None)
         except Exception as error:
-            logger.exception("adaptive: the setup could not be looked at")
+            logger.exception("adaptive: the setup could not be checked")
             reason = f"{type(error).__name__}: {error}"
         if reason is not None:
             logger.info("adaptive: the draft's extend runs in every zero-step round: %s", reason)
@@ -271,7 +271,7 @@ def _states(worker: Any, controller: AdaptiveController) -> list[SpecRuntimeStat
     try:
         return [*states, draft_extend_state(worker, WIDE_TOKENS, sizes)]
     except Exception:
-        logger.exception("adaptive: a draft that is a whole model is extended as often as others")
+        logger.exception("adaptive: a draft that is a whole model is extended as often as other drafts")
         return states
 
 

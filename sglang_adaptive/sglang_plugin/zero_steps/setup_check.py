@@ -17,7 +17,7 @@ def why_every_round(worker: Any, tiers: Sequence[int]) -> Iterator[str]:
 
     draft = worker._draft_worker
     if envs.SGLANG_SPEC_SKIP_ZERO_STEP_DRAFT_EXTEND.get():
-        yield "SGLANG_SPEC_SKIP_ZERO_STEP_DRAFT_EXTEND is set, and leaves it out altogether"
+        yield "SGLANG_SPEC_SKIP_ZERO_STEP_DRAFT_EXTEND is set, which skips it altogether"
     yield from _of_the_tiers(tiers)
     if worker.speculative_algorithm.is_frozen_kv_mtp():
         yield "a Frozen-KV draft keeps no KV, so its extend runs no model"

@@ -36,7 +36,7 @@ def test_example_of_the_doctor(words: list[str], asked: None, capsys: pytest.Cap
     assert main(words) == 0
     told = capsys.readouterr().out
     assert f"SGLang: {version('sglang')} fits: it has everything" in told and "plugin: SGLang finds it" in told
-    verdict = "Verdict: nothing wrong with the arguments" if "--" in words else "Verdict: ready: add "
+    verdict = "Verdict: the arguments of this launch line are fine" if "--" in words else "Verdict: ready: add "
     assert told.splitlines()[-1].startswith(verdict)
 
 
@@ -63,7 +63,7 @@ def test_launch_line_that_would_adapt(checkout: Path) -> None:
     ("more", "told"),
     [
         (["--kv-canary", "log"],
-         "it would serve without adapting: --kv-canary has plans for the drafts of the launch steps alone"),
+         "it would serve without adapting: --kv-canary only has plans for the drafts of the launch steps"),
         (["--speculative-num-steps", "4"],
          "the launch would end with: sglang-adaptive: error: command line: --speculative-num-steps: got 4; "
          "expected a candidate step: 1, 3, 7"),

@@ -121,7 +121,7 @@ def test_both_tables(
     with forked(lab):
         assert calibrate(url, by_both) == 0
     assert set(server.shares[:-1]) == set(dspark.SHARES) and server.shares[-1] == 1.0
-    assert "verifies all drafts, whatever its table says: start it anew" in capsys.readouterr().err
+    assert "verifies all drafts, whatever its table says: restart it" in capsys.readouterr().err
     read = load_sps_table_from_path(str(by_both))
     times = [read.step_time(num_reqs=16, budget=drafts) for drafts in (28, 16 * GAMMA)]
     # The fit rounds tokens to 64.

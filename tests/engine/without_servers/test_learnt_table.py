@@ -306,7 +306,7 @@ def test_without_graphs_nothing_is_learnt_and_one_line_says_so(
         for _ in range(3):
             served.table.begin(16)
     assert [record.getMessage() for record in caplog.records] == [
-        "adaptive: DSPARK's table is not learnt: verify passes of unequal lengths run without CUDA graphs"
+        "adaptive: DSPARK's table is not learned: verify passes of unequal lengths run without CUDA graphs"
     ]
     assert "without CUDA graphs" in served.table.snapshot()["why_not"]
 
@@ -331,7 +331,7 @@ def test_an_error_of_ours_leaves_the_planner_as_sglang_made_it(
     assert planner._budget_planner.sps_table is own and planner._is_verify_all
     monkeypatch.undo()
     assert [record.getMessage() for record in caplog.records if record.levelno >= logging.ERROR] == [
-        "adaptive: learning what DSPARK's rounds cost failed; SGLang plans from its own table from here on"
+        "adaptive: learning the cost of DSPARK's rounds failed; SGLang plans from its own table from now on"
     ]
 
 
@@ -418,7 +418,7 @@ def test_workers_that_learn_nothing(worker: Callable[..., Any], planner: Any, ca
         made = worker()
     assert made.learnt_table is None and made.forward_batch_generation(batch_of(1)) == RESULT
     assert [record.getMessage() for record in caplog.records] == [
-        "adaptive: DSPARK's table is not learnt: this server plans no budgets for a rank alone"
+        "adaptive: DSPARK's table is not learned: this server plans no budgets for a single rank"
     ]
 
 
@@ -483,7 +483,7 @@ def test_the_launcher_lets_it_learn_and_keeps_speculation_static(
     assert not server_args.speculative_adaptive and env.ACTIVE.get() == "1"
     assert note.get(LEARNS, False) == (mode == "compact")
     if mode == "compact":
-        assert line == "adaptive: DSPARK plans widths of its own; what its rounds cost is learnt while serving"
+        assert line == "adaptive: DSPARK plans its own widths; the cost of its rounds is learned while serving"
     else:
         assert line.startswith("adaptive speculation is off") and "SGLANG_RAGGED_VERIFY_MODE is static" in line
 

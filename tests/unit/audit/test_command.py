@@ -33,8 +33,8 @@ def test_prompts_of_a_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "told"),
     [
-        ("", "no prompts; expected one a line"),
-        ('ok\n{"text": ', 'mine.txt:2: this is no JSON; expected {"text": "..."} or {"input_ids"'),
+        ("", "no prompts; expected one per line"),
+        ('ok\n{"text": ', 'mine.txt:2: this is not JSON; expected {"text": "..."} or {"input_ids"'),
         ('{"prompt": "a"}', 'mine.txt:1: got the keys prompt; expected {"text"'),
         ('{"input_ids": [1.5]}', 'mine.txt:1: got [1.5]; expected {"text"'),
     ],

@@ -12,7 +12,7 @@ from tests.live_controllers import controller, ema, serve, with_lookups
 
 def test_before_the_first_round() -> None:
     text = "\n".join(explain(ema().snapshot()))
-    assert "Drafting 3 steps a round, of the depths 0, 1, 3 and 7." in text
+    assert "Current depth: 3 steps; configured depths: 0, 1, 3 and 7." in text
     assert "It has not switched yet." in text and "No round has been verified yet." in text
 
 
@@ -25,7 +25,7 @@ def test_ema_names_average_and_both_ways_out() -> None:
 
 def test_ema_at_zero_steps_says_what_it_does_next() -> None:
     state = serve(ema(warmup_batches=0, update_interval=1, ema_alpha=1.0), 1, accepted=0.0)
-    assert "Without drafts nothing is learnt, so the next decision tries the next depth." in "\n".join(explain(state))
+    assert "Without drafts nothing is learned, so the next decision tries the next depth." in "\n".join(explain(state))
 
 
 def test_lookups_are_said_not_to_be_in_use() -> None:
@@ -34,13 +34,13 @@ def test_lookups_are_said_not_to_be_in_use() -> None:
     assert lines[-2].startswith("Drafts looked up in a request's own text would yield")
     assert f"{100 * state['lookups']['run_share']:.0f}% of them in rounds that accept 8 drafts or more" in lines[-2]
     assert lines[-1].startswith(
-        f"Where they pay, one request at a time would be {state['lookups']['worth']['least']:.2f}"
+        f"Where they pay off, a single request would be {state['lookups']['worth']['least']:.2f}"
     )
 
 
 def test_switch_and_its_reason() -> None:
     text = "\n".join(explain(serve(ema(), 40, accepted=1.0)))
-    assert "Last of 1 switches: 3 to 7 steps, because what was accepted asked for it." in text
+    assert "Last of 1 switches: 3 to 7 steps, because recent acceptance favored it." in text
 
 
 def test_forced_depth() -> None:
@@ -64,7 +64,7 @@ def test_degraded(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_throughput_gives_reason_and_every_depth() -> None:
     lines = list(explain(serve(controller(ThroughputPolicy(3)), 60, accepted=1.0)))
     text = "\n".join(lines)
-    assert "Why: " in text and "A draft is accepted, given the one before it, at positions 1 to 7:" in text
+    assert "Why: " in text and "Chance to accept a draft after the one before it, at positions 1 to 7:" in text
     rows = [line.split() for line in lines if line.startswith("  ") and line.split()[0].isdigit()]
     assert [int(row[0]) for row in rows] == [0, 1, 2, 3, 5, 7]
     assert sum("<- live" in line for line in lines) == 1
@@ -74,16 +74,16 @@ def test_probes_say_of_which_time_each_share_is() -> None:
     state = serve(controller(ThroughputPolicy(3)), 60, accepted=1.0)
     probes = {"started": 4, "charged_seconds": 0.32, "share": 0.0213, "budget": 0.005}
     *_, lost, budget = explain({**state, "probes": probes})
-    assert lost.startswith("4 probes of other depths have lost at most 0.32 s, 2.13% of the time of all the policy's")
-    assert budget.startswith("Their budget is 0.50% of that time, and 8 rounds in advance")
+    assert lost.startswith("4 probes of other depths have cost at most 0.32 s, 2.13% of the time of all the policy's")
+    assert budget.startswith("Their budget is 0.50% of that time plus an advance of 8 rounds")
 
 
 def test_a_server_of_another_kind(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(Client, "server_info", lambda self: "<html>")
     assert main(["--url", "http://127.0.0.1:9"]) == 1
-    assert "answers, but not as an SGLang server does" in capsys.readouterr().err
+    assert "answers, but not like an SGLang server" in capsys.readouterr().err
 
 
 def test_a_cause_that_is_new_is_told_as_it_is() -> None:
-    assert because({"cause": "batch size", "batch_size": 4}) == "the batch became 4"
+    assert because({"cause": "batch size", "batch_size": 4}) == "the batch size became 4"
     assert because({"cause": "moon phase", "batch_size": 4}) == "moon phase"

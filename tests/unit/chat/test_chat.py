@@ -34,7 +34,7 @@ def test_a_server_of_another_kind_is_told_in_one_line(capsys: pytest.CaptureFixt
     with answering(200, b"<html>") as url:
         assert main(["chat", "--url", url]) == 1
     said = capsys.readouterr()
-    assert said.out == "" and said.err.count("\n") == 1 and "not as an SGLang server does" in said.err
+    assert said.out == "" and said.err.count("\n") == 1 and "not like an SGLang server" in said.err
 
 
 def test_without_the_model_it_says_what_to_install(

@@ -66,7 +66,7 @@ def test_configuration_and_server_that_are_bad(tmp_path: Path, capsys: pytest.Ca
     path.write_text('{"1": {"candidate_steps": [true]}}')
     assert main([str(path), "--url", "http://127.0.0.1:9", "--json"]) == 1
     found = json.loads(capsys.readouterr().out)
-    assert not found["ok"] and found["verdict"] == "2 problems to mend: configuration, server."
+    assert not found["ok"] and found["verdict"] == "2 problems to fix: configuration, server."
     assert [check["status"] for check in found["checks"]] == [PROBLEM, PROBLEM]
     assert "1.candidate_steps[0]: got true" in found["checks"][0]["words"]
     assert "does not answer" in found["checks"][1]["words"]
@@ -101,7 +101,7 @@ def test_what_sglang_lacks_and_what_fails_are_problems(answer: dict[str, object]
     assert found["device"].words == "NVIDIA H200, 140 GiB and NVIDIA H200, 140 GiB; torch 2"
     answer.clear()
     answer["failure"] = "ImportError: no torch"
-    assert local()["SGLang"].words == "it cannot be asked any further: ImportError: no torch"
+    assert local()["SGLang"].words == "it could not be checked further: ImportError: no torch"
 
 
 @pytest.mark.parametrize(
@@ -126,9 +126,9 @@ def test_launch_answers_and_verdicts(answer: dict[str, object], capsys: pytest.C
 
     fine = {"asked": True, "reason": None, "attention_backend": "fa3", "device": "cuda", "steps": 3}
     assert verdict(**fine) == (0, "Verdict: this launch line would serve with adaptive speculation.")
-    assert verdict(**{**fine, "asked": False}) == (1, "Verdict: 1 problem to mend: launch line.")
-    assert verdict(**{**fine, "reason": "topk"}) == (1, "Verdict: 1 problem to mend: launch line.")
-    assert verdict(refused="no such flag") == (1, "Verdict: 1 problem to mend: launch line.")
+    assert verdict(**{**fine, "asked": False}) == (1, "Verdict: 1 problem to fix: launch line.")
+    assert verdict(**{**fine, "reason": "topk"}) == (1, "Verdict: 1 problem to fix: launch line.")
+    assert verdict(refused="no such flag") == (1, "Verdict: 1 problem to fix: launch line.")
     code, told = verdict(asked=True, reason=None, unresolved="there is no GPU here")
-    assert code == 0 and told.startswith("Verdict: nothing wrong with the arguments")
+    assert code == 0 and told.startswith("Verdict: the arguments of this launch line are fine")
     assert {check.name: check.status for check in installation.checks(None)}["launch line"] == NOTE

@@ -47,7 +47,7 @@ def test_line_with_and_without_a_table(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setenv("SGLANG_RAGGED_VERIFY_MODE", "compact")
     assert (status(None), status(path)) == (NOTE, OK)
     learnt = check(planner(SimpleNamespace(**COMPACT)), learns=True)
-    assert learnt is not None and learnt.status == OK and "is learnt" in learnt.words
+    assert learnt is not None and learnt.status == OK and "is learned" in learnt.words
     monkeypatch.delenv("SGLANG_RAGGED_VERIFY_MODE")
     assert (status(None), status(path)) == (NOTE, NOTE)
 

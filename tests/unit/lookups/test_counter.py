@@ -91,7 +91,7 @@ def test_an_error_ends_the_counting_and_nothing_else(caplog: pytest.LogCaptureFi
     report = counting.report(None, [])
     assert report["error"].startswith(("ValueError", "UFuncTypeError", "TypeError")) and report["requests"] == 0
     (record,) = caplog.records
-    assert record.getMessage() == "adaptive: lookups are not counted from here on" and record.exc_info
+    assert record.getMessage() == "adaptive: lookups are no longer counted" and record.exc_info
 
 
 def test_the_worth_is_what_its_formula_says() -> None:
@@ -143,4 +143,4 @@ def test_a_policy_that_cannot_price_them_ends_the_report_alone(caplog: pytest.Lo
     policy.prices = lambda *asked: 1 / 0  # type: ignore[method-assign]
     assert found.snapshot()["lookups"] is None and found.read_meters().lookups is None
     (record,) = caplog.records
-    assert record.getMessage().startswith("adaptive: nothing is told of lookups from here on")
+    assert record.getMessage().startswith("adaptive: lookups are no longer reported")

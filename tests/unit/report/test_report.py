@@ -208,10 +208,13 @@ def test_page_is_whole_and_needs_nothing_from_outside(demo: Path, tmp_path: Path
     ("content", "told"),
     [
         ("{", "is not JSON"),
-        ("[]", "is no result known here; expected one of sglang-adaptive demo --json"),
-        ('{"policy": "ema"}', "is no result known here"),
-        ('{"label": "x", "cells": [{"steps": 1}]}', "is no result known here"),
-        ('{"schema": 2, "acceptance": "x", "provenance": {}, "rows": [{}]}', "is not a whole server benchmark result"),
+        ("[]", "is not a known result; expected one of sglang-adaptive demo --json"),
+        ('{"policy": "ema"}', "is not a known result"),
+        ('{"label": "x", "cells": [{"steps": 1}]}', "is not a known result"),
+        (
+            '{"schema": 2, "acceptance": "x", "provenance": {}, "rows": [{}]}',
+            "is not a complete server benchmark result",
+        ),
     ],
 )
 def test_what_is_no_result_is_refused_in_one_line(

@@ -79,7 +79,7 @@ def test_policies_are_told_that_budgets_are_allowed() -> None:
 
 def test_a_held_budget_goes_with_held_steps() -> None:
     controller, policy, _ = choosing()
-    with pytest.raises(ValueError, match="equally many"):
+    with pytest.raises(ValueError, match="the same number"):
         controller.force_budget(1)
     controller.allow_budgets()
     with pytest.raises(ValueError, match="at least 1"):

@@ -140,4 +140,4 @@ async def test_a_fault_ends_the_audit_alone(caplog: pytest.LogCaptureFixture) ->
         raise ConnectionError("no scheduler")
 
     await over(DecodesAgain(lambda: None, lost, lost))  # type: ignore[arg-type]
-    assert "adaptive: no finished request is audited from here on" in caplog.text and "no scheduler" in caplog.text
+    assert "adaptive: finished requests are no longer audited" in caplog.text and "no scheduler" in caplog.text

@@ -73,23 +73,23 @@ def test_threshold_out_of_reach_is_called_so() -> None:
     told = reading({"up_hysteresis": 0.6, "down_hysteresis": -1, "1": {"candidate_steps": [1, 3]}})
     assert "1 to 3 never (the average would have to pass 1.10)" in told
     assert "3 to 1 never (the average would have to fall to -0.50)" in told
-    assert "up_hysteresis is 0.6 instead of 0.0: added to the threshold of a rise (slot 1)" in told
+    assert "up_hysteresis is 0.6 instead of 0.0: added to the threshold for a rise (slot 1)" in told
 
 
 def test_throughput_options_are_told_and_compared() -> None:
     told = reading({"throughput": {"candidate_steps": [1, 5], "probe_budget": 0, "profile_dir": "/profiles"}})
     assert "Always drafts: 0 is not among the depths." in told and "Never tries other depths" in told
-    assert "kept between starts in /profiles." in told
-    assert "probe_budget is 0 instead of 0.005: largest share of time that probes may lose; 0 is no probes" in told
+    assert "kept between server starts in /profiles." in told
+    assert "probe_budget is 0 instead of 0.005: largest share of time that probes may cost; 0 turns them off" in told
     assert reading({}).endswith("Nothing differs from the defaults.")
     budgets = reading({"throughput": {"verify_budget": True}})
-    assert "verifies only the drafts of a batch that the draft model itself believes in most" in budgets
+    assert "verifies only the drafts of a batch that the draft model is most confident in" in budgets
     assert "verify_budget is true instead of false" in budgets
-    assert "reads the file again" in reading({"watch": True}) and "again" not in reading({"watch": False})
+    assert "reloads the file" in reading({"watch": True}) and "reloads" not in reading({"watch": False})
 
 
 def test_what_the_server_is_told_differs_from_the_defaults_too() -> None:
     found = facts(check_config({"exact": False, "draft_window": "auto", "throughput": {"margin": 0.5}}, "x"))
     changed = {entry["key"]: (entry["value"], entry["default"]) for entry in found["changed"]}
     assert changed == {"exact": (False, True), "draft_window": ("auto", None), "throughput.margin": (0.5, 0.01)}
-    assert "  exact is false instead of true: draw each token" in "\n".join(words(found))
+    assert "  exact is false instead of true: sample each token" in "\n".join(words(found))

@@ -90,7 +90,7 @@ def test_degraded_says_what_the_depth_stays_at(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(found.params, "get_steps_for_batch", fail)
     seen = view(URL, None, reading(0, serve(found, 1, accepted=0.5)))
     assert seen["state"] == "degraded"
-    assert seen["words"] == "the policy was set aside, the depth stays at 3: policy ema raised RuntimeError: broken"
+    assert seen["words"] == "the policy was set aside; the depth stays at 3: policy ema raised RuntimeError: broken"
     assert "degraded" in drawn(seen)
 
 
@@ -127,7 +127,7 @@ def test_rounds_of_lookups_are_shown_beside_the_depths() -> None:
         rows = {row["depth"]: row for row in seen["by_depth"]}
         assert rows[31]["expected_tokens_per_second"] is None and rows[31]["allowed"] is (seen is few)
         assert drawn(seen, width=100).count(source) == len(DRAFTS)
-    assert "with 15 and 31 drafts looked up" in "\n".join(explain(states[-1]))
+    assert "verify 15 and 31 drafts looked up" in "\n".join(explain(states[-1]))
     assert "left out" not in "\n".join(explain(states[-1]))
 
 
@@ -156,8 +156,8 @@ def test_every_reader_takes_built_depths_that_a_later_configuration_leaves_out(
         assert drawn(seen, width=100).count("left out by the configuration") == left_out
         assert list(lines.of(seen))
         told = "\n".join(explain(state))
-        assert f"of the depths {listed(ladder)}." in told
-        assert ("Built, and left out by the configuration in force:" in told) is (len(ladder) < len(BUILT))
+        assert f"configured depths: {listed(ladder)}." in told
+        assert ("Built, but not used by the current configuration:" in told) is (len(ladder) < len(BUILT))
     names = {name for name, _, value in series(found.read_meters()) if math.isfinite(value)}
     assert names >= {"rounds_total", "position_reached_tokens_total"}
     assert all(found.history(span)["buckets"] for span in SPANS)
@@ -204,7 +204,7 @@ def test_lines_tell_each_switch_once() -> None:
     told = list(lines.of(view(URL, None, reading(0, first))))
     told += lines.of(view(URL, reading(0, first), reading(1, later)))
     told += lines.of(view(URL, reading(1, later), reading(2, later)))
-    switches = [line for line in told if "switch 3 -> 7: what was accepted asked for it" in line]
+    switches = [line for line in told if "switch 3 -> 7: recent acceptance favored it" in line]
     assert len(switches) == 1 == later["switches"] - first["switches"]
     assert "serving, depth 7, " in told[-2] and " tokens/s, accept length " in told[-2]
     assert told[-1].endswith("idle, depth 7")
@@ -218,7 +218,7 @@ def test_lines_tell_each_switch_once() -> None:
     [
         (401, b'{"error": "Unauthorized"}', "it asks for a key: give the right one with --api-key"),
         (500, b"oops", "GET /server_info: 500 oops"),
-        (200, b"<html>", "it answers, but not as an SGLang server does"),
+        (200, b"<html>", "it answers, but not like an SGLang server"),
     ],
 )
 def test_servers_that_tell_nothing(status: int, body: bytes, told: str) -> None:

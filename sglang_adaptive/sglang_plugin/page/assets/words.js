@@ -3,12 +3,12 @@
 /** Return why the depth changed, from one of `recent_switches`. */
 function switchReason(change, policy) {
   const to = stepsInWords(change.to_steps);
-  const favours = policy === "ema" ? "What was accepted lately favours" : "Lately accepted drafts and round times favour";
+  const favors = policy === "ema" ? "Recent acceptance favors" : "Recent acceptance and round times favor";
   const reasons = {
-    acceptance: `${favours} ${to}.`,
+    acceptance: `${favors} ${to}.`,
     "batch size": `The batch became ${plural(change.batch_size, "request")}, for which ${to} suits better.`,
-    probe: "A probe: a few rounds to learn what another depth brings, or the way back.",
-    lookup: "Text is copied, and its drafts are looked up in the request itself; or it no longer is.",
+    probe: "A probe: a few rounds to measure another depth, or the way back.",
+    lookup: "The text copies itself, so drafts are looked up in the request; or it no longer does.",
     capacity: "A request is near the end of its context, or the KV cache is nearly full; or that is over.",
     forced: `An operator holds the depth at ${to}.`,
     released: "An operator released the depth, and the policy took over.",
@@ -28,7 +28,7 @@ const SOURCES = {
 };
 
 function slotOutlook(slot) {
-  if (slot.steps === 0) return "Without drafts nothing is learnt: the next decision tries the next depth.";
+  if (slot.steps === 0) return "Without drafts nothing is learned: the next decision tries the next depth.";
   const at = slot.candidate_steps.indexOf(slot.steps);
   const ways = [];
   if (slot.drop_at !== null) ways.push(`down to ${slot.candidate_steps[at - 1]} at ${slot.drop_at.toFixed(2)} or below`);
@@ -47,10 +47,10 @@ function batchRange(range) {
 function stateOf(rank, history) {
   if (!rank.active) {
     const why = rank.reason ?? "the server's log says why";
-    return { kind: "inactive", mark: "\u2013", headline: "Not adaptive", sentence: `The server runs as without the plugin: ${why}.` };
+    return { kind: "inactive", mark: "\u2013", headline: "Not adaptive", sentence: `The server runs without adaptive speculation: ${why}.` };
   }
   if (rank.degraded) {
-    const held = `The depth stays at ${stepsInWords(rank.degraded_steps)} until the server is configured again; its log has more.`;
+    const held = `The depth stays at ${stepsInWords(rank.degraded_steps)} until the server is configured again; see its log.`;
     return { kind: "degraded", mark: "\u25b2", headline: "Degraded", sentence: `The policy was set aside: ${rank.degraded_reason}. ${held}` };
   }
   const idle = history.isIdle;
@@ -66,7 +66,7 @@ function stateOf(rank, history) {
     const next = `The depth waits at ${stepsInWords(rank.current_steps)}.`;
     return { kind: "idle", mark: "\u25cb", headline: "Idle", sentence: `No request is being decoded. ${next}` };
   }
-  const why = rank.why ? capital(`${rank.why.words}.`) : "The EMA policy decides before every round, by what was accepted lately.";
+  const why = rank.why ? capital(`${rank.why.words}.`) : "The EMA policy decides before every round, from recent acceptance.";
   return { kind: "serving", mark: "\u25cf", headline: capital(`${stepsInWords(rank.current_steps)} a round`), sentence: why };
 }
 

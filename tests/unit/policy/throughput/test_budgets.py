@@ -98,7 +98,7 @@ def test_budgets_are_chosen_where_they_pay() -> None:
     rectangles = serve(policy(budgets=False), 600)
     assert all(budget is None for _, budget in rectangles)
     told = made.snapshot()
-    assert told["budget"] == made.budget and "a request are verified" in told["why"]["words"]
+    assert told["budget"] == made.budget and "per request are verified" in told["why"]["words"]
     assert any(cell["budget"] is not None for cell in told["cost_cells"])
     rate = next(rate for rate in told["rates"] if rate["steps"] == told["steps"])
     assert rate["budget"] == made.budget and rate["source"] == "measured"

@@ -199,12 +199,12 @@ def test_a_budget_is_held_with_the_steps() -> None:
 def test_what_is_no_number_of_drafts_is_refused(value: Any) -> None:
     controller = ema()
     controller.allow_budgets()
-    assert refusal(ForceBudget(controller), value).endswith("expected an integer from 0 on")
+    assert refusal(ForceBudget(controller), value).endswith("expected an integer of at least 0")
 
 
 def test_without_leave_every_draft_is_verified() -> None:
     handler = ForceBudget(ema())
-    assert refusal(handler, 1).endswith("verify equally many drafts here; the log says why")
+    assert refusal(handler, 1).endswith("verify the same number of drafts here; the log says why")
     handler.validate(BUDGET_KEY, 0)
 
 

@@ -396,7 +396,7 @@ async def test_watched_file_is_read_again_when_it_changes(file: Path, caplog: py
     assert schedulers.changes == [Change(new, str(file), "watch"), Change(SLOTS, str(file), "watch")]
     (line,) = [record.message for record in caplog.records]
     assert line.startswith(f"adaptive: watch: {file}: 1.candidate_steps: needs 5, which was not built")
-    assert line.endswith("; the old configuration goes on")
+    assert line.endswith("; the old configuration stays in force")
 
 
 @in_a_loop

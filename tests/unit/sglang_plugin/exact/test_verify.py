@@ -178,8 +178,8 @@ def test_a_processor_that_reads_its_request_gets_one_token_a_round(
     with caplog.at_level("INFO"):
         for number in range(5):
             assert toy.round(4) == [[(WRITTEN + number) % VOCABULARY]] * 2
-    assert [record.getMessage() for record in caplog.records if "one token a round" in record.getMessage()] == [
-        "adaptive: requests with _Counts get one token a round: it reads the text of its request"
+    assert [record.getMessage() for record in caplog.records if "one token per round" in record.getMessage()] == [
+        "adaptive: requests with _Counts get one token per round, because it reads the text of its request"
     ]
 
 
