@@ -1,7 +1,7 @@
-"""Does adaptive speculation boot, take every depth and leave the text alone on every architecture that people launch?
+"""Check that adaptive speculation boots, runs every depth and keeps the text on every architecture that people launch.
 
-Each family of the published launch lines is a small shape with its own draft kind and attention backend: a server with
-the throughput policy, and one without speculation. See benchmarks/README.md.
+Each family of the published launch lines is a small shape with its own draft kind and attention backend. It runs on two
+servers: one with the throughput policy and one without speculation. See benchmarks/README.md.
 """
 
 from __future__ import annotations
@@ -386,9 +386,9 @@ def main(argv: Sequence[str]) -> int:
     def one(family: Family) -> Record:
         left = min(given.each, end - time.monotonic())
         if left < LEAST_SECONDS:
-            _say(f"{family.name}: not begun, the budget is spent")
+            _say(f"{family.name}: not started, no time left")
             return {"family": family.name}
-        _say(f"{family.name}: begins, {left:.0f} s at most")
+        _say(f"{family.name}: starting, {left:.0f} s at most")
         try:
             record = Examined(family, given, about, left).run()
         except Exception as error:  # a family's fault must not end the others
@@ -419,11 +419,11 @@ def _say(line: str) -> None:
 
 def parser() -> argparse.ArgumentParser:
     made = command_parser("architectures", __doc__)
-    made.add_argument("families", nargs="*", help="names, as --list shows them; all by default, the most used first")
+    made.add_argument("families", nargs="*", help="names from --list (default: all, most used first)")
     start.add_options(made, 420.0)
-    made.add_argument("--at-once", type=int, default=6, help="families at a time, of two servers each (default 6)")
-    made.add_argument("--each", type=float, default=170.0, metavar="SECONDS", help="for a family (default 170)")
-    made.add_argument("--list", action="store_true", help="print the families and end")
+    made.add_argument("--at-once", type=int, default=6, help="families at a time, two servers each (default 6)")
+    made.add_argument("--each", type=float, default=170.0, metavar="SECONDS", help="limit per family (default 170)")
+    made.add_argument("--list", action="store_true", help="list the families and exit")
     return made
 
 

@@ -1,8 +1,8 @@
-"""Does DSPARK's planner learn what rounds cost on a GPU, leave the text alone, and gain by it?
+"""Check that DSPARK's planner learns what rounds cost on a GPU, keeps the text, and is faster for it.
 
-A Qwen3 shape with the benchmarks' dummy weights and a DSPARK draft of its own is served three ways: without
-speculation, with SGLang's DSPARK, which verifies everything, and with this package's configuration, which learns
-SGLang's table. See benchmarks/README.md.
+A Qwen3 shape with the benchmarks' dummy weights and its own DSPARK draft is served three ways: without speculation,
+with SGLang's DSPARK, which verifies everything, and with this package's configuration, which learns SGLang's table. See
+benchmarks/README.md.
 """
 
 from __future__ import annotations
@@ -181,10 +181,10 @@ def parser() -> argparse.ArgumentParser:
     start.add_options(made, 560.0)
     made.add_argument("--target", choices=sorted(shapes.TARGETS), default="qwen3-8b")
     made.add_argument("--attention", default="fa3", help="attention backend of target and draft (default fa3)")
-    made.add_argument("--learn", type=float, default=40.0, metavar="SECONDS", help="of load at each batch size")
-    made.add_argument("--each", type=float, default=8.0, metavar="SECONDS", help="of a turn at each batch size")
-    made.add_argument("--turns", type=int, default=2, help="against SGLang's own DSPARK; 0 for none")
-    made.add_argument("--again", action="store_true", help="start once more, from the saved table")
+    made.add_argument("--learn", type=float, default=40.0, metavar="SECONDS", help="time of load at each batch size")
+    made.add_argument("--each", type=float, default=8.0, metavar="SECONDS", help="time per turn at each batch size")
+    made.add_argument("--turns", type=int, default=2, help="turns against SGLang's own DSPARK; 0 for none")
+    made.add_argument("--again", action="store_true", help="start again from the saved table")
     return made
 
 

@@ -1,19 +1,19 @@
-"""Drafts looked up in the requests' own texts, on live servers. See benchmarks/README.md.
+"""Measure drafts looked up in the requests' own texts, on live servers. See benchmarks/README.md.
 
     python -m benchmarks.lookups edits [--shape llama8b|smollm2] [--batches 1,4] [--host cpu]
     python -m benchmarks.lookups chat [--shape smollm2|llama8b --texts F] [--batches 1,4]
     python -m benchmarks.lookups cost [--shape llama8b|smollm2] [--depths 0,3]
     python -m benchmarks.lookups ngram [--batches 1,4]
 
-edits    this project's own edits, token by token (``benchmarks/traces/edits_set``): the target is made to say what was
-         recorded, and drafts are right where SmolLM2's draft was (a shape with dummy weights), or are its own (smollm2)
-chat     SmolLM2 on Spec-Bench, all its own; on a shape with dummy weights what it said there, which
-         ``benchmarks.traces.record --tokens F`` writes
-cost     medians of round times at held depths, while texts are followed and while they are not
-ngram    SmolLM2 asked to repeat pages of documentation, all its own, with NGRAM's drafts
+edits    this project's own edits, token by token (``benchmarks/traces/edits_set``): the target is forced to output the
+         recorded text; drafts are right where SmolLM2's draft was (a shape with dummy weights) or are real (smollm2)
+chat     SmolLM2 on Spec-Bench with its own text and drafts; a shape with dummy weights replays what SmolLM2 wrote
+         there, recorded with ``benchmarks.traces.record --tokens F``
+cost     medians of round times at held depths, with and without tracking the texts
+ngram    SmolLM2 asked to repeat pages of documentation, with its own text and NGRAM's drafts
 
 In turn: no speculation, each depth held, our policy, and our policy with lookups, all but the first on one server.
-``ngram``: no speculation, and our policy on two servers, with prompts in the corpus of NGRAM and without.
+``ngram``: no speculation, and our policy on two servers, with prompts in NGRAM's corpus and without.
 """
 
 from __future__ import annotations
@@ -203,14 +203,14 @@ def parser() -> argparse.ArgumentParser:
     found = command_parser("lookups", __doc__)
     found.add_argument("what", choices=["edits", "chat", "cost", "ngram"])
     start.add_options(found, 300.0)
-    found.add_argument("--shape", help="the pair of models (default: llama8b; of chat, ngram and on a CPU smollm2)")
+    found.add_argument("--shape", help="model pair (default: llama8b; smollm2 for chat, ngram and on a CPU)")
     found.add_argument("--batches", type=start.ints, default=[1, 4])
     found.add_argument("--depths", type=start.ints, default=list(DEPTHS))
-    found.add_argument("--turns", type=int, default=8, help="of the cost")
-    found.add_argument("--requests", type=int, default=4, help="requests of a pass, times the batch size")
-    found.add_argument("--tokens", type=int, default=1024, help="most tokens of an answer")
-    found.add_argument("--error", type=float, default=0.01, help="of a ratio at which a batch size is done")
-    found.add_argument("--texts", type=Path, default=EDITS, help="the recorded requests")
+    found.add_argument("--turns", type=int, default=8, help="turns of cost")
+    found.add_argument("--requests", type=int, default=4, help="requests per pass, as a multiple of the batch size")
+    found.add_argument("--tokens", type=int, default=1024, help="maximum tokens per answer")
+    found.add_argument("--error", type=float, default=0.01, help="stop early at this relative standard error")
+    found.add_argument("--texts", type=Path, default=EDITS, help="recorded requests")
     return found
 
 

@@ -1,14 +1,14 @@
-"""What deciding costs a scheduler, on rounds that no engine runs: times of the shipped H200 profile, drawn text.
+"""Measure what decisions cost a scheduler, without an engine: round times of the shipped H200 profile, random text.
 
     python -m benchmarks.policy_overhead [--parts decision,memory,look,history] [--rounds N] [--batch N] [--json F]
 
-decision   both calls of a round, ``get_steps_for_batch`` and the one that learns from it, beside SGLang's own EMA
-           policy on the same rounds; the hand-over of times, which is not part of every round, stands apart
-memory     size of the pickled policy, which reaches every object that it keeps, while batch sizes and acceptance change
-look       CPU time of taking the controller's state and encoding it for the HTTP process, as an open page asks for it
-history    CPU time of adding a round to a full hour, of pricing a second, of a look at each span; bytes that it holds
+decision   both calls of a round, ``get_steps_for_batch`` and the one that learns from the round, compared with SGLang's
+           own EMA policy on the same rounds; passing on the times is listed apart, because not every round does it
+memory     size of the pickled policy, with every object that it keeps, while batch sizes and acceptance change
+look       CPU time to copy the controller's state and encode it for the HTTP process, as for an open page
+history    CPU time to add a round to a full hour, to price a second, and to read each time span; size in bytes
 
-CPU times are this thread's alone, so that other load on the machine counts little.
+CPU times cover only this thread, so other load on the machine matters little.
 """
 
 from __future__ import annotations
@@ -273,8 +273,8 @@ def main(argv: Sequence[str]) -> int:
 
 def parser() -> argparse.ArgumentParser:
     made = command_parser("policy_overhead", __doc__)
-    made.add_argument("--parts", type=names, default=list(PARTS), help=f"of {', '.join(PARTS)}")
-    made.add_argument("--rounds", type=int, default=50_000, help="of decisions")
+    made.add_argument("--parts", type=names, default=list(PARTS), help=f"from {', '.join(PARTS)} (default: all)")
+    made.add_argument("--rounds", type=int, default=50_000, help="rounds of decision")
     made.add_argument("--batch", type=int, default=64)
     made.add_argument("--json", type=Path, metavar="F")
     return made
