@@ -129,7 +129,7 @@ FAMILIES: tuple[Family, ...] = (
     _eagle3("llama-triton", "Llama 3.x, Triton backend", shapes.LLAMA, TRITON),
     _eagle3(
         "llama-flashinfer", "Llama 3.x, FlashInfer backend", shapes.LLAMA, FLASHINFER,
-        needs="nvcc compiles FlashInfer's kernels, for minutes at the first start",
+        needs="nvcc compiles FlashInfer's kernels for minutes at the first start",
     ),
     # Kinds of drafting, not of models.
     Family("standalone", _DENSE, "STANDALONE", "a smaller model", shapes.LLAMA, shapes.LLAMA_CUT, FA3),
@@ -258,7 +258,7 @@ class Examined:
         except (NotStarted, OutOfTime) as error:
             self.record["error"] = str(error)
         except (OSError, RequestError, ValueError, KeyError, TypeError) as error:
-            ended = [f"{one.name} ended: {one.last_error()}" for one in self._servers.values() if not one.is_well()]
+            ended = [f"{one.name} exited: {one.last_error()}" for one in self._servers.values() if not one.is_well()]
             self.record["error"] = "; ".join(ended) or f"{type(error).__name__}: {error}"[:400]
         finally:
             self.record["start_seconds"] = self._servers[ADAPTIVE].start_seconds
@@ -407,9 +407,9 @@ def told(record: Record) -> str:
     runs = record.get("runs", [])
     counts = ", ".join(f"{sum(run[verdict] for run in runs)} {verdict}" for verdict in (EQUAL, TIE, DIFFERENT))
     accepted = sum(run["accepted"] for run in runs)
-    line = f"{record['family']}: {verdict_on(record)}; {counts}; {accepted} drafts accepted; {record.get('seconds')} s"
+    line = f"{record['family']}: {verdict_on(record)}; {counts}; {accepted} accepted drafts; {record.get('seconds')} s"
     if record.get("verify_budget"):
-        line += f"; {record['verify_budget']['packed_rounds']} rounds of unequal drafts"
+        line += f"; {record['verify_budget']['packed_rounds']} rounds with unequal numbers of drafts"
     return f"{line}; {record['error']}" if record.get("error") else line
 
 

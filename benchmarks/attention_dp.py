@@ -520,7 +520,7 @@ class Rated:
         begin = time.monotonic()
         while not there():
             if time.monotonic() - begin > HUNG_SECONDS:
-                raise Hung(f"not so after {HUNG_SECONDS:.0f} s: the load, or rounds under it")
+                raise Hung(f"no such load, or no rounds under it, after {HUNG_SECONDS:.0f} s")
             time.sleep(0.02)
 
 

@@ -42,7 +42,7 @@ def main(argv: Sequence[str]) -> int:
             [policy], lambda one: start.policy_server(one, host, given.work / "audit", simulate=False), end
         )
         if not found:
-            raise RuntimeError("the server did not come up")
+            raise RuntimeError("the server did not start")
         _serve(given, found[0], report)
     return int(bool(report.content["notes"]))
 

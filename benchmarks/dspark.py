@@ -63,7 +63,7 @@ class Run:
             server.launch()
         for server in servers:
             server.wait(self._end)
-            self.report.say(f"{server.name} answers after {server.start_seconds} s: {' '.join(server.command)}")
+            self.report.say(f"{server.name} ready after {server.start_seconds} s: {' '.join(server.command)}")
         self.report.content.setdefault("starts", {}).update({server.name: server.startup() for server in servers})
         return servers
 
@@ -139,7 +139,7 @@ def _body(first: int, number: int, place: int) -> load.Body:
 def told(seen: Mapping[str, Any] | None) -> str:
     """Return in one line what a server has learned."""
     if seen is None:
-        return "nothing is learnt there"
+        return "nothing is learned there"
     times = {tokens: round(1000 * seconds, 3) for tokens, seconds in seen["seconds_by_tokens"].items()}
     state = "on" if seen["budget_is_on"] else f"off ({seen['why_not']})"
     return f"{seen['measured_rounds']} rounds measured, {seen['tried_rounds']} tried, budget {state}, ms {times}"

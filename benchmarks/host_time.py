@@ -145,7 +145,7 @@ def _hold(client: Client, steps: int) -> int | None:
 
 def _table(row: dict[str, Any]) -> str:
     at = "" if row["held_steps"] is None else f", held at {row['held_steps']} steps"
-    round_is = f"a round is {row['wall_us']:.0f} us, {row['busy_us']:.0f} busy"
+    round_is = f"{row['wall_us']:.0f} us per round, {row['busy_us']:.0f} us busy"
     head = f"{row['server']}{at}, batch {row['batch_size']}: {round_is}"
     lines = [f"{head}, {row['launches']:.1f} launches"]
     for name, part in list(row["by_name"].items())[:SHOWN]:

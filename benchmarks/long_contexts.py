@@ -143,12 +143,12 @@ def _cell(
 
 
 def _words(cell: dict[str, Any]) -> str:
-    milliseconds = "" if cell["round_ms"] is None else f", a round {cell['round_ms']:.2f} ms"
+    milliseconds = "" if cell["round_ms"] is None else f", {cell['round_ms']:.2f} ms per round"
     judged = cell.get("judged", {})
     verdict = f"; {judged['tie']} ties, {judged['different']} different" if judged else ""
     return (
         f"{cell['backend']} {cell['length']:5d} tokens, {cell['seen']:12s} steps {cell['steps']!s:9s} "
-        f"{cell['accept_length']:.3f} tokens a round{milliseconds}; {cell['equal']} of {cell['texts']} equal{verdict}"
+        f"{cell['accept_length']:.3f} tokens per round{milliseconds}; {cell['equal']} of {cell['texts']} equal{verdict}"
     )
 
 

@@ -39,7 +39,7 @@ from benchmarks.traces import texts
 from sglang_adaptive.sglang_plugin.env import NGRAM_PROMPTS
 
 EDITS = Path(__file__).parent / "traces" / "edits_set" / "edits.npz"
-RECORDED = "a model's shape, dummy weights; the text is recorded, and so is what the draft gets accepted of it"
+RECORDED = "a model's shape with dummy weights; text and acceptance are recorded"
 FORCED = "SmolLM2-135M-Instruct and its EAGLE-3 draft; the target's text is recorded, drafts are the models' own"
 LOOKUPS, PROMPTS, WRITTEN = "lookups", "prompts", "written"
 """The policy with lookups; with NGRAM, its corpus of prompts and texts, and its corpus of only generated text."""
@@ -59,7 +59,7 @@ def main(argv: Sequence[str]) -> int:
     if on_cpu and not own:
         parser().error(f"--host cpu: got --shape {given.shape}, expected smollm2")
     if given.what == "ngram" and not own:
-        parser().error(f"ngram: got --shape {given.shape}, expected smollm2, which writes text of its own")
+        parser().error(f"ngram: got --shape {given.shape}, expected smollm2, which writes its own text")
     given.questions = own and given.what != "edits"
     if given.what == "chat" and not own and given.texts == EDITS:
         parser().error(f"chat of {given.shape}: expected --texts, recorded chat")
@@ -92,7 +92,7 @@ def _started(given: argparse.Namespace, end: float, own: bool) -> list[Server]:
     wanted = [Policy("none", speculate=False), *ours]
     found = start.start_all(wanted, make, end)
     if {server.name for server in found} != {policy.name for policy in wanted}:
-        raise RuntimeError("not all servers came up")
+        raise RuntimeError("not all servers started")
     return found
 
 
@@ -126,7 +126,7 @@ def _cost(given: argparse.Namespace, servers: dict[str, Server], report: Report,
             ratios = [with_them / without for without, with_them in zip(found[False], found[True], strict=True)]
             cells.append({"batch": size, "steps": steps, "not_followed_us": found[False], "followed_us": found[True]})
             report.say(
-                f"batch {size}, {steps} steps: {median(found[False]):.0f} us a round, followed "
+                f"batch {size}, {steps} steps: {median(found[False]):.0f} us per round, tracked "
                 f"{median(found[True]):.0f}, median ratio {median(ratios):.4f}"
             )
             report.write()

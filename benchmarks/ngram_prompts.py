@@ -99,9 +99,9 @@ def main(argv: Sequence[str]) -> int:
             ]
             row[name] = float(np.mean(tokens))
         rows.append(row)
-        print(f"{drafts:2d} drafts: {row['without']:.2f} tokens a round, with prompts {row['with']:.2f}")
+        print(f"{drafts:2d} drafts: {row['without']:.2f} tokens per round, with prompts {row['with']:.2f}")
     micros = 1e6 * _seconds_a_token([prompt for prompt, _, _ in requests])
-    print(f"the corpus takes {micros:.0f} us for a token of a prompt")
+    print(f"the corpus takes {micros:.0f} us per prompt token")
     if given.json:
         report = Report(given.json, "ngram_prompts", argv, acceptance=ACCEPTANCE)
         report.add(requests=len(requests), tokens_a_round=rows, microseconds_a_prompt_token=micros)

@@ -580,7 +580,7 @@ PLAN: dict[str, tuple[Callable[[str], Any], Any, str]] = {
 def _workloads(text: str) -> list[str]:
     unknown = [name for name in text.split(",") if name not in WORKLOADS]
     if unknown:
-        raise argparse.ArgumentTypeError(f"{unknown[0]} is none of {', '.join(WORKLOADS)}")
+        raise argparse.ArgumentTypeError(f"{unknown[0]} is not one of {', '.join(WORKLOADS)}")
     return text.split(",")
 
 

@@ -180,7 +180,7 @@ def memory(given: argparse.Namespace) -> dict[str, Any]:
         last = steps
         if done % (MEMORY_ROUNDS // SIZES) == 0:
             found[done] = len(pickle.dumps(policy))
-    print(f"the policy after {MEMORY_ROUNDS:,} rounds: {found[MEMORY_ROUNDS]:,} bytes", flush=True)
+    print(f"pickled policy after {MEMORY_ROUNDS:,} rounds: {found[MEMORY_ROUNDS]:,} bytes", flush=True)
     return {"bytes_by_rounds": found}
 
 
@@ -204,7 +204,7 @@ def look(given: argparse.Namespace) -> dict[str, Any]:
     times = [_microseconds(lambda: encode(looked_at.snapshot())) / 1e3 for _ in range(LOOKS_TIMED)]
     size = len(encode(looked_at.snapshot()))
     found = {"median_cpu_milliseconds": statistics.median(times), "worst_cpu_milliseconds": max(times), "bytes": size}
-    print(f"a look: {found}", flush=True)
+    print(f"look: {found}", flush=True)
     return {"look": found}
 
 
@@ -229,7 +229,7 @@ def history(given: argparse.Namespace) -> dict[str, Any]:
         "look_bytes": {str(span): len(encode(whole.span(span))) for span in SPANS},
         "kilobytes_of_an_hour": held / 1000,
     }
-    print(f"the history: {found}", flush=True)
+    print(f"history: {found}", flush=True)
     return {"history": found}
 
 

@@ -59,8 +59,8 @@ BUDGETS = "throughput-budgets"
 """Our server with budgets chosen by the policy. A large target leaves room for one server: this one also holds depths
 and pairs of steps and budget, and runs without budgets under another configuration."""
 
-REAL = "SmolLM2-135M-Instruct and its EAGLE-3 draft, Spec-Bench's questions; acceptance is the models' own"
-REPLAYED = "a model's shape, dummy weights; acceptance is replayed from a trace, position by position"
+REAL = "SmolLM2-135M-Instruct and its EAGLE-3 draft on Spec-Bench's questions; acceptance is the models' own"
+REPLAYED = "a model's shape with dummy weights; acceptance is replayed from a trace, position by position"
 SCHEMA = "served-1"
 VOCABULARY = 200
 SETTLE_SECONDS = 0.05
@@ -488,9 +488,7 @@ def _by_hook(phase: Phase, server: Server, make_of: Blocks) -> None:
         spent = server.process.read() - counted
         one = found[str(size)] = hook_times.by_hook(before, times.read(), spent.rounds)
         one |= {"rounds": int(spent.rounds), "depths": spent.depths()}
-        told = (
-            f"{one['ours']:.1f} us a round on top of SGLang's functions, {one['in_place_of_sglang_s']:.1f} us in place"
-        )
+        told = f"{one['ours']:.1f} us per round besides SGLang's, {one['in_place_of_sglang_s']:.1f} us in place"
         phase.report.say(f"batch {size}: {told} of them")
         phase.report.write()
 
@@ -512,7 +510,7 @@ def pace(phase: Phase) -> None:
     for size in given.batches:
         for one in everyone:
             if time.monotonic() > phase.end:
-                phase.report.note(f"no time for the stacks of {one.name}, batch {size}")
+                phase.report.note(f"no time left for the stacks of {one.name}, batch {size}")
                 continue
             with phase.report.noting(f"stacks of {one.name}, batch {size}"):
                 parts[f"{one.name}, batch {size}"] = _stacks(phase, one, size, make_of(0, size), race.turns[size])

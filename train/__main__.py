@@ -30,7 +30,7 @@ def main(argv: Sequence[str]) -> int:
     command = f"python -m train --seed {arguments.seed} --threads {arguments.threads} --scale {arguments.scale:g}"
     for part in [arguments.part] if arguments.part else PARTS:
         begin = time.monotonic()
-        print(f"{part}: starts", flush=True)
+        print(f"{part}: started", flush=True)
         run(part, arguments, command)
         print(f"{part}: done in {time.monotonic() - begin:.0f} s", flush=True)
     return 0

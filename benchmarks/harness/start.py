@@ -118,7 +118,7 @@ def chosen(names: Iterable[str]) -> list[Policy]:
     wanted = list(names)
     unknown = [name for name in wanted if name not in POLICIES]
     if unknown:
-        raise ValueError(f"--policies: {unknown[0]} is none of {', '.join(POLICIES)}")
+        raise ValueError(f"--policies: {unknown[0]} is not one of {', '.join(POLICIES)}")
     return [POLICIES[name] for name in wanted]
 
 
@@ -279,7 +279,7 @@ class Server:
         if self._boot.ready:
             self.start_seconds = round(time.monotonic() - self._begin, 1)
         elif not self.is_well():
-            raise NotStarted(f"{self.name} ended while it started: {self.last_error()}")
+            raise NotStarted(f"{self.name} exited during startup: {self.last_error()}")
         return self._boot.ready
 
     def wait(self, deadline: float) -> None:

@@ -59,7 +59,7 @@ def _wave(
     for batch in batches([len(one) + options.positions for one in ids], options.batch_tokens):
         recordings = recorder.record([ids[i] for i in batch], options.positions, options.ignore_eos)
         found.update(zip(batch, recordings, strict=True))
-        _say(f"{len(found)} of {len(prompts)} of this wave", started)
+        _say(f"{len(found)} of {len(prompts)} in this wave", started)
     return [(prompts[i], found[i]) for i in sorted(found) if len(found[i].accepted)]
 
 

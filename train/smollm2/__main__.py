@@ -91,7 +91,7 @@ def write_questions(options: argparse.Namespace, plan: Plan, speaker: Speaker, h
 def write_answers(options: argparse.Namespace, plan: Plan, speaker: Speaker, held_out: HeldOut, clock: Clock) -> bool:
     questions = read(folders(options.out))
     if not len(questions):
-        raise ValueError(f"{options.out}: no questions in it; run --stage questions first")
+        raise ValueError(f"{options.out}: has no questions; run --stage questions first")
     return answer(speaker, questions, Shards(options.out / "answers"), plan, clock)
 
 
@@ -114,7 +114,7 @@ STAGE = {"questions": write_questions, "answers": write_answers, "train": train,
 def _answers(options: argparse.Namespace) -> Documents:
     documents = read([Shards(folder / "answers") for folder in (options.out, *options.also)])
     if not len(documents):
-        raise ValueError(f"{options.out}: no answers in it; run --stage answers first")
+        raise ValueError(f"{options.out}: has no answers; run --stage answers first")
     return documents
 
 
