@@ -1,7 +1,7 @@
-"""Does adaptive speculation boot, take every depth and leave the text alone on every architecture that people launch?
+"""Check that adaptive speculation boots, runs every depth and keeps the text on every architecture that people launch.
 
-Each family of the published launch lines is a small shape with its own draft kind and attention backend: a server with
-the throughput policy, and one without speculation. See benchmarks/README.md.
+Each family of the published launch lines is a small shape with its own draft kind and attention backend. It runs on two
+servers: one with the throughput policy and one without speculation. See benchmarks/README.md.
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ FAMILIES: tuple[Family, ...] = (
     _eagle3("llama-triton", "Llama 3.x, Triton backend", shapes.LLAMA, TRITON),
     _eagle3(
         "llama-flashinfer", "Llama 3.x, FlashInfer backend", shapes.LLAMA, FLASHINFER,
-        needs="nvcc compiles FlashInfer's kernels, for minutes at the first start",
+        needs="nvcc compiles FlashInfer's kernels for minutes at the first start",
     ),
     # Kinds of drafting, not of models.
     Family("standalone", _DENSE, "STANDALONE", "a smaller model", shapes.LLAMA, shapes.LLAMA_CUT, FA3),
@@ -258,7 +258,7 @@ class Examined:
         except (NotStarted, OutOfTime) as error:
             self.record["error"] = str(error)
         except (OSError, RequestError, ValueError, KeyError, TypeError) as error:
-            ended = [f"{one.name} ended: {one.last_error()}" for one in self._servers.values() if not one.is_well()]
+            ended = [f"{one.name} exited: {one.last_error()}" for one in self._servers.values() if not one.is_well()]
             self.record["error"] = "; ".join(ended) or f"{type(error).__name__}: {error}"[:400]
         finally:
             self.record["start_seconds"] = self._servers[ADAPTIVE].start_seconds
@@ -386,9 +386,9 @@ def main(argv: Sequence[str]) -> int:
     def one(family: Family) -> Record:
         left = min(given.each, end - time.monotonic())
         if left < LEAST_SECONDS:
-            _say(f"{family.name}: not begun, the budget is spent")
+            _say(f"{family.name}: not started, no time left")
             return {"family": family.name}
-        _say(f"{family.name}: begins, {left:.0f} s at most")
+        _say(f"{family.name}: starting, {left:.0f} s at most")
         try:
             record = Examined(family, given, about, left).run()
         except Exception as error:  # a family's fault must not end the others
@@ -407,9 +407,9 @@ def told(record: Record) -> str:
     runs = record.get("runs", [])
     counts = ", ".join(f"{sum(run[verdict] for run in runs)} {verdict}" for verdict in (EQUAL, TIE, DIFFERENT))
     accepted = sum(run["accepted"] for run in runs)
-    line = f"{record['family']}: {verdict_on(record)}; {counts}; {accepted} drafts accepted; {record.get('seconds')} s"
+    line = f"{record['family']}: {verdict_on(record)}; {counts}; {accepted} accepted drafts; {record.get('seconds')} s"
     if record.get("verify_budget"):
-        line += f"; {record['verify_budget']['packed_rounds']} rounds of unequal drafts"
+        line += f"; {record['verify_budget']['packed_rounds']} rounds with unequal numbers of drafts"
     return f"{line}; {record['error']}" if record.get("error") else line
 
 
@@ -419,11 +419,11 @@ def _say(line: str) -> None:
 
 def parser() -> argparse.ArgumentParser:
     made = command_parser("architectures", __doc__)
-    made.add_argument("families", nargs="*", help="names, as --list shows them; all by default, the most used first")
+    made.add_argument("families", nargs="*", help="names from --list (default: all, most used first)")
     start.add_options(made, 420.0)
-    made.add_argument("--at-once", type=int, default=6, help="families at a time, of two servers each (default 6)")
-    made.add_argument("--each", type=float, default=170.0, metavar="SECONDS", help="for a family (default 170)")
-    made.add_argument("--list", action="store_true", help="print the families and end")
+    made.add_argument("--at-once", type=int, default=6, help="families at a time, two servers each (default 6)")
+    made.add_argument("--each", type=float, default=170.0, metavar="SECONDS", help="limit per family (default 170)")
+    made.add_argument("--list", action="store_true", help="list the families and exit")
     return made
 
 

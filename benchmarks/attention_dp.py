@@ -1,11 +1,11 @@
-"""Two ranks on two GPUs: the same steps on both in every round, the same text, and rates. See benchmarks/README.md.
+"""Check two ranks on two GPUs: equal steps in every round, equal text, and rates. See benchmarks/README.md.
 
-equality          greedy text with attention DP at every depth, switching and by policy, on ranks loaded unlike
-agreement         thousands of rounds of attention DP under changing load, one rank's clock lying
-tensor-parallel   the same of two ranks that run one batch
-rates             tokens a second with attention DP: the policy, each number of steps held, and no speculation
+equality          greedy text with attention DP at every depth, switching and by policy, with unequal load on the ranks
+agreement         thousands of rounds of attention DP under changing load, with a wrong clock on one rank
+tensor-parallel   the same for two ranks that run one batch
+rates             tokens per second with attention DP: the policy, each number of steps held, and no speculation
 
-Each phase writes RESULTS/PHASE.json whenever it has learnt something. An error ends its phase alone.
+Each phase updates RESULTS/PHASE.json with every new result. An error ends only its own phase.
 """
 
 from __future__ import annotations
@@ -520,7 +520,7 @@ class Rated:
         begin = time.monotonic()
         while not there():
             if time.monotonic() - begin > HUNG_SECONDS:
-                raise Hung(f"not so after {HUNG_SECONDS:.0f} s: the load, or rounds under it")
+                raise Hung(f"no such load, or no rounds under it, after {HUNG_SECONDS:.0f} s")
             time.sleep(0.02)
 
 
@@ -632,12 +632,17 @@ def parser() -> argparse.ArgumentParser:
     start.add_options(made, 545.0)
     add = made.add_argument
     phases = ["equality", "agreement", "rates"]
-    add("--phases", type=start.names, default=phases, help=f"of {', '.join(PHASES)} (default: {','.join(phases)})")
-    add("--pair", choices=tuple(SMALL), default="qwen3-moe", help="the small shape whose texts are compared")
-    add("--layers", type=int, help="of the large shape; default: all 48")
-    add("--rounds", type=int, default=5000, help="of the agreement")
-    add("--window", type=float, default=1.2, metavar="SECONDS", help="a rate is measured for, twice")
-    add("--scenes", type=int, default=99, help="the first so many scenes of the rates")
+    add(
+        "--phases",
+        type=start.names,
+        default=phases,
+        help=f"from {', '.join(PHASES)} (default: {','.join(phases)})",
+    )
+    add("--pair", choices=tuple(SMALL), default="qwen3-moe", help="small shape to compare texts of")
+    add("--layers", type=int, help="layers of the large shape; default: all 48")
+    add("--rounds", type=int, default=5000, help="rounds of agreement")
+    add("--window", type=float, default=1.2, metavar="SECONDS", help="time per rate measurement; each runs twice")
+    add("--scenes", type=int, default=99, help="number of scenes of rates to run, from the first")
     return made
 
 

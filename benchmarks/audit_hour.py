@@ -1,10 +1,10 @@
-"""What the audit inside a server finds in healthy serving. See benchmarks/README.md.
+"""Run the audit inside a healthy server and count its findings. See benchmarks/README.md.
 
     python -m benchmarks.audit_hour [--minutes 60] [--rate 0.15] [--share 1.0]
 
-Real text of the tiny pair on the CPU engine: requests arrive at random, greedy, with penalties, biases and least
-lengths of all kinds, and the throughput policy, which looks drafts up as well, chooses the depths. Every verdict of the
-audit is counted; one of a wrong token ends the run with 1.
+The tiny pair generates real text on the CPU engine. Requests arrive at random and use greedy decoding, with all kinds
+of penalties, biases and minimum lengths. The throughput policy with lookups chooses the depths. Every verdict of the
+audit is counted; a wrong token makes the exit code 1.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def main(argv: Sequence[str]) -> int:
             [policy], lambda one: start.policy_server(one, host, given.work / "audit", simulate=False), end
         )
         if not found:
-            raise RuntimeError("the server did not come up")
+            raise RuntimeError("the server did not start")
         _serve(given, found[0], report)
     return int(bool(report.content["notes"]))
 
@@ -83,8 +83,8 @@ def _request(draw: random.Random) -> load.Body:
 def parser() -> argparse.ArgumentParser:
     found = command_parser("audit_hour", __doc__)
     found.add_argument("--minutes", type=float, default=60.0)
-    found.add_argument("--rate", type=float, default=0.15, help="requests a second")
-    found.add_argument("--share", type=float, default=1.0, help="of finished requests that are decoded again")
+    found.add_argument("--rate", type=float, default=0.15, help="requests per second")
+    found.add_argument("--share", type=float, default=1.0, help="share of finished requests to decode again")
     found.add_argument("--seed", type=int, default=1)
     found.add_argument("--work", type=Path, default=Path("/tmp/benchmarks/audit"))
     found.add_argument("--results", type=Path)

@@ -1,8 +1,8 @@
-"""Results side by side: every contender in every case of a workload, as a share of the case's best static depth.
+"""Compare results: every contender in every case of a workload, as a share of the case's best static depth.
 
     python -m benchmarks.compare A.json [B.json ...] [--workload cells]
 
-Files are of benchmarks.policies or of a race of benchmarks.served.
+Reads files of benchmarks.policies and of races of benchmarks.served.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def main(argv: Sequence[str]) -> int:
     """Print the tables; 2 if a file is not a result."""
     parser = command_parser("compare", __doc__)
     parser.add_argument("results", type=Path, nargs="+", metavar="RESULT.json")
-    parser.add_argument("--workload", help="only this one")
+    parser.add_argument("--workload", help="show only this workload")
     given = parser.parse_args(argv)
     try:
         print(table(given.results, given.workload))

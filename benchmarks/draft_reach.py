@@ -1,9 +1,9 @@
-"""Tokens a round of an EAGLE-3 draft by what it attends to, along a target's own long texts, in plain PyTorch.
+"""Measure tokens per round of an EAGLE-3 draft by what it attends to, on a target's own long texts, in plain PyTorch.
 
     python -m benchmarks.draft_reach [--pair smollm2] [--lengths 1000,3000,6000] [--device cuda] [--json F]
 
-SmolLM2 and its draft on the documents of ``benchmarks.long_contexts``, or the tiny pair on its three kinds of text.
-Sinks are turned to the places right before the window, or left where they are, or put farther away, as in a longer
+Runs SmolLM2 and its draft on the documents of ``benchmarks.long_contexts``, or the tiny pair on its three kinds of
+text. Sinks are moved to the positions right before the window, left in place, or moved farther away, as in a longer
 request.
 """
 
@@ -134,12 +134,12 @@ def main(argv: Sequence[str]) -> int:
     """Print and write the tokens per round of every reach and length."""
     parser = command_parser("draft_reach", __doc__)
     parser.add_argument("--pair", choices=("smollm2", "tiny"), default="smollm2")
-    parser.add_argument("--lengths", type=ints, default=[1000, 2000, 3000, 4000, 6000], help="tokens of a document")
-    parser.add_argument("--documents", type=int, default=16, help="of a length")
-    parser.add_argument("--tokens", type=int, default=160, help="most tokens of an answer")
-    parser.add_argument("--models", type=Path, default=Path("/tmp/m"), help="folder that may have smollm2/")
+    parser.add_argument("--lengths", type=ints, default=[1000, 2000, 3000, 4000, 6000], help="tokens per document")
+    parser.add_argument("--documents", type=int, default=16, help="documents per length")
+    parser.add_argument("--tokens", type=int, default=160, help="maximum tokens per answer")
+    parser.add_argument("--models", type=Path, default=Path("/tmp/m"), help="models folder, which may contain smollm2/")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--json", type=Path, help="file for the figures")
+    parser.add_argument("--json", type=Path, help="write the figures to this file")
     given = parser.parse_args(argv)
     pair = pair_of(given.pair, given.models)
     recorder = Recorder(pair.target, pair.draft, given.device, torch.float32, 0.0, 0)

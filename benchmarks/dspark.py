@@ -1,8 +1,8 @@
-"""Does DSPARK's planner learn what rounds cost on a GPU, leave the text alone, and gain by it?
+"""Check that DSPARK's planner learns what rounds cost on a GPU, keeps the text, and is faster for it.
 
-A Qwen3 shape with the benchmarks' dummy weights and a DSPARK draft of its own is served three ways: without
-speculation, with SGLang's DSPARK, which verifies everything, and with this package's configuration, which learns
-SGLang's table. See benchmarks/README.md.
+A Qwen3 shape with the benchmarks' dummy weights and its own DSPARK draft is served three ways: without speculation,
+with SGLang's DSPARK, which verifies everything, and with this package's configuration, which learns SGLang's table. See
+benchmarks/README.md.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Run:
             server.launch()
         for server in servers:
             server.wait(self._end)
-            self.report.say(f"{server.name} answers after {server.start_seconds} s: {' '.join(server.command)}")
+            self.report.say(f"{server.name} ready after {server.start_seconds} s: {' '.join(server.command)}")
         self.report.content.setdefault("starts", {}).update({server.name: server.startup() for server in servers})
         return servers
 
@@ -139,7 +139,7 @@ def _body(first: int, number: int, place: int) -> load.Body:
 def told(seen: Mapping[str, Any] | None) -> str:
     """Return in one line what a server has learned."""
     if seen is None:
-        return "nothing is learnt there"
+        return "nothing is learned there"
     times = {tokens: round(1000 * seconds, 3) for tokens, seconds in seen["seconds_by_tokens"].items()}
     state = "on" if seen["budget_is_on"] else f"off ({seen['why_not']})"
     return f"{seen['measured_rounds']} rounds measured, {seen['tried_rounds']} tried, budget {state}, ms {times}"
@@ -181,10 +181,10 @@ def parser() -> argparse.ArgumentParser:
     start.add_options(made, 560.0)
     made.add_argument("--target", choices=sorted(shapes.TARGETS), default="qwen3-8b")
     made.add_argument("--attention", default="fa3", help="attention backend of target and draft (default fa3)")
-    made.add_argument("--learn", type=float, default=40.0, metavar="SECONDS", help="of load at each batch size")
-    made.add_argument("--each", type=float, default=8.0, metavar="SECONDS", help="of a turn at each batch size")
-    made.add_argument("--turns", type=int, default=2, help="against SGLang's own DSPARK; 0 for none")
-    made.add_argument("--again", action="store_true", help="start once more, from the saved table")
+    made.add_argument("--learn", type=float, default=40.0, metavar="SECONDS", help="time of load at each batch size")
+    made.add_argument("--each", type=float, default=8.0, metavar="SECONDS", help="time per turn at each batch size")
+    made.add_argument("--turns", type=int, default=2, help="turns against SGLang's own DSPARK; 0 for none")
+    made.add_argument("--again", action="store_true", help="start again from the saved table")
     return made
 
 

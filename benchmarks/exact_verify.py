@@ -1,12 +1,12 @@
-"""What the acceptance of a round takes: by tokens that SGLang's sampler draws, beside SGLang's own verify.
+"""Time the verify step of a round: this package's, which accepts what SGLang's sampler draws, and SGLang's own.
 
     python -m benchmarks.exact_verify [--device cuda] [--vocabulary N] [--steps N] [--json F]
 
-Each round has its own logits, in a row of the vocabulary for each token of a chain, as a target leaves them. Times are
-medians of whole rounds from the first launch to the end of the last kernel, copies of the logits left out; in brackets
-is how long the scheduler's thread is busy. "prepare" is what SGLang and this package do before the round: the counting
-of penalties. A greedy round without penalties is left to SGLang; its line shows what asking takes. On a CPU it needs
-the environment of ``serve-cpu``: SGLang has no kernels there, and its own verify is the CPU engine's.
+Each round has its own logits, one row of the vocabulary per token of a chain, as a target produces them. Times are
+medians of whole rounds from the first launch to the end of the last kernel, without copies of the logits. The time that
+the scheduler's thread is busy is in parentheses. "prepare" is the work of SGLang and this package before the round:
+counting penalties. A greedy round without penalties goes to SGLang, and its line shows the time of that check. On a CPU
+this needs the environment of ``serve-cpu``: SGLang has no kernels there, and its own verify is the CPU engine's.
 """
 
 from __future__ import annotations
@@ -187,10 +187,10 @@ def main(argv: Sequence[str]) -> int:
     """Print and write the times of all batches and mixes; returns the exit code."""
     parser = command_parser("exact_verify", __doc__)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--vocabulary", type=int, default=128256, help="tokens that the target knows")
-    parser.add_argument("--steps", type=int, default=3, help="drafts of a request")
-    parser.add_argument("--rounds", type=int, default=100, help="rounds behind each time")
-    parser.add_argument("--json", type=Path, help="file for the times")
+    parser.add_argument("--vocabulary", type=int, default=128256, help="size of the vocabulary")
+    parser.add_argument("--steps", type=int, default=3, help="draft steps")
+    parser.add_argument("--rounds", type=int, default=100, help="rounds per time")
+    parser.add_argument("--json", type=Path, help="write the times to this file")
     args = parser.parse_args(argv)
     results: dict[str, Any] = {
         "provenance": origin("exact_verify", argv),

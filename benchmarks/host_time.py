@@ -1,13 +1,13 @@
-"""What a decode round is made of: device time by kernel, idle device time, or time on the host by operator, per round.
+"""Break a decode round down into device time by kernel, idle device time, or host time by operator.
 
     python -m benchmarks.host_time --server none=http://HOST:PORT --server zero=http://HOST:PORT \\
         --batches 1,8,64 --steps 0 --output RESULT.json
 
-Each running server decodes a batch of random prompts while SGLang's own profiler (/start_profile) records some rounds;
-the trace is read here, so servers and this command share a file system. An adaptive server holds --steps meanwhile. The
-profiler slows a round down, the host's side of it most: read sums of device time, not rates. With --activity CPU the
-operators on the host are counted, which a machine without a GPU has as well. What this package's own functions take on
-the host: the phase host-time of benchmarks.served.
+Each running server decodes a batch of random prompts while SGLang's own profiler (/start_profile) records some rounds.
+This command reads the trace, so it must share a file system with the servers. An adaptive server holds --steps
+meanwhile. The profiler slows rounds down, mostly on the host, so use the sums of device time, not the rates. --activity
+CPU measures the operators on the host and also works without a GPU. For the host time of this package's own functions,
+use the phase host-time of benchmarks.served.
 """
 
 from __future__ import annotations
@@ -145,7 +145,7 @@ def _hold(client: Client, steps: int) -> int | None:
 
 def _table(row: dict[str, Any]) -> str:
     at = "" if row["held_steps"] is None else f", held at {row['held_steps']} steps"
-    round_is = f"a round is {row['wall_us']:.0f} us, {row['busy_us']:.0f} busy"
+    round_is = f"{row['wall_us']:.0f} us per round, {row['busy_us']:.0f} us busy"
     head = f"{row['server']}{at}, batch {row['batch_size']}: {round_is}"
     lines = [f"{head}, {row['launches']:.1f} launches"]
     for name, part in list(row["by_name"].items())[:SHOWN]:
@@ -157,10 +157,10 @@ def parser() -> argparse.ArgumentParser:
     made = command_parser("host_time", __doc__)
     made.add_argument("--server", action="append", required=True, metavar="NAME=URL", type=named)
     made.add_argument("--batches", type=ints, default=[1, 8, 64])
-    made.add_argument("--steps", type=int, default=0, help="depth that adaptive servers hold (default: 0)")
+    made.add_argument("--steps", type=int, default=0, help="depth for adaptive servers to hold (default: 0)")
     made.add_argument("--rounds", type=int, default=32)
     made.add_argument("--activity", choices=("GPU", "CPU", "CPU+GPU"), default="GPU")
-    made.add_argument("--mark", metavar="NAME", help="a part of the name of a kernel that ends each pass")
+    made.add_argument("--mark", metavar="NAME", help="part of the name of a kernel that ends each pass")
     made.add_argument("--keep", type=Path, metavar="FOLDER", help="also keep the traces here, for a trace viewer")
     made.add_argument("--output", type=Path, required=True)
     return made

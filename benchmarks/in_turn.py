@@ -1,10 +1,10 @@
-"""Running servers in turn on the same greedy requests, depths held, until the ratio of their rates is known.
+"""Run the same greedy requests on running servers in turn, with depths held, until the ratio of their rates is known.
 
     python -m benchmarks.in_turn --server before=http://HOST:PORT --server now=http://HOST:PORT \\
         --depths 0,3 --batches 1,16 --output RESULT.json
 
-At one depth, greedy servers of one model write the same text in the same rounds, so a ratio of rates is one of round
-times. Two commits are compared so: each server is started with the installation of one of them first on PYTHONPATH.
+At a fixed depth, greedy servers of one model write the same text in the same rounds, so the ratio of rates is the ratio
+of round times. To compare two commits, start each server with one commit's installation first on PYTHONPATH.
 """
 
 from __future__ import annotations
@@ -94,12 +94,19 @@ def _ratios(race: Race, others: Sequence[str], last: str) -> list[dict[str, Any]
 def parser() -> argparse.ArgumentParser:
     made = command_parser("in_turn", __doc__)
     add = made.add_argument
-    add("--server", action="append", required=True, metavar="NAME=URL", type=named, help="the last one over each other")
+    add(
+        "--server",
+        action="append",
+        required=True,
+        metavar="NAME=URL",
+        type=named,
+        help="ratios: the last server over each other",
+    )
     add("--depths", type=ints, default=[0, 3])
     add("--batches", type=ints, default=[1, 16])
-    add("--requests", type=int, default=2, help="of a pass, times the batch size")
+    add("--requests", type=int, default=2, help="requests per pass, as a multiple of the batch size")
     add("--tokens", type=int, default=192)
-    add("--error", type=float, default=0.004, help="relative standard error to reach before the time is over")
+    add("--error", type=float, default=0.004, help="stop early at this relative standard error")
     add("--budget", type=float, default=120.0, help="seconds")
     add("--output", type=Path, required=True)
     return made

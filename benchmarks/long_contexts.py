@@ -1,15 +1,15 @@
-"""What sinks and a window are worth to a draft beyond its trained length. See benchmarks/README.md.
+"""Measure how much sinks and a window help a draft beyond its trained length. See benchmarks/README.md.
 
-real     SmolLM2 and its draft on documents of several lengths: tokens a round by window, and whether texts are the same
-times    round times of an 8B shape by context and batch size, dummy weights, simulated acceptance
-prefill  tokens/s of prompts of the same shape, with chunks of which the draft makes keys and values alone, and without
+real     SmolLM2 and its draft on documents of several lengths: tokens per round by window, and whether texts are equal
+times    round times of an 8B shape by context and batch size, with dummy weights and simulated acceptance
+prefill  tokens/s of prompts of the same shape, with and without chunks where the draft computes only keys and values
 
     python -m benchmarks.long_contexts real [--host cpu] [--backends fa3,flashinfer,triton] [--windows 512,1024]
     python -m benchmarks.long_contexts times [--backends fa3]
     python -m benchmarks.long_contexts prefill [--backends fa3] [--lengths 8192,32768,130048]
 
-The documents are pages of Python's language reference, which this interpreter carries; the model is asked to summarize
-or to explain them. A *window* of 0 is a draft that attends to everything.
+The documents are pages of Python's language reference, which comes with the interpreter; the model has to summarize or
+explain them. With a *window* of 0 the draft attends to everything.
 """
 
 from __future__ import annotations
@@ -143,12 +143,12 @@ def _cell(
 
 
 def _words(cell: dict[str, Any]) -> str:
-    milliseconds = "" if cell["round_ms"] is None else f", a round {cell['round_ms']:.2f} ms"
+    milliseconds = "" if cell["round_ms"] is None else f", {cell['round_ms']:.2f} ms per round"
     judged = cell.get("judged", {})
     verdict = f"; {judged['tie']} ties, {judged['different']} different" if judged else ""
     return (
         f"{cell['backend']} {cell['length']:5d} tokens, {cell['seen']:12s} steps {cell['steps']!s:9s} "
-        f"{cell['accept_length']:.3f} tokens a round{milliseconds}; {cell['equal']} of {cell['texts']} equal{verdict}"
+        f"{cell['accept_length']:.3f} tokens per round{milliseconds}; {cell['equal']} of {cell['texts']} equal{verdict}"
     )
 
 
@@ -238,14 +238,19 @@ def parser() -> argparse.ArgumentParser:
     start.add_options(found, 560.0)
     add = found.add_argument
     add("--backends", type=start.names, default=["fa3"], help="SGLang's attention backends (default: fa3)")
-    add("--windows", type=start.ints, default=[0, 512, 1024], help="tokens; 0 for none (default: 0,512,1024)")
-    add("--lengths", type=start.ints, default=[1000, 2000, 3000, 4000, 6000], help="tokens of the documents")
-    add("--documents", type=int, default=8, help="documents of a length, asked about together")
-    add("--tokens", type=int, default=160, help="most tokens of an answer")
-    add("--batch", type=int, default=64, help="largest batch whose rounds are timed")
-    add("--error", type=float, default=0.002, help="relative standard error to reach before the time is over (prefill)")
-    add("--page", type=int, help="tokens of a page of KV slots")
-    add("--dtype", default="bfloat16", help="of SmolLM2 on a GPU")
+    add(
+        "--windows",
+        type=start.ints,
+        default=[0, 512, 1024],
+        help="in tokens; 0 for none (default: 0,512,1024)",
+    )
+    add("--lengths", type=start.ints, default=[1000, 2000, 3000, 4000, 6000], help="tokens per document")
+    add("--documents", type=int, default=8, help="documents per length, sent as one batch")
+    add("--tokens", type=int, default=160, help="maximum tokens per answer")
+    add("--batch", type=int, default=64, help="largest batch size to time")
+    add("--error", type=float, default=0.002, help="stop early at this relative standard error (prefill)")
+    add("--page", type=int, help="KV cache page size in tokens")
+    add("--dtype", default="bfloat16", help="dtype of SmolLM2 on a GPU")
     return found
 
 

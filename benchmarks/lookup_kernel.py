@@ -1,7 +1,8 @@
 """Times the kernels that look drafts up in each request's own text: ``python -m benchmarks.lookup_kernel``.
 
-They keep a table of token ids: what a round accepted is appended first. ``--check`` compares them with the definition,
-``sglang_adaptive.lookups.lookup``, and measures nothing; with TRITON_INTERPRET=1 that needs no device.
+The kernels keep a table of token ids; they first append the tokens that a round accepted. ``--check`` only compares
+them with the definition, ``sglang_adaptive.lookups.lookup``, and measures nothing. With TRITON_INTERPRET=1 that needs
+no device.
 """
 
 from __future__ import annotations
@@ -216,10 +217,10 @@ def _shapes(requests: int, context: int, kind: str, flush: torch.Tensor) -> list
 def main(argv: Sequence[str]) -> None:
     """Check, and measure if requested."""
     parser = command_parser("lookup_kernel", __doc__)
-    parser.add_argument("--check", action="store_true", help="compare with the definition, and measure nothing")
-    parser.add_argument("--json", type=Path, help="file for the results")
+    parser.add_argument("--check", action="store_true", help="only compare with the definition")
+    parser.add_argument("--json", type=Path, help="write the results to this file")
     options = parser.parse_args(argv)
-    print(f"{check('cpu' if INTERPRETED else 'cuda')} lookups are those of the definition")
+    print(f"{check('cpu' if INTERPRETED else 'cuda')} lookups match the definition")
     if not options.check:
         measure(options.json, argv)
 

@@ -1,12 +1,12 @@
-"""Drafts looked up in recorded texts, on every shipped cost profile, simulated. See benchmarks/README.md.
+"""Simulate drafts looked up in recorded texts, on every shipped cost profile. See benchmarks/README.md.
 
     python -m benchmarks.lookup_replay [--texts F]... [--rounds N] [--seeds N] [--json F]
 
-The policy with lookups over the best single depth, and over itself without them. What a lookup gets accepted is exact:
-it is read off the text. EAGLE-3's part is recorded, position by position. Round times are the profiles'; those of
-rounds of lookups are what the cost model says, which one H100 bears out to 2% (``lookups/edits-llama8b.json``). A cell
-is the mean over the seeds, which draw the order of the requests: one play, of some ten seconds of serving, differs from
-the next by 1%.
+Compares the policy with lookups to the best single depth and to the policy without lookups. The acceptance of lookups
+is exact, because it is read from the text. EAGLE-3's acceptance is recorded at every position. Round times are from the
+profiles. Times of rounds with lookups are from the cost model, which matches one H100 within 2%
+(``lookups/edits-llama8b.json``). A cell is the mean over the seeds, which set the order of the requests; single runs,
+each about ten seconds of serving, differ by 1%.
 """
 
 from __future__ import annotations
@@ -78,9 +78,9 @@ def _mean(plays: Plays, name: str) -> float:
 
 def parser() -> argparse.ArgumentParser:
     found = command_parser("lookup_replay", __doc__)
-    found.add_argument("--texts", type=Path, action="append", default=[], help="recorded with lookups (default: all)")
-    found.add_argument("--rounds", type=int, default=DEFAULT_ROUNDS, help="of a cell, roughly")
-    found.add_argument("--seeds", type=int, default=1, help="plays of a cell (default: 1)")
+    found.add_argument("--texts", type=Path, action="append", default=[], help="recording with lookups (default: all)")
+    found.add_argument("--rounds", type=int, default=DEFAULT_ROUNDS, help="approximate rounds per cell")
+    found.add_argument("--seeds", type=int, default=1, help="runs per cell (default: 1)")
     found.add_argument("--json", type=Path)
     return found
 

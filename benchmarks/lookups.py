@@ -1,19 +1,19 @@
-"""Drafts looked up in the requests' own texts, on live servers. See benchmarks/README.md.
+"""Measure drafts looked up in the requests' own texts, on live servers. See benchmarks/README.md.
 
     python -m benchmarks.lookups edits [--shape llama8b|smollm2] [--batches 1,4] [--host cpu]
     python -m benchmarks.lookups chat [--shape smollm2|llama8b --texts F] [--batches 1,4]
     python -m benchmarks.lookups cost [--shape llama8b|smollm2] [--depths 0,3]
     python -m benchmarks.lookups ngram [--batches 1,4]
 
-edits    this project's own edits, token by token (``benchmarks/traces/edits_set``): the target is made to say what was
-         recorded, and drafts are right where SmolLM2's draft was (a shape with dummy weights), or are its own (smollm2)
-chat     SmolLM2 on Spec-Bench, all its own; on a shape with dummy weights what it said there, which
-         ``benchmarks.traces.record --tokens F`` writes
-cost     medians of round times at held depths, while texts are followed and while they are not
-ngram    SmolLM2 asked to repeat pages of documentation, all its own, with NGRAM's drafts
+edits    this project's own edits, token by token (``benchmarks/traces/edits_set``): the target is forced to output the
+         recorded text; drafts are right where SmolLM2's draft was (a shape with dummy weights) or are real (smollm2)
+chat     SmolLM2 on Spec-Bench with its own text and drafts; a shape with dummy weights replays what SmolLM2 wrote
+         there, recorded with ``benchmarks.traces.record --tokens F``
+cost     medians of round times at held depths, with and without tracking the texts
+ngram    SmolLM2 asked to repeat pages of documentation, with its own text and NGRAM's drafts
 
 In turn: no speculation, each depth held, our policy, and our policy with lookups, all but the first on one server.
-``ngram``: no speculation, and our policy on two servers, with prompts in the corpus of NGRAM and without.
+``ngram``: no speculation, and our policy on two servers, with prompts in NGRAM's corpus and without.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from benchmarks.traces import texts
 from sglang_adaptive.sglang_plugin.env import NGRAM_PROMPTS
 
 EDITS = Path(__file__).parent / "traces" / "edits_set" / "edits.npz"
-RECORDED = "a model's shape, dummy weights; the text is recorded, and so is what the draft gets accepted of it"
+RECORDED = "a model's shape with dummy weights; text and acceptance are recorded"
 FORCED = "SmolLM2-135M-Instruct and its EAGLE-3 draft; the target's text is recorded, drafts are the models' own"
 LOOKUPS, PROMPTS, WRITTEN = "lookups", "prompts", "written"
 """The policy with lookups; with NGRAM, its corpus of prompts and texts, and its corpus of only generated text."""
@@ -59,7 +59,7 @@ def main(argv: Sequence[str]) -> int:
     if on_cpu and not own:
         parser().error(f"--host cpu: got --shape {given.shape}, expected smollm2")
     if given.what == "ngram" and not own:
-        parser().error(f"ngram: got --shape {given.shape}, expected smollm2, which writes text of its own")
+        parser().error(f"ngram: got --shape {given.shape}, expected smollm2, which writes its own text")
     given.questions = own and given.what != "edits"
     if given.what == "chat" and not own and given.texts == EDITS:
         parser().error(f"chat of {given.shape}: expected --texts, recorded chat")
@@ -92,7 +92,7 @@ def _started(given: argparse.Namespace, end: float, own: bool) -> list[Server]:
     wanted = [Policy("none", speculate=False), *ours]
     found = start.start_all(wanted, make, end)
     if {server.name for server in found} != {policy.name for policy in wanted}:
-        raise RuntimeError("not all servers came up")
+        raise RuntimeError("not all servers started")
     return found
 
 
@@ -126,7 +126,7 @@ def _cost(given: argparse.Namespace, servers: dict[str, Server], report: Report,
             ratios = [with_them / without for without, with_them in zip(found[False], found[True], strict=True)]
             cells.append({"batch": size, "steps": steps, "not_followed_us": found[False], "followed_us": found[True]})
             report.say(
-                f"batch {size}, {steps} steps: {median(found[False]):.0f} us a round, followed "
+                f"batch {size}, {steps} steps: {median(found[False]):.0f} us per round, tracked "
                 f"{median(found[True]):.0f}, median ratio {median(ratios):.4f}"
             )
             report.write()
@@ -203,14 +203,14 @@ def parser() -> argparse.ArgumentParser:
     found = command_parser("lookups", __doc__)
     found.add_argument("what", choices=["edits", "chat", "cost", "ngram"])
     start.add_options(found, 300.0)
-    found.add_argument("--shape", help="the pair of models (default: llama8b; of chat, ngram and on a CPU smollm2)")
+    found.add_argument("--shape", help="model pair (default: llama8b; smollm2 for chat, ngram and on a CPU)")
     found.add_argument("--batches", type=start.ints, default=[1, 4])
     found.add_argument("--depths", type=start.ints, default=list(DEPTHS))
-    found.add_argument("--turns", type=int, default=8, help="of the cost")
-    found.add_argument("--requests", type=int, default=4, help="requests of a pass, times the batch size")
-    found.add_argument("--tokens", type=int, default=1024, help="most tokens of an answer")
-    found.add_argument("--error", type=float, default=0.01, help="of a ratio at which a batch size is done")
-    found.add_argument("--texts", type=Path, default=EDITS, help="the recorded requests")
+    found.add_argument("--turns", type=int, default=8, help="turns of cost")
+    found.add_argument("--requests", type=int, default=4, help="requests per pass, as a multiple of the batch size")
+    found.add_argument("--tokens", type=int, default=1024, help="maximum tokens per answer")
+    found.add_argument("--error", type=float, default=0.01, help="stop early at this relative standard error")
+    found.add_argument("--texts", type=Path, default=EDITS, help="recorded requests")
     return found
 
 

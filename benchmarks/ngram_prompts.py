@@ -1,10 +1,10 @@
-"""NGRAM's trees where text is copied, with prompts in the corpus and without. See benchmarks/README.md.
+"""Measure NGRAM's trees on copied text, with prompts in the corpus and without. See benchmarks/README.md.
 
     python -m benchmarks.ngram_prompts [--json F]
 
-The recorded edits of whole files (`traces/edits.py`), one request after the other, through SGLang's own corpus, as the
-adaptive worker fills it and cuts its trees. A tree's drafts are right where they are the text that follows, so tokens a
-round are exact.
+Runs the recorded edits of whole files (`traces/edits.py`), one request after the other, through SGLang's own corpus.
+The corpus is filled and its trees are cut as in the adaptive worker. A draft is right if it matches the text that
+follows, so tokens per round are exact.
 """
 
 from __future__ import annotations
@@ -99,9 +99,9 @@ def main(argv: Sequence[str]) -> int:
             ]
             row[name] = float(np.mean(tokens))
         rows.append(row)
-        print(f"{drafts:2d} drafts: {row['without']:.2f} tokens a round, with prompts {row['with']:.2f}")
+        print(f"{drafts:2d} drafts: {row['without']:.2f} tokens per round, with prompts {row['with']:.2f}")
     micros = 1e6 * _seconds_a_token([prompt for prompt, _, _ in requests])
-    print(f"the corpus takes {micros:.0f} us for a token of a prompt")
+    print(f"the corpus takes {micros:.0f} us per prompt token")
     if given.json:
         report = Report(given.json, "ngram_prompts", argv, acceptance=ACCEPTANCE)
         report.add(requests=len(requests), tokens_a_round=rows, microseconds_a_prompt_token=micros)

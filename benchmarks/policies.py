@@ -1,8 +1,8 @@
-"""Policies compared on live servers, with acceptance that is simulated where models have dummy weights.
+"""Compare policies on live servers. Acceptance is simulated where models have dummy weights.
 
-matrix    start servers, drive them through workloads, write one JSON a run, stop them
-start     only start servers, and leave them running
-drive     drive servers that were left running
+matrix    start servers, run workloads on them, write one JSON file per run, stop the servers
+start     start servers and leave them running
+drive     run workloads on servers that were left running
 stop      stop them
 
 See benchmarks/README.md.
@@ -558,21 +558,21 @@ WORKLOADS: dict[str, Callable[[Run], None]] = {
 # -- the command line -----------------------------------------------------------------------------------------------
 
 PLAN: dict[str, tuple[Callable[[str], Any], Any, str]] = {
-    "batches": (start.ints, [1, 8, 32, 64], "of the cells, of acceptance that switches, and of steady load"),
-    "p": (start.floats, [0.3, 0.6, 0.8, 0.9], "of the cells; 0 is always there"),
+    "batches": (start.ints, [1, 8, 32, 64], "batch sizes of cells, acceptance and steady"),
+    "p": (start.floats, [0.3, 0.6, 0.8, 0.9], "acceptance probabilities of cells; 0 is always included"),
     "decay": (float, 1.0, "draft j is accepted with probability p * decay^(j-1) if draft j-1 was"),
-    "tokens": (int, 192, "that a request generates in a pass of the cells"),
-    "repeats": (int, 3, "turns of each case"),
-    "phase_seconds": (float, 1.2, "of load that switches"),
-    "phases": (int, 8, "of acceptance that switches"),
-    "concurrencies": (start.ints, [1, 64, 8, 32, 2, 64, 16, 4], "of load that switches"),
-    "load_p": (float, 0.7, "of load that switches"),
-    "request_tokens": (int, 400, "of a request that another one follows"),
-    "steady_seconds": (float, 60.0, "of steady load"),
-    "open_seconds": (float, 15.0, "of arrivals"),
-    "shares": (start.floats, [0.3, 0.6, 0.9], "of the capacity, that arrive"),
-    "capacity": (float, None, "requests a second; default: what the first contender serves"),
-    "compare_depths": (start.ints, [1, 3, 5], "that are held where not every depth is measured"),
+    "tokens": (int, 192, "tokens per request in a pass of cells"),
+    "repeats": (int, 3, "turns per case"),
+    "phase_seconds": (float, 1.2, "seconds per phase of acceptance and load"),
+    "phases": (int, 8, "phases of acceptance"),
+    "concurrencies": (start.ints, [1, 64, 8, 32, 2, 64, 16, 4], "requests at a time in the phases of load"),
+    "load_p": (float, 0.7, "acceptance probability of load"),
+    "request_tokens": (int, 400, "tokens per request, except in cells"),
+    "steady_seconds": (float, 60.0, "duration of steady"),
+    "open_seconds": (float, 15.0, "duration of open"),
+    "shares": (start.floats, [0.3, 0.6, 0.9], "arrival rates of open, as shares of the capacity"),
+    "capacity": (float, None, "requests per second; default: what the first contender serves"),
+    "compare_depths": (start.ints, [1, 3, 5], "depths to hold where not every depth is measured"),
 }
 """The numbers of a run: how they are parsed, their defaults, their meanings."""
 
@@ -580,7 +580,7 @@ PLAN: dict[str, tuple[Callable[[str], Any], Any, str]] = {
 def _workloads(text: str) -> list[str]:
     unknown = [name for name in text.split(",") if name not in WORKLOADS]
     if unknown:
-        raise argparse.ArgumentTypeError(f"{unknown[0]} is none of {', '.join(WORKLOADS)}")
+        raise argparse.ArgumentTypeError(f"{unknown[0]} is not one of {', '.join(WORKLOADS)}")
     return text.split(",")
 
 
@@ -591,22 +591,36 @@ def parser() -> argparse.ArgumentParser:
         one = verbs.add_parser(verb)
         start.add_options(one, 540.0)
         add = one.add_argument
-        add("--policies", type=start.names, default=list(POLICIES), help="one server after another: a,b; together: a+b")
+        add(
+            "--policies",
+            type=start.names,
+            default=list(POLICIES),
+            help="start one after another: a,b; together: a+b",
+        )
         add("--workloads", type=_workloads, default=["cells"], help=", ".join(WORKLOADS))
-        add("--depths", type=start.ints, default=[], help="to hold on the first adaptive server, for static ones")
+        add(
+            "--depths",
+            type=start.ints,
+            default=[],
+            help="to hold on the first adaptive server, as static servers",
+        )
         add("--profiles", type=Path, help="folder of saved cost profiles; default: WORK/profiles")
         add("--start-timeout", type=float, default=280.0, metavar="SECONDS")
         add("--pair", default="llama8b", help="target and draft (harness/shapes.py, or folders of --models)")
-        add("--kv-tokens", type=int, default=100_000, help="KV cache of each server (gpu)")
-        add("--prefill-graphs", action="store_true", help="capture CUDA graphs for prefills too (gpu)")
-        add("--strict-loads", action="store_true", help="a kernel that loads while serving ends an adaptive server")
+        add("--kv-tokens", type=int, default=100_000, help="KV cache tokens per server (gpu)")
+        add("--prefill-graphs", action="store_true", help="also capture CUDA graphs for prefills (gpu)")
+        add("--strict-loads", action="store_true", help="stop an adaptive server if a kernel loads while it serves")
         add(
             "--speculation",
             type=str.split,
             default=[],
-            help="of servers that speculate; default: EAGLE-3 and its draft",
+            help="speculation arguments; default: EAGLE-3 and its draft",
         )
-        add("--real-acceptance", action="store_true", help="the models' own; with dummy weights next to nothing")
+        add(
+            "--real-acceptance",
+            action="store_true",
+            help="the models' own; almost 0 with dummy weights",
+        )
         for name, (kind, default, what) in PLAN.items():
             add(f"--{name.replace('_', '-')}", type=kind, default=default, help=what)
     return made

@@ -1,14 +1,14 @@
-"""What deciding costs a scheduler, on rounds that no engine runs: times of the shipped H200 profile, drawn text.
+"""Measure what decisions cost a scheduler, without an engine: round times of the shipped H200 profile, random text.
 
     python -m benchmarks.policy_overhead [--parts decision,memory,look,history] [--rounds N] [--batch N] [--json F]
 
-decision   both calls of a round, ``get_steps_for_batch`` and the one that learns from it, beside SGLang's own EMA
-           policy on the same rounds; the hand-over of times, which is not part of every round, stands apart
-memory     size of the pickled policy, which reaches every object that it keeps, while batch sizes and acceptance change
-look       CPU time of taking the controller's state and encoding it for the HTTP process, as an open page asks for it
-history    CPU time of adding a round to a full hour, of pricing a second, of a look at each span; bytes that it holds
+decision   both calls of a round, ``get_steps_for_batch`` and the one that learns from the round, compared with SGLang's
+           own EMA policy on the same rounds; passing on the times is listed apart, because not every round does it
+memory     size of the pickled policy, with every object that it keeps, while batch sizes and acceptance change
+look       CPU time to copy the controller's state and encode it for the HTTP process, as for an open page
+history    CPU time to add a round to a full hour, to price a second, and to read each time span; size in bytes
 
-CPU times are this thread's alone, so that other load on the machine counts little.
+CPU times cover only this thread, so other load on the machine matters little.
 """
 
 from __future__ import annotations
@@ -180,7 +180,7 @@ def memory(given: argparse.Namespace) -> dict[str, Any]:
         last = steps
         if done % (MEMORY_ROUNDS // SIZES) == 0:
             found[done] = len(pickle.dumps(policy))
-    print(f"the policy after {MEMORY_ROUNDS:,} rounds: {found[MEMORY_ROUNDS]:,} bytes", flush=True)
+    print(f"pickled policy after {MEMORY_ROUNDS:,} rounds: {found[MEMORY_ROUNDS]:,} bytes", flush=True)
     return {"bytes_by_rounds": found}
 
 
@@ -204,7 +204,7 @@ def look(given: argparse.Namespace) -> dict[str, Any]:
     times = [_microseconds(lambda: encode(looked_at.snapshot())) / 1e3 for _ in range(LOOKS_TIMED)]
     size = len(encode(looked_at.snapshot()))
     found = {"median_cpu_milliseconds": statistics.median(times), "worst_cpu_milliseconds": max(times), "bytes": size}
-    print(f"a look: {found}", flush=True)
+    print(f"look: {found}", flush=True)
     return {"look": found}
 
 
@@ -229,7 +229,7 @@ def history(given: argparse.Namespace) -> dict[str, Any]:
         "look_bytes": {str(span): len(encode(whole.span(span))) for span in SPANS},
         "kilobytes_of_an_hour": held / 1000,
     }
-    print(f"the history: {found}", flush=True)
+    print(f"history: {found}", flush=True)
     return {"history": found}
 
 
@@ -273,8 +273,8 @@ def main(argv: Sequence[str]) -> int:
 
 def parser() -> argparse.ArgumentParser:
     made = command_parser("policy_overhead", __doc__)
-    made.add_argument("--parts", type=names, default=list(PARTS), help=f"of {', '.join(PARTS)}")
-    made.add_argument("--rounds", type=int, default=50_000, help="of decisions")
+    made.add_argument("--parts", type=names, default=list(PARTS), help=f"from {', '.join(PARTS)} (default: all)")
+    made.add_argument("--rounds", type=int, default=50_000, help="rounds of decision")
     made.add_argument("--batch", type=int, default=64)
     made.add_argument("--json", type=Path, metavar="F")
     return made

@@ -1,10 +1,10 @@
-"""How good the throughput policy is: recorded text first, then drawn suites, calm under steady load, and its own cost.
+"""Measure the throughput policy: on recorded text, on random suites, its switches in steady load, and its own cost.
 
     python -m benchmarks.real_text [--texts F]... [--rounds N] [--quick] [--no-oracles] [--json F]
 
-Minutes on one core of a CPU. Of recorded text every cell is played on every shipped cost profile; of the drawn suites
-all on the shipped profile, and on the others the one with a wrong profile; steady load is one draw a batch size. The
-last rows are wall time of this machine. ``--quick`` leaves out all but recorded text, and the oracles.
+Takes minutes on one CPU core. Every cell of recorded text runs on every shipped cost profile. All random suites run on
+the default profile, and the one with a wrong profile also on the others. Steady load is one draw per batch size. The
+last rows are wall time of this machine. ``--quick`` runs only recorded text, without the oracles.
 """
 
 from __future__ import annotations
@@ -132,10 +132,10 @@ def _policy(setting: DrawnSetting) -> list[Any]:
 
 def parser() -> argparse.ArgumentParser:
     made = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    made.add_argument("--texts", action="append", default=[], metavar="F", help="recording (default: the shipped)")
-    made.add_argument("--rounds", type=int, default=DEFAULT_ROUNDS, help="rounds of a cell (default: %(default)s)")
-    made.add_argument("--quick", action="store_true", help="recorded text alone, without oracles")
-    made.add_argument("--no-oracles", action="store_true", help="leave out what only hindsight can reach")
+    made.add_argument("--texts", action="append", default=[], metavar="F", help="recording (default: the shipped ones)")
+    made.add_argument("--rounds", type=int, default=DEFAULT_ROUNDS, help="rounds per cell (default: %(default)s)")
+    made.add_argument("--quick", action="store_true", help="run only recorded text, without oracles")
+    made.add_argument("--no-oracles", action="store_true", help="skip the oracles")
     made.add_argument("--json", type=Path, metavar="F")
     return made
 

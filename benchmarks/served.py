@@ -1,8 +1,8 @@
-"""Real text on live servers. See benchmarks/README.md.
+"""Measure real text on live servers. See benchmarks/README.md.
 
-start SCENE    start all servers of smollm2 or replay together, and leave them running
-drive PHASE    greedy, sampled, poisson, equal, sampling, pace or host-time (smollm2), replay or host-time (replay):
-               drive them, write one JSON file
+start SCENE    start all servers of smollm2 or replay together and leave them running
+drive PHASE    run greedy, sampled, poisson, equal, sampling, pace or host-time (smollm2), replay or host-time (replay)
+               on them and write one JSON file
 stop SCENE     stop them
 """
 
@@ -59,8 +59,8 @@ BUDGETS = "throughput-budgets"
 """Our server with budgets chosen by the policy. A large target leaves room for one server: this one also holds depths
 and pairs of steps and budget, and runs without budgets under another configuration."""
 
-REAL = "SmolLM2-135M-Instruct and its EAGLE-3 draft, Spec-Bench's questions; acceptance is the models' own"
-REPLAYED = "a model's shape, dummy weights; acceptance is replayed from a trace, position by position"
+REAL = "SmolLM2-135M-Instruct and its EAGLE-3 draft on Spec-Bench's questions; acceptance is the models' own"
+REPLAYED = "a model's shape with dummy weights; acceptance is replayed from a trace, position by position"
 SCHEMA = "served-1"
 VOCABULARY = 200
 SETTLE_SECONDS = 0.05
@@ -488,9 +488,7 @@ def _by_hook(phase: Phase, server: Server, make_of: Blocks) -> None:
         spent = server.process.read() - counted
         one = found[str(size)] = hook_times.by_hook(before, times.read(), spent.rounds)
         one |= {"rounds": int(spent.rounds), "depths": spent.depths()}
-        told = (
-            f"{one['ours']:.1f} us a round on top of SGLang's functions, {one['in_place_of_sglang_s']:.1f} us in place"
-        )
+        told = f"{one['ours']:.1f} us per round besides SGLang's, {one['in_place_of_sglang_s']:.1f} us in place"
         phase.report.say(f"batch {size}: {told} of them")
         phase.report.write()
 
@@ -512,7 +510,7 @@ def pace(phase: Phase) -> None:
     for size in given.batches:
         for one in everyone:
             if time.monotonic() > phase.end:
-                phase.report.note(f"no time for the stacks of {one.name}, batch {size}")
+                phase.report.note(f"no time left for the stacks of {one.name}, batch {size}")
                 continue
             with phase.report.noting(f"stacks of {one.name}, batch {size}"):
                 parts[f"{one.name}, batch {size}"] = _stacks(phase, one, size, make_of(0, size), race.turns[size])
@@ -551,32 +549,35 @@ def parser() -> argparse.ArgumentParser:
         choices: Iterable[str] = PHASES if verb == "drive" else SCENES
         one.add_argument("what", choices=choices, metavar="PHASE" if verb == "drive" else "SCENE")
         if verb == "drive":
-            one.add_argument("--scene", choices=SCENES, default=SMOLLM2, help="whose servers host-time asks")
+            one.add_argument("--scene", choices=SCENES, default=SMOLLM2, help="scene whose servers host-time uses")
         start.add_options(one, 300.0)
         add = one.add_argument
-        add("--contenders", type=start.names, default=[], help="some of the servers; default: all of the scene")
-        add("--batch", type=int, default=64, help="most requests at a time that servers are started for")
-        add("--kv-tokens", type=int, default=150_000, help="KV cache of each server (gpu)")
-        add("--pair", default="llama8b", help="shapes of the replay (harness/shapes.py)")
-        add("--blocks", action="store_true", help="its DFLASH draft drafts, and no EAGLE-3 (replay)")
+        add("--contenders", type=start.names, default=[], help="servers to use; default: all of the scene")
+        add("--batch", type=int, default=64, help="maximum requests at a time")
+        add("--kv-tokens", type=int, default=150_000, help="KV cache tokens per server (gpu)")
+        add("--pair", default="llama8b", help="shapes for replay (harness/shapes.py)")
+        add("--blocks", action="store_true", help="use the DFLASH draft instead of EAGLE-3 (replay)")
         if verb == "start":
-            add("--trace", type=_trace, default=TRACE, metavar="FILE", help=f"for replay; default: {TRACE.name}")
-        add("--name", help="of the JSON; default: the phase")
+            add("--trace", type=_trace, default=TRACE, metavar="FILE", help=f"trace for replay; default: {TRACE.name}")
+        add("--name", help="name of the JSON file; default: the phase")
         add("--batches", type=start.ints, default=[1, 4, 16, 64])
         add(
             "--requests",
             type=start.pairs,
             default=[(1, 6), (4, 16), (16, 64), (64, 192)],
-            help="of a pass, BATCH:N,...",
+            help="requests per pass, BATCH:N,...",
         )
-        add("--tokens", type=int, default=192, help="new tokens of a request; of the replay the most")
-        add("--error", type=float, default=0.01, help="relative standard error to reach before the time is over")
-        add("--depths", type=start.ints, default=[], help="held in turn on our server")
+        add("--tokens", type=int, default=192, help="new tokens per request; the maximum in replay")
+        add("--error", type=float, default=0.01, help="stop early at this relative standard error")
+        add("--depths", type=start.ints, default=[], help="depths to hold in turn on our server")
         add(
-            "--pairs", type=start.pairs, default=[], help="STEPS:BUDGET,... held in turn on throughput-budgets (replay)"
+            "--pairs",
+            type=start.pairs,
+            default=[],
+            help="STEPS:BUDGET,... to hold on throughput-budgets (replay)",
         )
-        add("--context", type=int, default=1000, help="tokens of a prompt (replay)")
-        add("--rate", type=float, help="requests a second (poisson); default: half of none's at batch 16")
+        add("--context", type=int, default=1000, help="tokens per prompt (replay)")
+        add("--rate", type=float, help="requests per second (poisson); default: half of none's rate at batch 16")
     return made
 
 

@@ -1,11 +1,11 @@
-"""How long a server takes until it is ready: a static one and an adaptive one, started together on the same GPU.
+"""Time how long a static and an adaptive server take to be ready, started together on the same GPU.
 
     python -m benchmarks.start_up --work DIR
 
-The first turn is that of a fresh host: each server has a home of its own, in which no kernel was compiled. The second
-turn starts them again in these homes. The servers see none of the benchmarks' plugin. Of each are kept the seconds from
-its first process until it is ready and those of each part, the report of start-up in /server_info, and the seconds of
-ten sampled requests, one after the other.
+The first turn is a fresh host: each server has its own home folder without compiled kernels. The second turn starts
+both again with the same folders. The servers run without the benchmarks' plugin. For each server the result has the
+seconds from its first process until it is ready and those of each part, the start-up report of /server_info, and the
+seconds of ten sampled requests, sent one after the other.
 """
 
 from __future__ import annotations

@@ -1,17 +1,18 @@
-"""How calm the throughput policy is: switches an hour in long simulated load that does not change.
+"""Count how often the throughput policy switches per hour in long simulated load that does not change.
 
     python -m benchmarks.steady_switches [--output benchmarks/results/simulation/steady.json]
 
-Round times of the shipped H200 profile, which the policy is not given; every draft is accepted with probability P given
-the one before it. What a server adds was seen on an H200:
+Round times are from the shipped H200 profile, which the policy does not get. Every draft is accepted with probability P
+if the one before it was. The simulation adds effects observed on a server with an H200:
 
-- *dips*: a request has ended, and for a round or two its successor is not in yet; its prefill cannot be timed. They
-  come in bursts, for requests that began together end at nearly the same time;
-- *idling*: some prefills leave the device idle, and it is faster for four rounds;
-- *wander* and *spells*: all depths together become some percent slower or faster, for a second or for some rounds;
-- *stalls*: the host does, and rounds take up to 2.3 times as long for half a second.
+- *dips*: a request has ended and its successor is missing for a round or two; its prefill cannot be timed. Dips come in
+  bursts, because requests that start together end at nearly the same time;
+- *idling*: some prefills leave the device idle, and it is faster for the next four rounds;
+- *wander* and *spells*: all depths get a few percent slower or faster, for a second or for some rounds;
+- *stalls*: the host stalls, and rounds take up to 2.3 times as long for half a second.
 
-Half an hour of rounds a draw; the first minute, in which the policy learns, is left out. A probe is two switches.
+Each draw simulates half an hour of rounds, without the first minute, in which the policy learns. A probe counts as two
+switches.
 """
 
 from __future__ import annotations

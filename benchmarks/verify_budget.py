@@ -1,12 +1,12 @@
-"""The policy that chooses verify budgets, on recorded text, beside itself with rectangles alone.
+"""Simulate the policy that chooses verify budgets on recorded text, compared with the same policy without budgets.
 
     python -m benchmarks.verify_budget [--batches 4,8,...] [--output FILE]
 
-Requests of SmolLM2's traces keep a batch full. Before every round the policy chooses steps and budget, as on a server;
-the result of a round arrives after the next one was chosen, and round times are read with noise. Round times of
-rectangles were measured on H200s (the shipped profiles); those of ragged rounds are modelled from them and from what
-benchmarks.verify_budget_cost measured of drafts and packing. Both policies are compared with the best uniform depth in
-hindsight. Minutes on one core. What a budget is: docs/architecture.md.
+Requests of SmolLM2's traces keep a batch full. The policy chooses steps and budget before every round, as on a server:
+the result of a round arrives after the next choice, and measured round times are noisy. Times of rounds without a
+budget were measured on H200s (the shipped profiles). Times of ragged rounds are modeled from them and from the times of
+drafts and packing that benchmarks.verify_budget_cost measured. Both policies are compared with the best uniform depth,
+known in hindsight. Takes minutes on one core. docs/architecture.md explains budgets.
 """
 
 from __future__ import annotations

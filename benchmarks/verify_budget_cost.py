@@ -1,9 +1,9 @@
-"""What ranking, packing, a ragged verify attention, spreading and a drafted step take on a GPU, without a server.
+"""Time ranking, packing, ragged verify attention, spreading and a draft step on a GPU, without a server.
 
     python -m benchmarks.verify_budget_cost --shape llama8b --output FILE
 
-needs a CUDA device and sgl-kernel (fa3). Shapes are the whole ones of harness/shapes.py, a target with its EAGLE-3
-draft; weights and keys are random. Each time is the median of a CUDA graph's replays.
+Needs a CUDA device and sgl-kernel (fa3). Shapes are the full-size ones of harness/shapes.py, a target with its EAGLE-3
+draft; weights and keys are random. Each time is the median of replays of a CUDA graph.
 """
 
 from __future__ import annotations
@@ -231,7 +231,7 @@ def main(argv: Sequence[str]) -> int:
 def parser() -> argparse.ArgumentParser:
     made = command_parser("verify_budget_cost", __doc__)
     made.add_argument("--shape", choices=tuple(TARGETS), default="llama8b")
-    made.add_argument("--tp", type=int, default=1, help="GPUs that share the shape; one of them is measured")
+    made.add_argument("--tp", type=int, default=1, help="tensor parallel size; one rank is measured")
     made.add_argument("--output", type=Path, required=True)
     return made
 

@@ -1,9 +1,9 @@
-"""Draws docs/images/metrics.png from the data of a real Prometheus that watches a server on the CPU engine.
+"""Draws docs/images/metrics.png from the data of a real Prometheus that scrapes a server on the CPU engine.
 
     python -m scripts.metrics_picture
 
-The workload turns from easy to hard text and back, one request at a time and then several. The queries are those of
-the dashboard. Needs Prometheus (Debian: apt install prometheus) and about 3 minutes.
+The workload changes from easy to hard text and back, first one request at a time and then several. The queries are the
+dashboard's. Needs Prometheus (Debian: apt install prometheus) and about 3 minutes.
 """
 
 from __future__ import annotations
@@ -165,8 +165,8 @@ def _shade(steps: int) -> Any:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seconds", type=float, default=25.0, help="of each kind of text (default: %(default)s)")
-    parser.add_argument("--output", type=Path, default=FILE, help="the picture to write")
+    parser.add_argument("--seconds", type=float, default=25.0, help="time per kind of text (default: %(default)s)")
+    parser.add_argument("--output", type=Path, default=FILE, help="output file")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="metrics-picture-") as scratch:
         folder = Path(scratch)

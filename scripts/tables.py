@@ -1,9 +1,10 @@
-"""Writes every generated part of the pages, between ``<!-- name: begin -->`` and ``<!-- name: end -->``, and the
-dashboard.
+"""Writes the dashboard and the generated parts of the docs.
+
+A generated part is between ``<!-- name: begin -->`` and ``<!-- name: end -->``.
 
     python scripts/tables.py [--check] [PAGE ...]
 
-``--check`` only says whether they are current.
+``--check`` only reports whether they are current.
 """
 
 from __future__ import annotations

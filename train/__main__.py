@@ -30,7 +30,7 @@ def main(argv: Sequence[str]) -> int:
     command = f"python -m train --seed {arguments.seed} --threads {arguments.threads} --scale {arguments.scale:g}"
     for part in [arguments.part] if arguments.part else PARTS:
         begin = time.monotonic()
-        print(f"{part}: starts", flush=True)
+        print(f"{part}: started", flush=True)
         run(part, arguments, command)
         print(f"{part}: done in {time.monotonic() - begin:.0f} s", flush=True)
     return 0
@@ -38,11 +38,11 @@ def main(argv: Sequence[str]) -> int:
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m train", description="Train the CPU engine's tiny model pair.")
-    parser.add_argument("part", nargs="?", choices=PARTS, help="one part only; by default all, in this order")
-    parser.add_argument("--out", type=Path, default=MODELS, help="folder to write to (default: the package's)")
+    parser.add_argument("part", nargs="?", choices=PARTS, help="run only this part (default: all, in this order)")
+    parser.add_argument("--out", type=Path, default=MODELS, help="output folder (default: in the package)")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--scale", type=float, default=1.0, help="share of the training steps, to try things out")
+    parser.add_argument("--scale", type=float, default=1.0, help="fraction of the training steps, for quick tests")
     return parser.parse_args(argv)
 
 

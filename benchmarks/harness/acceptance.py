@@ -451,7 +451,7 @@ class Draw:
         """Return each request's accepted drafts at unlimited depth: (bs,), integers."""
         declared = self._declared
         if len(declared) != bs:
-            raise RuntimeError(f"{bs} requests are verified, {len(declared)} were announced")
+            raise RuntimeError(f"{bs} requests are verified, but {len(declared)} were declared")
         if self._drawn_for != declared:
             self._drawn_for, self._chances, self._row = declared, chances_of(declared, device), DRAWN_AHEAD
         if self._row == DRAWN_AHEAD:

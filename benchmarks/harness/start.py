@@ -118,7 +118,7 @@ def chosen(names: Iterable[str]) -> list[Policy]:
     wanted = list(names)
     unknown = [name for name in wanted if name not in POLICIES]
     if unknown:
-        raise ValueError(f"--policies: {unknown[0]} is none of {', '.join(POLICIES)}")
+        raise ValueError(f"--policies: {unknown[0]} is not one of {', '.join(POLICIES)}")
     return [POLICIES[name] for name in wanted]
 
 
@@ -279,7 +279,7 @@ class Server:
         if self._boot.ready:
             self.start_seconds = round(time.monotonic() - self._begin, 1)
         elif not self.is_well():
-            raise NotStarted(f"{self.name} ended while it started: {self.last_error()}")
+            raise NotStarted(f"{self.name} exited during startup: {self.last_error()}")
         return self._boot.ready
 
     def wait(self, deadline: float) -> None:
@@ -572,13 +572,19 @@ def add_options(parser: argparse.ArgumentParser, budget: float) -> None:
         "--host",
         choices=("gpu", "cpu"),
         default="gpu",
-        help="cpu rehearses on the CPU engine; its figures mean nothing",
+        help="cpu is a rehearsal on the CPU engine; ignore its figures",
     )
-    add("--work", type=Path, default=_work(), help="folder of logs, models and servers that run (default: $WORK)")
-    add("--results", type=Path, help="folder of the JSON files (default: WORK/results)")
-    add("--budget", type=float, default=budget, metavar="SECONDS", help="for the whole command (default: %(default)s)")
-    add("--models", type=Path, default=Path("/tmp/m"), help="folder of models; shapes are written into it")
-    add("--server-arguments", default="", type=str.split, help="more arguments for every server, in one string")
+    add("--work", type=Path, default=_work(), help="folder for logs, models and running servers (default: $WORK)")
+    add("--results", type=Path, help="folder for the JSON files (default: WORK/results)")
+    add(
+        "--budget",
+        type=float,
+        default=budget,
+        metavar="SECONDS",
+        help="time limit (default: %(default)s)",
+    )
+    add("--models", type=Path, default=Path("/tmp/m"), help="models folder; shapes are written to it")
+    add("--server-arguments", default="", type=str.split, help="extra arguments for every server, in one string")
 
 
 def begin(given: argparse.Namespace) -> float:

@@ -103,7 +103,7 @@ def gaps(answer: Mapping[str, Any], output: Ids) -> list[float]:
     top = answer["meta_info"]["input_top_logprobs"][-len(output) :]
     # SGLang 0.5.23 reports a vocabulary's last token as 0, because it takes it for a padded image.
     if any(entry[1] not in (token, 0) for entry, token in zip(own, output, strict=True)):
-        raise ValueError("the log-probabilities are of other tokens than the output")
+        raise ValueError("the log-probabilities are for other tokens than the output")
     return [max(0.0, best[0][0] - entry[0]) for entry, best in zip(own, top, strict=True)]
 
 

@@ -1,7 +1,7 @@
-"""Record a trace of a draft of blocks: `python -m benchmarks.traces.blocks --out benchmarks/traces/tiny-blocks.npz`.
+"""Record a trace of a block draft: `python -m benchmarks.traces.blocks --out benchmarks/traces/tiny-blocks.npz`.
 
-The drafts of a block depend on its width, since all of its tokens see each other. Recorded is the widest one; a replay
-cuts it to the width of the round, as if the block were drafted whole and verified in part.
+The drafts of a block depend on its width, because all of its tokens attend to each other. The trace has the widest
+block. A replay cuts it to the width of the round, as if the whole block had been drafted and part of it verified.
 """
 
 from __future__ import annotations
@@ -65,10 +65,13 @@ def _parser() -> argparse.ArgumentParser:
     parser = command_parser("traces.blocks", __doc__)
     parser.add_argument("--out", type=Path, required=True, help="trace to write (.npz)")
     parser.add_argument(
-        "--prompts", type=Path, default=Path(models.target_path()).with_name("prompts.json"), help=".json by category"
+        "--prompts",
+        type=Path,
+        default=Path(models.target_path()).with_name("prompts.json"),
+        help=".json by category",
     )
-    parser.add_argument("--positions", type=int, default=256, help="positions of a request (default 256)")
-    parser.add_argument("--questions", type=int, help="most prompts of a category (default all)")
+    parser.add_argument("--positions", type=int, default=256, help="positions per request (default 256)")
+    parser.add_argument("--questions", type=int, help="maximum prompts per category (default all)")
     return parser
 
 

@@ -1,11 +1,11 @@
-"""Edits of this project's own files as requests: a file, what to change, the changed file; with a draft's acceptance.
+"""Requests to edit this project's own files: a file, the change, the changed file; and the draft's acceptance.
 
     python -m benchmarks.traces.edits texts FILE
     python -m benchmarks.traces.edits acceptance FILE --trace TRACE
 
-The texts are from the project's git history, in SmolLM2's tokens. At each token of an answer SmolLM2's EAGLE-3 draft
-has drafted what would follow, along the target's features of the very text, in plain PyTorch: its acceptance is
-recorded, token by token, and so is known exactly for a copied text. The model itself would write other answers.
+The texts are from the project's git history, as SmolLM2's tokens. At every token of an answer, SmolLM2's EAGLE-3 draft
+predicts what follows, using the target's features of that text, in plain PyTorch. Acceptance is recorded token by
+token, so it is exact for copied text. The model itself would write other answers.
 """
 
 from __future__ import annotations
@@ -102,9 +102,9 @@ def _parser() -> argparse.ArgumentParser:
     parser = command_parser("traces.edits", __doc__)
     parser.add_argument("what", choices=["texts", "acceptance"])
     parser.add_argument("file", type=Path)
-    parser.add_argument("--trace", type=Path, help="what acceptance is written to as well, as a trace")
-    parser.add_argument("--count", type=int, default=32, help="requests")
-    parser.add_argument("--models", type=Path, default=Path("/tmp/m"), help="folder that may have smollm2/")
+    parser.add_argument("--trace", type=Path, help="also write the acceptance to this trace")
+    parser.add_argument("--count", type=int, default=32, help="number of requests")
+    parser.add_argument("--models", type=Path, default=Path("/tmp/m"), help="models folder, which may contain smollm2/")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     return parser
 

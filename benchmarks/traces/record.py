@@ -59,7 +59,7 @@ def _wave(
     for batch in batches([len(one) + options.positions for one in ids], options.batch_tokens):
         recordings = recorder.record([ids[i] for i in batch], options.positions, options.ignore_eos)
         found.update(zip(batch, recordings, strict=True))
-        _say(f"{len(found)} of {len(prompts)} of this wave", started)
+        _say(f"{len(found)} of {len(prompts)} in this wave", started)
     return [(prompts[i], found[i]) for i in sorted(found) if len(found[i].accepted)]
 
 
@@ -128,17 +128,17 @@ def _parser() -> argparse.ArgumentParser:
     parser = command_parser("traces.record", __doc__)
     parser.add_argument("--target", type=Path, required=True, help="folder of a Llama in Transformers' layout")
     parser.add_argument("--draft", type=Path, required=True, help="folder of its EAGLE-3 draft, as SGLang loads it")
-    parser.add_argument("--prompts", type=Path, required=True, help=".jsonl as Spec-Bench's, or .json by category")
-    parser.add_argument("--out", type=Path, required=True, help="trace to write (.npz), anew after every wave")
+    parser.add_argument("--prompts", type=Path, required=True, help=".jsonl like Spec-Bench's, or .json by category")
+    parser.add_argument("--out", type=Path, required=True, help="trace to write (.npz), rewritten after every wave")
     parser.add_argument("--tokens", type=Path, help="also write the tokens (.npz), for servers that replay the texts")
     parser.add_argument("--chat", action="store_true", help="put each prompt through the target's chat template")
-    parser.add_argument("--temperature", type=float, default=0.0, help="of the target; 0 is greedy (default)")
-    parser.add_argument("--seed", type=int, default=0, help="of sampling (default 0)")
-    parser.add_argument("--positions", type=int, default=256, help="most positions of a request (default 256)")
-    parser.add_argument("--ignore-eos", action="store_true", help="go on past the end of a text")
-    parser.add_argument("--questions", type=int, help="most prompts; categories take turns (default all)")
-    parser.add_argument("--wave", type=int, default=60, help="prompts between two writes (default 60)")
-    tokens = "tokens of a batch, prompts, outputs and padding together: what its memory goes by (default 24576)"
+    parser.add_argument("--temperature", type=float, default=0.0, help="target's temperature (default 0, greedy)")
+    parser.add_argument("--seed", type=int, default=0, help="sampling seed (default 0)")
+    parser.add_argument("--positions", type=int, default=256, help="maximum positions per request (default 256)")
+    parser.add_argument("--ignore-eos", action="store_true", help="continue past the end of a text")
+    parser.add_argument("--questions", type=int, help="maximum prompts, from the categories in turn (default all)")
+    parser.add_argument("--wave", type=int, default=60, help="prompts between writes (default 60)")
+    tokens = "tokens per batch, with prompts, outputs and padding; sets its memory (default 24576)"
     parser.add_argument("--batch-tokens", type=int, default=24576, help=tokens)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--dtype", choices=["float32", "bfloat16", "float16"], default="float32")

@@ -21,7 +21,7 @@ class Weights:
         self.folder = folder
         files = _files(folder)
         if not files:
-            raise ModelError(f"{folder}: no *.safetensors in it; expected a model folder")
+            raise ModelError(f"{folder}: has no *.safetensors; expected a model folder")
         self._tensors: dict[str, Tensor] = {}
         for file in files:
             for name, tensor in read_weights(file).items():
@@ -44,7 +44,7 @@ class Weights:
         """Raise `ModelError` for a tensor that was not taken."""
         left = [name for name in self._tensors if not name.endswith(ignored)]
         if left:
-            raise ModelError(f"{self.folder}: tensor {left[0]} is not supported; expected a plain Llama's alone")
+            raise ModelError(f"{self.folder}: tensor {left[0]} is not supported; expected only those of a plain Llama")
 
 
 def fingerprint(folder: Path) -> str:

@@ -1,7 +1,7 @@
-"""``python -m tests.campaign``: run the stages in turn until the time is over, and say what was lost.
+"""``python -m tests.campaign``: run the stages in turn until the time is up, and report what was lost.
 
-Exit code 0 without a loss, 1 with one, 2 when it cannot begin, 130 when it was interrupted. Every unit is written down
-when it is done: ``--resume`` goes on after the last one, with the same seed.
+Exit codes: 0 no losses, 1 losses, 2 cannot start, 130 interrupted. Every finished unit is saved: ``--resume`` continues
+after the last one, with the same seed.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ MINUTES = 60.0
 
 def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.campaign", description=__doc__)
-    parser.add_argument("--seed", type=int, default=1, help="of everything that is drawn (default: 1)")
+    parser.add_argument("--seed", type=int, default=1, help="random seed (default: 1)")
     length = parser.add_mutually_exclusive_group()
-    length.add_argument("--minutes", type=float, default=MINUTES, help=f"until no unit begins (default: {MINUTES:.0f})")
-    length.add_argument("--units", type=int, help="units of each stage, whatever time they take")
-    parser.add_argument("--stage", action="append", choices=list(STAGES), help="this stage alone; may be repeated")
-    parser.add_argument("--folder", type=Path, default=Path("campaign"), help="of state and report (default: campaign)")
-    parser.add_argument("--resume", action="store_true", help="go on with what the folder holds")
-    parser.add_argument("--gpu", action="store_true", help="servers on the GPU, with graphs; nothing is stepped")
-    parser.add_argument("--short", action="store_true", help="small units, as for a test")
+    length.add_argument("--minutes", type=float, default=MINUTES, help=f"start no unit later (default: {MINUTES:.0f})")
+    length.add_argument("--units", type=int, help="units per stage, without a time limit")
+    parser.add_argument("--stage", action="append", choices=list(STAGES), help="run only this stage; repeatable")
+    parser.add_argument("--folder", type=Path, default=Path("campaign"), help="state and report (default: campaign)")
+    parser.add_argument("--resume", action="store_true", help="continue from the state in the folder")
+    parser.add_argument("--gpu", action="store_true", help="use GPU servers, with graphs; skip the stepped scheduler")
+    parser.add_argument("--short", action="store_true", help="run small units, for tests")
     return parser.parse_args(argv)
 
 

@@ -1,4 +1,4 @@
-"""`python -m train.smollm2 --out FOLDER`: make SmolLM2's draft, all stages or one; called again, it goes on."""
+"""`python -m train.smollm2 --out FOLDER`: train SmolLM2's draft, all stages or one; run it again to continue."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         run(options, plan, leave_at)
     except Unfinished as left:
-        print(f"{left}: not done yet; the same command goes on", flush=True)
+        print(f"{left}: not done yet; run the same command to continue", flush=True)
         code = 3
     except (OSError, ValueError, ModelError) as error:
         parser.exit(2, f"{parser.prog}: {error}\n")
@@ -91,7 +91,7 @@ def write_questions(options: argparse.Namespace, plan: Plan, speaker: Speaker, h
 def write_answers(options: argparse.Namespace, plan: Plan, speaker: Speaker, held_out: HeldOut, clock: Clock) -> bool:
     questions = read(folders(options.out))
     if not len(questions):
-        raise ValueError(f"{options.out}: no questions in it; run --stage questions first")
+        raise ValueError(f"{options.out}: has no questions; run --stage questions first")
     return answer(speaker, questions, Shards(options.out / "answers"), plan, clock)
 
 
@@ -114,7 +114,7 @@ STAGE = {"questions": write_questions, "answers": write_answers, "train": train,
 def _answers(options: argparse.Namespace) -> Documents:
     documents = read([Shards(folder / "answers") for folder in (options.out, *options.also)])
     if not len(documents):
-        raise ValueError(f"{options.out}: no answers in it; run --stage answers first")
+        raise ValueError(f"{options.out}: has no answers; run --stage answers first")
     return documents
 
 
@@ -129,20 +129,20 @@ def _minutes(options: argparse.Namespace) -> dict[str, float]:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m train.smollm2", description=__doc__)
-    parser.add_argument("--out", type=Path, required=True, help="folder of everything that is made, draft/ included")
-    parser.add_argument("--stage", choices=list(STAGES), help="one stage only; by default all, in this order")
+    parser.add_argument("--out", type=Path, required=True, help="folder for all output, including draft/")
+    parser.add_argument("--stage", choices=list(STAGES), help="run only this stage (default: all, in this order)")
     defaults = ", ".join(f"{stage} {minutes:g}" for stage, minutes in STAGES.items())
-    parser.add_argument("--minutes", type=float, help=f"of the stage, or of all together (default {defaults})")
-    parser.add_argument("--leave-after", type=float, help="minutes after which this call saves and ends, done or not")
+    parser.add_argument("--minutes", type=float, help=f"limit of the stage, or of all together (default {defaults})")
+    parser.add_argument("--leave-after", type=float, help="minutes until this run saves and exits, finished or not")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument(
-        "--target", type=Path, default=target_folder(), help="Transformers folder (default: the cache's)"
+        "--target", type=Path, default=target_folder(), help="Transformers folder of the target (default: in the cache)"
     )
-    parser.add_argument("--start", default=str(SHIPPED), help="draft to start from, or `target` (default: the shipped)")
-    parser.add_argument("--also", type=Path, nargs="*", default=[], help="other --out, whose answers train it, too")
+    parser.add_argument("--start", default=str(SHIPPED), help="draft to start from, or `target` (default: shipped)")
+    parser.add_argument("--also", type=Path, nargs="*", default=[], help="other --out folders with answers to train on")
     parser.add_argument("--prompts", type=Path, default=SPEC_BENCH, help="held-out questions (default: Spec-Bench's)")
-    parser.add_argument("--draft", type=Path, help="draft that is packed or measured (default: the one in --out)")
-    parser.add_argument("--name", default="accept", help="of the files that `measure` writes (default accept)")
+    parser.add_argument("--draft", type=Path, help="draft to pack or measure (default: the one in --out)")
+    parser.add_argument("--name", default="accept", help="name of the files that `measure` writes (default accept)")
     types = {field.name: field for field in dataclasses.fields(Plan)}
     for size in SIZES:
         default = types[size].default

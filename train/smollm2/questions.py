@@ -64,7 +64,7 @@ class Questions:
         """Return the number of questions. Raises ValueError if there are none, or a held-out one is among them."""
         questions = read([self.asked, self.context, self.translation])
         if not len(questions):
-            raise ValueError("no questions were written; expected some")
+            raise ValueError("no questions were written")
         self.held_out.check(self.speaker.texts(list(questions.lists())))
         return len(questions)
 

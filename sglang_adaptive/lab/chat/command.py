@@ -41,25 +41,25 @@ CONFIG = {"policy": "throughput"}
 def parser() -> CommandParser:
     found = CommandParser(
         "chat",
-        "Chats with a model in the terminal, and shows after each answer how fast it was generated and how deep its "
-        "rounds drafted. Without --url it serves SmolLM2-135M-Instruct with its draft on this machine's CPU, which "
-        "takes about half a minute and 2.5 GB of memory; the first time, it puts the model into your cache (see "
-        "models). With --url it talks to any SGLang server that has a chat template. Ctrl-D, Ctrl-C or /quit ends it; "
-        "during an answer, Ctrl-C cuts the answer off. You can pipe questions in, one per line.",
+        "Lets you chat with a model in the terminal. After each answer it prints the speed and the draft steps of the "
+        "rounds. Without --url it serves SmolLM2-135M-Instruct with its draft on this machine's CPU, which takes "
+        "about half a minute to start and 2.5 GB of memory; the first time it adds the model to your cache (see "
+        "models). With --url it talks to any SGLang server that has a chat template. Quit with Ctrl-D, Ctrl-C or "
+        "/quit; during an answer, Ctrl-C stops that answer. You can also pipe questions in, one per line.",
         [
-            ("", "talk to SmolLM2 on the CPU"),
-            (f"--url {DEFAULT_URL}", "talk to a server of your own"),
-            ("--system 'You translate to French.' --tokens 64", "with a system prompt, and short answers"),
+            ("", "chat with SmolLM2 on the CPU"),
+            (f"--url {DEFAULT_URL}", "chat with your own server"),
+            ("--system 'You translate to French.' --tokens 64", "use a system prompt and short answers"),
         ],
         "0 done; 1 no server, no model, or a question failed; 2 bad usage; 130 interrupted",
     )
     add = found.add_argument
-    add("--url", type=server_url, metavar="URL", help=f"use this server, such as {DEFAULT_URL} (default: start one)")
+    add("--url", type=server_url, metavar="URL", help=f"server to talk to, such as {DEFAULT_URL} (default: start one)")
     add_api_key(found)
-    add("--system", metavar="TEXT", help="system prompt (default: the chat template's own)")
+    add("--system", metavar="TEXT", help="system prompt (default: from the chat template)")
     add("--tokens", type=count, default=TOKENS, metavar="N", help="maximum tokens per answer (default: %(default)s)")
     add("--temperature", type=number("a number", 0, 2), default=0.0, metavar="T", help="0 to 2 (default: 0)")
-    add("--threads", type=count, default=1, metavar="N", help="threads for the server that it starts (default: 1)")
+    add("--threads", type=count, default=1, metavar="N", help="threads for the server it starts (default: 1)")
     return found
 
 
@@ -104,7 +104,7 @@ def _server(arguments: argparse.Namespace, signals: StopSignals) -> Iterator[Cli
         )
         try:
             server.start()
-            told.done(f"SmolLM2-135M-Instruct answers at {server.url}")
+            told.done(f"SmolLM2-135M-Instruct is ready at {server.url}")
             yield server
         finally:
             told.clear()

@@ -67,9 +67,9 @@ class Measured:
         if self.drafting is not None and self.drafting.total:
             rounds = self.drafting
             words += (
-                f", {self.tokens / rounds.total:.2f} tokens a round, {rounds.mean_steps:.1f} draft steps ({rounds})"
+                f", {self.tokens / rounds.total:.2f} tokens per round, {rounds.mean_steps:.1f} draft steps ({rounds})"
             )
-        return words + ("; cut here, --tokens allows more" if self.cut else "")
+        return words + ("; reached the limit, raise it with --tokens" if self.cut else "")
 
 
 @dataclass

@@ -12,7 +12,7 @@ from sglang_adaptive.command_line import has_colour
 from sglang_adaptive.lab.chat.conversation import Conversation
 from sglang_adaptive.signals import Interrupted
 
-HELP = "/new starts over, /quit ends (so does Ctrl-D); Ctrl-C while an answer comes cuts it off"
+HELP = "/new starts over, /quit or Ctrl-D quits; Ctrl-C stops an answer"
 
 
 class Talk:
@@ -34,7 +34,7 @@ class Talk:
             elif question == "/help":
                 self._say(HELP)
             elif question.startswith("/"):
-                self._say(f"{question.split()[0]}: no such command; {HELP}")
+                self._say(f"{question.split()[0]}: unknown command; {HELP}")
             elif question and not self._answer(question):
                 break
         return self._well
@@ -62,17 +62,17 @@ class Talk:
             self._say(f"[{self._conversation.measured}]")
         except RequestError as error:
             self._well = False
-            self._say(f"the server refused the question: {in_words(error)}; /new starts over")
+            self._say(f"the server rejected the question: {in_words(error)}; /new starts over")
         except (OSError, http.client.HTTPException) as error:
             if isinstance(error, BrokenPipeError):
                 raise
             self._well = False
-            self._say(f"the server is gone: {type(error).__name__}: {error}")
+            self._say(f"lost the server: {type(error).__name__}: {error}")
             return False
         except Interrupted as stop:
             if not self._by_hand or stop.signum != signal.SIGINT:
                 raise
-            self._say("\n[cut off]")
+            self._say("\n[stopped]")
         finally:
             answer.close()
         return True

@@ -34,17 +34,16 @@ def parser() -> CommandParser:
     found = CommandParser(
         "demo",
         "Runs real SGLang servers on this machine's CPU: without speculation, at fixed depths, and adaptive. Each "
-        "writes the same easy and hard text, and the demo shows how the draft depth follows the text. It also checks "
-        "that no policy changes a single token. It takes about three minutes on two cores.\n\n"
-        "With --pair smollm2 the model is a real one, SmolLM2-135M-Instruct (see models): it answers questions in "
-        "readable text, the draft steps appear beside its answer, and the speedups are real on this machine. One "
-        "question asks it to repeat a text, where drafts looked up in the request help most. It takes about six "
-        "minutes.",
+        "generates the same easy and hard text, and the demo shows how the draft depth follows the text and checks "
+        "that no policy changes a token. Takes about three minutes on two cores.\n\n"
+        "With --pair smollm2 it serves a real model, SmolLM2-135M-Instruct (see models). You can read its answers, "
+        "with the draft steps next to them, and the speed-ups are real on this machine. One question asks it to "
+        "repeat a text, where drafts looked up in the request help most. Takes about six minutes.",
         [
-            ("", "everything, on the terminal"),
-            ("--pair smollm2", "a real language model"),
-            ("--policy throughput --keep", "one policy, and leave its server running"),
-            ("--tokens 64 --json demo.json", "quicker, and save the numbers (sglang-adaptive report draws them)"),
+            ("", "run everything in the terminal"),
+            ("--pair smollm2", "use a real language model"),
+            ("--policy throughput --keep", "run one policy and leave its server running"),
+            ("--tokens 64 --json demo.json", "run faster and save the numbers (sglang-adaptive report plots them)"),
         ],
         "0 done; 1 a token changed, the depth never moved, or a server failed; 2 bad usage; 130 interrupted",
     )
@@ -52,15 +51,15 @@ def parser() -> CommandParser:
     known = listed(tuple(TITLES), "or")
     shown = {pair: " and ".join(names) for pair, names in POLICIES.items()}
     add("--json", type=Path, metavar="PATH", help="also write the results to PATH as JSON")
-    add("--keep", action="store_true", help="leave the adaptive server running and print how to reach it")
+    add("--keep", action="store_true", help="leave the adaptive server running and print how to use it")
     add("--pair", choices=TOKENS, default=TINY, metavar="NAME", help=f"{' or '.join(TOKENS)} (default: %(default)s)")
     add("--policy", action="append", default=[], metavar="NAME",
         help=f"{known}; repeatable (default: {_by_pair(shown)})")  # fmt: skip
     add("--tokens", type=int, metavar="N",
-        help=f"tokens that each request generates (with smollm2, the maximum), {FEWEST_TOKENS} to {MOST_TOKENS} "
-        f"(default: {_by_pair(TOKENS)}); fewer is quicker and shows less")  # fmt: skip
+        help=f"tokens per request (the maximum with smollm2), {FEWEST_TOKENS} to {MOST_TOKENS} "
+        f"(default: {_by_pair(TOKENS)}); fewer is faster but shows less")  # fmt: skip
     add("--turns", type=int, default=TURNS, metavar="N",
-        help=f"times that each question is asked, 1 to {MOST_TURNS} (default: %(default)s); smollm2 only")  # fmt: skip
+        help=f"times to ask each question, 1 to {MOST_TURNS} (default: %(default)s); smollm2 only")  # fmt: skip
     return found
 
 

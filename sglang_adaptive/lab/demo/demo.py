@@ -58,7 +58,7 @@ class Demo:
         warned = warnings(self.policies, load, available_gigabytes(), self.gigabytes)
         print("\n\n".join(map(style.prose, [*self.introduction(), *warned])), end="\n\n", flush=True)
         runs, kept = self._measure()
-        self.progress.done("the other servers stopped" if kept else "servers stopped")
+        self.progress.done("stopped the other servers" if kept else "stopped the servers")
         wrong = [mismatch for run in runs[1:] for mismatch in mismatches(runs[0], run)]
         failed = failures(runs, wrong, moves=self.moves)
         seconds = self.progress.seconds
@@ -106,13 +106,13 @@ class Demo:
         """Return the paragraphs for a reader who is new to the project."""
         sglang = provenance.versions("sglang")["sglang"]
         return [
-            "Speculative decoding drafts a few tokens ahead with a small model and lets the large one verify "
-            "them in one round. How many to draft (the depth) should follow the text: easy text accepts long "
-            "drafts, hard text wastes them. sglang-adaptive chooses the depth while the server runs.",
+            "In speculative decoding, a small model drafts a few tokens and the large model verifies them in one "
+            "round. The best number of draft tokens (the depth) depends on the text: long drafts pay off on easy "
+            "text and are wasted on hard text. sglang-adaptive chooses the depth while the server runs.",
             f"This demo starts {self.servers} real SGLang {sglang} servers on this machine's CPU, with a "
-            "tiny byte-level Llama and its EAGLE-3 draft, and lets each write the same text: easy, hard, easy, "
-            f"first one request at a time, then {SEVERAL}. It takes about three minutes on two cores, and "
-            f"{self.gigabytes:.0f} GB of memory. Ctrl-C stops it and everything that it started.",
+            "tiny byte-level Llama and its EAGLE-3 draft. Each generates the same text: easy, hard, easy, "
+            f"first one request at a time, then {SEVERAL}. It takes about three minutes on two cores and "
+            f"{self.gigabytes:.0f} GB of memory. Ctrl-C stops the demo and its servers.",
         ]
 
     def specs(self) -> list[ServerSpec]:
@@ -133,16 +133,15 @@ class Demo:
             "\n".join(speed_table(runs, phases, style, decimals=0)),
             "\n".join(depth_table(runs, style)),
             style.prose(
-                f"{SPEED_NOTE} Accept length: tokens that a verify round yields for a request, at least 1. Static N: "
-                "the server of the first adaptive row, its depth held at N through adaptive_force_steps, so with the "
-                "same backends and buffers. Every server was warmed up at each depth first, and one was measured at a "
-                "time."
+                f"{SPEED_NOTE} Accept length: tokens per request from one verify round, at least 1. Static N: the "
+                "server of the first adaptive row with adaptive_force_steps set to N, so backends and buffers are the "
+                "same. Every server was warmed up at each depth first, and only one was measured at a time."
             ),
             *(timeline(run, style) for run in adaptive),
             "\n".join(map(style.prose, [*map(where_it_went, adaptive), who_was_fastest(runs)])),
             style.prose(
-                "Read this as behaviour, not as speed: the CPU engine is made for trying and testing, rounds cost "
-                "other amounts on a GPU, and whatever else this machine did meanwhile shows in the tokens per second."
+                "These numbers show behavior, not speed: the CPU engine is for trying things out and for tests, rounds "
+                "cost different amounts on a GPU, and other load on this machine affects the tokens per second."
             ),
         ]
 
@@ -161,12 +160,12 @@ class Demo:
                 f"  log and configuration: {self.folder}",
                 "  generate:",
                 f"    curl -s {url}/generate {json_header} \\\n      -d '{ask}'",
-                "  what it does (policy, depth, switches), under internal_states[0].adaptive:",
+                "  show policy, depth and switches, under internal_states[0].adaptive:",
                 f"    curl -s {url}/server_info",
-                "  hold the depth at 3, and release it:",
+                "  hold the depth at 3, then release it:",
                 f"    curl -s {url}/set_internal_state {json_header} \\\n      -d '{hold}'",
                 f"    curl -s {url}/set_internal_state {json_header} \\\n      -d '{release}'",
-                "  stop it (takes some seconds):",
+                "  stop it (takes a few seconds):",
                 f"    kill {pid}",
             ]
         )
@@ -178,6 +177,6 @@ def _outcome(runs: Sequence[Run], failed: Sequence[str], style: Style) -> str:
     requests = sum(len(result.outputs) for result in runs[0].phases)
     tokens = sum(result.tokens for result in runs[0].phases)
     return style.prose(
-        f"Lossless: in every run, all {requests} requests ({tokens} tokens) came out token for token as without "
-        "speculation."
+        f"Lossless: in every run, all {requests} requests ({tokens} tokens) match the run without speculation token "
+        "for token."
     )

@@ -43,8 +43,8 @@ def speed_table(runs: Sequence[Run], columns: Sequence[Sequence[int]], style: St
 
 
 SPEED_NOTE = (
-    "Tokens per second: generated tokens over wall time, seen by the client; x none and x best: over no speculation, "
-    "and over the best static depth."
+    "Tokens per second: generated tokens divided by wall time at the client. x none and x best: relative to no "
+    "speculation and to the best static depth."
 )
 
 
@@ -65,7 +65,7 @@ def depth_table(runs: Sequence[Run], style: Style) -> list[str]:
     speculating = [run for run in in_table_order(runs) if run.tiers]
     depths = sorted({depth for run in speculating for depth in rounds_by_depth(run.phases)})
     lines = [
-        style.bold("Accept length, and share of rounds at each draft depth"),
+        style.bold("Accept length and share of rounds at each draft depth"),
         f"{'':<{_NAME}}{'accept length':^19}   share of rounds at depth",
         f"{'':<{_NAME}}{'easy':>6}{'hard':>6}{'all':>6}    " + "".join(f"{depth:>6}" for depth in depths),
     ]
@@ -158,7 +158,7 @@ def timeline(run: Run, style: Style) -> str:
     """Return the chart of an adaptive run under its title, and how many switches are missing from it."""
     lines = [style.bold(f"{run.contender.title}: draft depth over time"), *draw(run, style)]
     if unseen := sum(phase.switches_unseen for phase in run.phases):
-        lines.append(f"  {unseen} {'switch' if unseen == 1 else 'switches'} came too fast to be drawn")
+        lines.append(f"  {unseen} {'switch' if unseen == 1 else 'switches'} were too fast to draw")
     return "\n".join(lines)
 
 

@@ -223,5 +223,5 @@ def blaming(server: CpuServer, title: str) -> Iterator[None]:
     except DemoError as error:
         raise DemoError(f"{title}: {error}", server.log_tail()) from error
     except (OSError, http.client.HTTPException, RequestError) as error:
-        what = "" if server.is_running() else "the server has ended; "
+        what = "" if server.is_running() else "the server exited; "
         raise DemoError(f"{title}: {what}{type(error).__name__}: {error}", server.log_tail()) from error

@@ -86,7 +86,7 @@ class Contest:
         shown = next(contender for contender in self.contenders if contender.adaptive)
         for turn in range(1, turns + 1):
             if turn > 1:
-                self.progress.done(f"turn {turn} of {turns}: the same questions, so that chance weighs less")
+                self.progress.done(f"turn {turn} of {turns}: the same questions again, to reduce noise")
             for number, phase in enumerate(phases(turn, tokens)):
                 if turn == 1:
                     self._introduce(phase)
@@ -175,10 +175,10 @@ class RealTextDemo(Demo):
         return [
             f"This demo starts {self.servers} real SGLang {sglang} servers on this machine's CPU with "
             "SmolLM2-135M-Instruct and its EAGLE-3 draft: without speculation, at static depths, and adaptive. Each "
-            f"answers the same {len(QUESTIONS)} questions, {often}, one server at a time. It takes about "
-            f"six minutes on two idle cores, and {self.gigabytes:.0f} GB of memory. Ctrl-C stops it all.",
-            "Beside each line of the adaptive server's answer stand the draft steps of its rounds, and the tokens that "
-            "a round brought.",
+            f"answers the same {len(QUESTIONS)} questions {often}, one server at a time. It takes about six minutes "
+            f"on two idle cores and {self.gigabytes:.0f} GB of memory. Ctrl-C stops the demo and its servers.",
+            "Next to each line of the adaptive server's answer are the draft steps of its rounds and the tokens per "
+            "round.",
         ]
 
     def specs(self) -> list[ServerSpec]:
@@ -202,7 +202,7 @@ class RealTextDemo(Demo):
             "\n".join(speed_table(runs, by_kind, style, decimals=1)),
             "\n".join(
                 family_table(
-                    "Tokens a round (accept length)",
+                    "Tokens per round (accept length)",
                     runs,
                     [*QUESTIONS],
                     style,
@@ -211,7 +211,7 @@ class RealTextDemo(Demo):
             ),
             "\n".join(
                 family_table(
-                    "Draft steps of a round, on average",
+                    "Draft steps per round, average",
                     runs,
                     [*QUESTIONS],
                     style,
@@ -225,8 +225,8 @@ class RealTextDemo(Demo):
             ),
             style.prose(who_was_fastest(runs)),
             style.prose(
-                f"{SPEED_NOTE} The contenders took turns at each question, and the depth over time is that of the "
-                "first turn. These ratios are of this machine: a round costs other amounts on a GPU."
+                f"{SPEED_NOTE} The contenders took turns at each question; the depth over time is from the first "
+                "turn. The ratios hold for this machine only: rounds cost different amounts on a GPU."
             ),
         ]
 

@@ -53,11 +53,11 @@ def build(
         "seconds": round(seconds, 1),
         "command": provenance.command_line("demo", argv),
         "notes": {
-            "static": "each static depth is held on one adaptive server through adaptive_force_steps",
-            "tokens_per_second": "generated tokens over the wall time of a phase, on the client's side",
-            "accept_length": "generated tokens over verify rounds, from SGLang's meta_info",
-            "rounds_by_depth": "the server's rounds, each serving all running requests, by the depth that drafted",
-            "timeline": "seconds of measured time, pauses between phases left out",
+            "static": "one adaptive server holds each static depth through adaptive_force_steps",
+            "tokens_per_second": "generated tokens divided by the wall time of a phase, at the client",
+            "accept_length": "generated tokens divided by verify rounds, from SGLang's meta_info",
+            "rounds_by_depth": "the server's rounds by draft depth; each round serves all running requests",
+            "timeline": "seconds of measured time, without the pauses between phases",
         },
     }
 

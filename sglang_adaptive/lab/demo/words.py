@@ -15,7 +15,7 @@ def failures(runs: Sequence[Run], wrong: Sequence[Mismatch], *, moves: bool) -> 
     """Return one line per failure; *moves* says whether an adaptive run that never switched counts as one."""
     lines = [str(mismatch) for mismatch in wrong[:MISMATCHES_SHOWN]]
     if len(wrong) > MISMATCHES_SHOWN:
-        lines.append(f"and {len(wrong) - MISMATCHES_SHOWN} more requests whose tokens differ")
+        lines.append(f"and {len(wrong) - MISMATCHES_SHOWN} more requests with different tokens")
     for run in runs:
         if run.degraded is not None:
             lines.append(f"{run.contender.title}: the policy was set aside: {run.degraded}")
@@ -28,8 +28,8 @@ def where_it_went(run: Run) -> str:
     """Return how often the steps of an adaptive run changed, and whether they followed the text."""
     easy, hard = mean_steps(run.of("easy")), mean_steps(run.of("hard"))
     moved = f"the depth moved {run.switches} {'time' if run.switches == 1 else 'times'}"
-    said = f"{run.contender.title}: {moved}; a round drafted {easy:.1f} tokens on easy text and {hard:.1f} on hard"
-    return f"{said} text, on average." if easy > hard else f"{said}, so in this run it did not follow the text."
+    said = f"{run.contender.title}: {moved}; rounds drafted {easy:.1f} tokens on easy text and {hard:.1f} on hard"
+    return f"{said} text on average." if easy > hard else f"{said}, so in this run it did not follow the text."
 
 
 def who_was_fastest(runs: Sequence[Run]) -> str:
@@ -43,8 +43,8 @@ def who_was_fastest(runs: Sequence[Run]) -> str:
         return ", ".join(f"{title} {rate[title] / rate[reference]:.2f} times" for title in adaptive)
 
     return (
-        f"Fastest overall in this run: {fastest}, {rate[fastest]:.3g} tokens/s. Against the best static depth "
-        f"({best}, known only afterwards): {against(best)}. Against no speculation: {against(plain)}."
+        f"Fastest overall in this run: {fastest}, {rate[fastest]:.3g} tokens/s. Compared with the best static depth "
+        f"({best}, known only afterward): {against(best)}. Compared with no speculation: {against(plain)}."
     )
 
 
@@ -54,11 +54,11 @@ def warnings(policies: Sequence[str], load: float, gigabytes: float | None, want
     cores = provenance.cpu_cores()
     if load > cores:
         remarks.append(
-            f"This machine is busy (load {load:.1f} on {cores} cores): expect a longer run and unsteady numbers."
+            f"This machine is busy (load {load:.1f} on {cores} cores): expect a longer run and noisier numbers."
         )
     if gigabytes is not None and gigabytes < wanted:
         fewer = "; --policy ema needs less" if len(policies) > 1 else ""
-        remarks.append(f"Only {gigabytes:.1f} GB of memory are free, which may not be enough{fewer}.")
+        remarks.append(f"Only {gigabytes:.1f} GB of memory is free, which may not be enough{fewer}.")
     return remarks
 
 

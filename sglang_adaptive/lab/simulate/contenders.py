@@ -185,7 +185,7 @@ def fitting(wanted: Sequence[Contender], ladder: Iterable[int]) -> tuple[list[Co
     for contender in wanted:
         missing = sorted(set(contender.steps) - known)
         if missing:
-            left_out.append(f"{contender.name} is left out: no round times of {listed(missing)} steps in the profile")
+            left_out.append(f"{contender.name} is left out: the profile has no round times for {listed(missing)} steps")
         else:
             fit.append(contender)
     if left_out and not fit:

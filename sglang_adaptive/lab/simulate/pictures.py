@@ -29,7 +29,7 @@ def pictures(results: Mapping[str, SuiteResult]) -> list[Section]:
     sections = []
     if drawn:
         blocks = [block for result in drawn.values() for block in _sample(result)]
-        note = Text("Of each suite the trace on which the policy in its title does worst, round by round.")
+        note = Text("For each suite, the trace on which the policy in the title does worst, round by round.")
         sections.append(Section("Depth over time, and regret", [note, *blocks]))
     if started:
         sections.append(Section("Since the start", [_start(result) for result in started]))

@@ -72,8 +72,8 @@ def json_report(
         "provenance": dict(source),
         "definition": (
             "share = seconds that the oracle needs for the same expected tokens in the same states / seconds "
-            "taken, both in expectation; drawn is the same from drawn tokens and noisy seconds; plain_ratio is "
-            "expected tokens/s over the oracle's, which can pass 1 where loads differ"
+            "taken, both as expected values; drawn = the same from sampled tokens and noisy seconds; plain_ratio = "
+            "expected tokens/s / the oracle's, which can exceed 1 where loads differ"
         ),
         "targets": [gate.as_json() for gate in judged],
         "suites": {name: _suite(result) for name, result in results.items()},

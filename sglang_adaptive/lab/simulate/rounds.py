@@ -57,7 +57,7 @@ def read_rounds(file: Path) -> Rounds:
     for part in (older, file) if older.exists() else (file,):
         _Reader(part, found).read()
     if not found.count:
-        raise SimulationError(f"--trace {file}: no round in it; expected the rounds of a server that had requests")
+        raise SimulationError(f"--trace {file}: contains no rounds; expected the rounds of a server that had requests")
     return found
 
 
@@ -85,7 +85,7 @@ class _Reader:
         try:
             text = self._file.read_text(encoding="ascii")
         except (OSError, UnicodeDecodeError) as error:
-            reason = error.strerror if isinstance(error, OSError) else "not a text of rounds"
+            reason = error.strerror if isinstance(error, OSError) else "not a round trace"
             raise SimulationError(f"--trace {self._file}: cannot be read ({reason})") from error
         yield from text[: text.rfind("\n") + 1].splitlines()
 

@@ -35,8 +35,8 @@ from sglang_adaptive.report.results import TRAFFIC, Result
 KNOWING = ("knows-contexts", "knows-drafts")
 """The oracles that play there: a trace has no categories."""
 HOW = (
-    "A run is the tokens of a request from one rejected draft to the next. Steps t take ceil(run / (t + 1)) rounds for "
-    "it. That is close where rounds of t steps or more were seen, and an upper bound where only shallower ones were."
+    "A run is the tokens of a request from one rejected draft to the next. At t steps it takes ceil(run / (t + 1)) "
+    "rounds. That is close if the trace has rounds of t or more steps, and an upper bound if it has only fewer steps."
 )
 
 
@@ -104,11 +104,11 @@ def _doubts(rounds: Rounds, depths: list[Seen], cells: list[Cell], profile: str)
     unplayed = sorted(rounds.steps.keys() - known.keys())
     if unplayed:
         found.append(
-            f"Rounds ran at {listed(unplayed)} steps, of which {profile} has no times: their runs are cut anew, and "
-            "these depths are not played."
+            f"Rounds ran at {listed(unplayed)} steps, for which {profile} has no times: their runs are split "
+            "again, and these depths are not simulated."
         )
     if drafted < FEWEST_ROUNDS:
-        found.append(f"Only {drafted} rounds of requests drafted: fewer than {FEWEST_ROUNDS} say little.")
+        found.append(f"Only {drafted} rounds drafted; fewer than {FEWEST_ROUNDS} show little.")
     for cell in cells:
         best = known[cell.best_single]
         if best.trust != "close":

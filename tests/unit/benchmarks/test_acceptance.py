@@ -170,7 +170,7 @@ def test_requests_are_drawn_from_their_own_process(process: Process) -> None:
     assert accepted(always, never, always) == [3, 0, 3]
     process.declared = Declared(1.0)
     assert accepted(never, always) == [3, 3]
-    with pytest.raises(RuntimeError, match="1 requests are verified, 2 were announced"):
+    with pytest.raises(RuntimeError, match="1 requests are verified, but 2 were declared"):
         draw(torch.zeros(1, 2), torch.zeros(2), torch.zeros(1), torch.zeros(1, 2), torch.zeros(1, 2), 1, 1)
 
 

@@ -63,7 +63,7 @@ def test_bad_usage_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert policies(["drive", "--policies", "none", *where]) == 2
     assert main([str(tmp_path / "missing.json")]) == 2
     lines = capsys.readouterr().err.splitlines()
-    assert len(lines) == 3 and "nobody is none of none, static-1" in lines[0] and "cannot be read" in lines[2]
+    assert len(lines) == 3 and "nobody is not one of none, static-1" in lines[0] and "cannot be read" in lines[2]
     with pytest.raises(SystemExit):
         policies(["matrix", "--workloads", "rain", *where])
 

@@ -77,7 +77,7 @@ def test_a_server_that_fails_is_tried_twice_and_keeps_no_other_back(
     try:
         assert [server.name for server in found] == ["well"] and not found[0].alone
         assert made.count("broken") == 2
-        assert "broken ended while it started: no such model" in capfd.readouterr().err
+        assert "broken exited during startup: no such model" in capfd.readouterr().err
         assert "no such model" in (tmp_path / "broken-first.log").read_text()
     finally:
         for server in found:
@@ -90,7 +90,7 @@ def test_a_server_whose_scheduler_failed_is_not_waited_for(tmp_path: Path) -> No
     server = fake(tmp_path, "crashed", crash)
     server.launch()
     try:
-        with pytest.raises(start.NotStarted, match="crashed ended while it started: ValueError: no"):
+        with pytest.raises(start.NotStarted, match="crashed exited during startup: ValueError: no"):
             server.wait(time.monotonic() + 60)
     finally:
         server.stop(grace=0)

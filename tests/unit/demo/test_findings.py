@@ -65,7 +65,7 @@ def test_tables_fit_in_80_columns() -> None:
 def test_says_where_the_depth_went() -> None:
     said = where_it_went(ema_run(0.8))
     # Easy: 24 of 30 rounds at 7, the others at 1. Hard: 4 of 16.
-    drafted = "a round drafted 5.8 tokens on easy text and 2.5 on hard text, on average"
+    drafted = "rounds drafted 5.8 tokens on easy text and 2.5 on hard text on average"
     assert said == f"EMA: the depth moved 4 times; {drafted}."
 
 
@@ -76,8 +76,8 @@ def test_says_so_when_the_adaptive_run_is_the_fastest() -> None:
 def test_says_so_when_it_is_not() -> None:
     said = who_was_fastest(runs(ema_seconds=1.6))
     assert "Fastest overall in this run: static 3, 20 tokens/s." in said
-    assert "Against the best static depth (static 3, known only afterwards): EMA 0.62 times." in said
-    assert "Against no speculation: EMA 1.25 times." in said
+    assert "Compared with the best static depth (static 3, known only afterward): EMA 0.62 times." in said
+    assert "Compared with no speculation: EMA 1.25 times." in said
 
 
 def test_a_depth_that_does_not_follow_the_text_is_not_praised() -> None:

@@ -100,7 +100,7 @@ def full(partial: Path) -> None:
 
 @pytest.mark.parametrize(("fill", "megabytes"), [(full, 1), (lambda partial: None, 1e12)])
 def test_a_full_disk_is_told_in_one_line(cache: Path, fill: Callable[[Path], None], megabytes: float) -> None:
-    with pytest.raises(ModelError, match=r"MB free and .* MB are needed") as caught:
+    with pytest.raises(ModelError, match=r"MB free but .* MB is needed") as caught:
         make_whole(cache / "model", fill, megabytes)
     assert "\n" not in str(caught.value) and list(cache.iterdir()) == []
 

@@ -165,7 +165,7 @@ def test_figures_of_traffic(ran: tuple[int, ...], tmp_path: Path, capsys: pytest
     assert "600 rounds, 13 requests, batch 2 to 2." in page
     unknown = [steps for steps in ran if steps not in LADDER]
     for text in (told, page):
-        assert ("Rounds ran at 9 steps, of which " in text) is bool(unknown)
+        assert ("Rounds ran at 9 steps, for which " in text) is bool(unknown)
         assert "Only 0 rounds" not in text
 
 

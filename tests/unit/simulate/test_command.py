@@ -37,17 +37,20 @@ def no_maker() -> None:
         (["--bogus"], "unrecognized arguments: --bogus"),
         (["--profile", "no-such.json"], "--profile no-such.json: cannot be read (No such file or directory)"),
         (["--html", "no-such-folder/x.html"], "the folder no-such-folder does not exist"),
-        (["--suite", "real", "--suite", "both"], "--suite real: expected no other suite beside it"),
+        (["--suite", "real", "--suite", "both"], "--suite real: expected no other suite with it"),
         (["--suite", "real", "--texts", "no-such.npz"], "--texts no-such.npz: "),
         (["--texts", "x.npz"], "--texts x.npz: only --suite real reads recordings"),
         (["--suite", "real", "--ablate"], "--ablate: --suite real has none"),
         (["--policy", "no_such_module:make"], "--policy no_such_module:make: ModuleNotFoundError"),
-        (["--suite", "real", "--policy", "oracle"], "--policy oracle: of drawn acceptance"),
-        (["--suite", "text", "--policy", "lookups"], "--policy lookups: of recorded text; expected --suite real"),
+        (["--suite", "real", "--policy", "oracle"], "--policy oracle: needs random acceptance"),
+        (["--suite", "text", "--policy", "lookups"], "--policy lookups: needs recorded text; expected --suite real"),
         (["--policy", "math:pi"], "--policy math:pi: a float; expected a callable"),
-        (["--trace", "t", "--suite", "both"], "--suite: --trace t replays that trace alone; expected no --suite"),
-        (["--trace", "t", "--ablate"], "--ablate: --trace t replays that trace alone; expected no --ablate"),
-        (["--trace", "t", "--policy", "oracle"], "--policy oracle: of drawn acceptance; --trace has knows-contexts"),
+        (["--trace", "t", "--suite", "both"], "--suite: --trace t replays only that trace; expected no --suite"),
+        (["--trace", "t", "--ablate"], "--ablate: --trace t replays only that trace; expected no --ablate"),
+        (
+            ["--trace", "t", "--policy", "oracle"],
+            "--policy oracle: needs random acceptance; --trace has knows-contexts",
+        ),
     ],
 )
 def test_bad_input_is_one_line_and_exit_2(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -106,7 +109,7 @@ def of_few_steps(tmp_path: Path) -> str:
     return profile_with(tmp_path / "few.json", lambda cell: cell["steps"] in (0, 1, 3, 7))
 
 
-LEFT_OUT = "ema is left out: no round times of 5 steps in the profile"
+LEFT_OUT = "ema is left out: the profile has no round times for 5 steps"
 
 
 def test_policies_that_do_not_fit_a_profile_are_left_out_and_named(

@@ -131,7 +131,7 @@ def test_a_killed_server_leaves_a_readable_trace(tmp_path: Path) -> None:
         ("", "line 1: ''; expected"),
         ("some text\n", "line 1: 'some text'; expected"),
         (HEAD.replace("2}", "3}"), "line 1: "),
-        (HEAD, "no round in it"),
+        (HEAD, "contains no rounds"),
         (f"{HEAD}3 1\n", "line 2: '3 1'; expected"),
         (f"{HEAD}@ a b\n3 1\n", "line 3: '3 1'; expected"),
         (f"{HEAD}@ a\n3 4\n", "line 3: '3 4'; expected"),
@@ -139,7 +139,7 @@ def test_a_killed_server_leaves_a_readable_trace(tmp_path: Path) -> None:
         (f"{HEAD}@ a\n3 -\n", "line 3: '3 -'; expected"),
         (f"{HEAD}! many\n", "line 2: '! many'; expected"),
         (f"{HEAD}@ a\n0 0\n", "every round ran at 0 steps"),
-        (f"{HEAD}@ \u00e9\n", "cannot be read (not a text of rounds)"),
+        (f"{HEAD}@ \u00e9\n", "cannot be read (not a round trace)"),
     ],
 )
 def test_a_bad_trace_is_one_line_and_exit_2(

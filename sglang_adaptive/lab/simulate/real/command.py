@@ -26,16 +26,16 @@ NAME = "real"
 POLICIES = ("throughput", "ema", "ema-all")
 """Policies that play if none is named; every fixed depth plays anyway."""
 DEFINITION = (
-    "over_single = output tokens a second that requests see, over those at the best single depth of the same cell; "
-    "switches = changes of steps an hour; slowest = mean seconds a token of the slowest tenth of the requests, over "
-    "those at the best single depth. Round times are a profile's; acceptance is recorded."
+    "over_single = output tokens per second that requests see, divided by those at the best single depth of the same "
+    "cell; switches = changes of steps per hour; slowest = mean seconds per token of the slowest tenth of the "
+    "requests, divided by those at the best single depth. Round times are from a profile; acceptance is recorded."
 )
 
 
 def run(options: argparse.Namespace, words: list[str]) -> Played:
     """Play the suite."""
     if "oracle" in options.policy:
-        raise SimulationError(f"--policy oracle: of drawn acceptance; --suite {NAME} has {', '.join(ORACLES)}")
+        raise SimulationError(f"--policy oracle: needs random acceptance; --suite {NAME} has {', '.join(ORACLES)}")
     texts, costs = load_texts(options.texts), load_costs(options.profile)
     setting = Setting(texts, costs, rounds=options.rounds or DEFAULT_ROUNDS, seed=options.seed)
     names, oracles = asked(options.policy, list(ORACLES))
@@ -63,7 +63,7 @@ def pick(names: list[str], setting: Setting) -> tuple[list[Contender], list[str]
     in_all = set.intersection(*(set(cost.steps) for cost in setting.costs.values()))
     if LOOKUPS in names and not all(texts.match for texts in setting.texts.values()):
         lacking = next(name for name, texts in setting.texts.items() if not texts.match)
-        raise SimulationError(f"--policy {LOOKUPS}: {lacking} was recorded without them; expected other --texts")
+        raise SimulationError(f"--policy {LOOKUPS}: {lacking} was recorded without lookups; expected other --texts")
     return fitting(chosen(names, tuple(setting.steps)) if names else [], in_all)
 
 
@@ -78,7 +78,7 @@ def provenance(
         "batches": list(setting.batches),
         "profiles": list(setting.costs),
         "recordings_sha256": {path.name: hashlib.sha256(path.read_bytes()).hexdigest()[:16] for path in paths},
-        "note": "Acceptance is replayed from recordings; round times come from the profiles, clock noise is drawn.",
+        "note": "Acceptance is replayed from recordings; round times come from the profiles; clock noise is random.",
     }
 
 

@@ -127,7 +127,7 @@ def load_texts(files: Sequence[str]) -> dict[str, Texts]:
     """
     paths = [Path(file) for file in files] or shipped()
     if not paths:
-        raise SimulationError("--texts: no recording comes with this installation; expected the file of one")
+        raise SimulationError("--texts: this installation has no recordings; expected a file")
     found: dict[str, Texts] = {}
     for path in paths:
         try:
@@ -135,7 +135,7 @@ def load_texts(files: Sequence[str]) -> dict[str, Texts]:
         except TraceError as error:
             raise SimulationError(f"--texts {error}") from error
         if path.stem in found:
-            raise SimulationError(f"--texts {path}: a second recording called {path.stem}; expected other names")
+            raise SimulationError(f"--texts {path}: the name {path.stem} is already taken; expected different names")
         found[path.stem] = Texts.of(trace)
         if trace.loop_start.sum() < (1.0 - REPEATED) * trace.length.sum():
             found[path.stem + CUT] = Texts.of(trace.without_repetitions())

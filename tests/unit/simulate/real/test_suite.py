@@ -45,7 +45,7 @@ def test_lookups_are_worth_it_where_text_is_copied() -> None:
 
 
 def test_lookups_want_texts_that_were_recorded_with_them() -> None:
-    with pytest.raises(SimulationError, match="--policy lookups: drawn was recorded without them"):
+    with pytest.raises(SimulationError, match="--policy lookups: drawn was recorded without lookups"):
         pick(["throughput", "lookups"], SETTING)
 
 
