@@ -46,10 +46,10 @@ def share(part: str, whole: str, by: str = "instance") -> str:
 ACCEPTED = per_second("accepted_draft_tokens_total", "instance")
 
 STATS = (
-    Panel("Draft steps", "The depth that is live now.", ((one("draft_steps"), "{{instance}}"),), "none", "stat", 6),
+    Panel("Draft steps", "The current draft depth.", ((one("draft_steps"), "{{instance}}"),), "none", "stat", 6),
     Panel(
         "Expected speed-up",
-        "Over no speculation, as the cost model sees it; only the throughput policy has one.",
+        "Over no speculation, by the cost model; only with the throughput policy.",
         ((one("expected_speedup_ratio"), "{{instance}}"),),
         "none",
         "stat",
@@ -57,7 +57,7 @@ STATS = (
     ),
     Panel(
         "Degraded",
-        "1: the policy failed and was set aside, or the audit found a wrong token.",
+        "1: the policy failed and no longer runs, or the audit found a wrong token.",
         ((one("degraded"), "{{instance}}"),),
         "none",
         "stat",
@@ -83,21 +83,21 @@ GRAPHS = (
     ),
     Panel(
         "Rounds by draft steps",
-        "Share of the decode rounds that each depth drafted.",
+        "Share of decode rounds at each depth.",
         ((per_second("rounds_total", "draft_steps"), "{{draft_steps}} steps"),),
         "none",
         stacked="percent",
     ),
     Panel(
         "Output tokens by draft steps",
-        "Tokens per second that the rounds of each depth yielded.",
+        "Tokens per second from the rounds at each depth.",
         ((per_second("output_tokens_total", "draft_steps"), "{{draft_steps}} steps"),),
         "none",
         stacked="normal",
     ),
     Panel(
         "Draft tokens accepted and wasted",
-        "Tokens per second; wasted drafts were drafted and not accepted.",
+        "Tokens per second; wasted drafts were rejected.",
         (
             (per_second("accepted_draft_tokens_total", "instance"), "accepted, {{instance}}"),
             (per_second("wasted_draft_tokens_total", "instance"), "wasted, {{instance}}"),
@@ -107,7 +107,7 @@ GRAPHS = (
     ),
     Panel(
         "Acceptance by position",
-        "Of the drafts at a position all of whose predecessors were accepted, the part that was accepted too.",
+        "Share of the drafts at each position that were accepted, if all drafts before them were.",
         (
             (
                 share("position_accepted_tokens_total", "position_reached_tokens_total", "position"),
@@ -117,8 +117,8 @@ GRAPHS = (
         "percentunit",
     ),
     Panel(
-        "Drafts verified and accepted, a request and round",
-        "With a verify budget fewer are verified than are drafted.",
+        "Drafts verified and accepted, per request and round",
+        "With a verify budget, fewer drafts are verified than drafted.",
         (
             (
                 f"({ACCEPTED} + {per_second('wasted_draft_tokens_total', 'instance')})"
@@ -130,8 +130,8 @@ GRAPHS = (
         "none",
     ),
     Panel(
-        "The draft's chances",
-        "With a verify budget: the mean chance of drafts, and the part of them that was accepted.",
+        "Confidence of the draft",
+        "With a verify budget: the mean probability of the drafts, and the share that was accepted.",
         (
             (share("chance_believed_total", "chance_trials_total", "chance"), "believed, {{chance}}"),
             (share("chance_accepted_total", "chance_trials_total", "chance"), "accepted, {{chance}}"),
@@ -140,20 +140,20 @@ GRAPHS = (
     ),
     Panel(
         "Rounds with a verify budget",
-        "A second, by draft steps.",
+        "Per second, by draft steps.",
         ((per_second("budget_rounds_total", "draft_steps"), "{{draft_steps}} steps"),),
         "none",
         stacked="normal",
     ),
     Panel(
         "Accept length",
-        "SGLang's own gauge: tokens that a request gains in a round.",
+        "SGLang's own gauge: tokens per request and round.",
         ((one("sglang:spec_accept_length"), "{{instance}}"),),
         "none",
     ),
     Panel(
         "Expected and observed tokens per second",
-        "By region of batch sizes. Observed is over the rounds that could be timed, so prefills are not in it.",
+        "By batch size region. Observed includes only timed rounds, so no prefills.",
         (
             (
                 share("observed_tokens_total", "observed_seconds_total", "batch_region"),
@@ -164,14 +164,14 @@ GRAPHS = (
         "none",
     ),
     Panel(
-        "Finished requests that were decoded again",
-        "With an audit: by what came of them, since the last ten minutes. One that is wrong ends speculation.",
+        "Audited requests",
+        "Finished requests decoded again in the last ten minutes, by verdict. A wrong one ends speculation.",
         ((f"sum by (verdict) (increase({one('audits_total')}[10m]))", "{{verdict}}"),),
         "none",
     ),
     Panel(
-        "Worth of the last hour",
-        "Rate over that of a fixed depth, by the cost model and what was accepted; 0 steps: no speculation.",
+        "Gain in the last hour",
+        "Tokens per second over a fixed depth, by the cost model and accepted drafts; 0 steps: no speculation.",
         ((one("hour_speedup_ratio"), "over {{draft_steps}} steps, {{instance}}"),),
         "none",
     ),
@@ -183,7 +183,7 @@ GRAPHS = (
     ),
     Panel(
         "Drafts from a request's own text",
-        "Not in use: what such drafts would have brought in finished requests.",
+        "What lookups would have yielded in finished requests, whether or not they are on.",
         (
             (
                 share("lookup_run_tokens_total", "lookup_tokens_total"),
@@ -193,11 +193,11 @@ GRAPHS = (
         "percentunit",
     ),
     Panel(
-        "Worth of drafts from a request's own text",
-        "Tokens a round of them alone, and the rate with them where they pay, one request at a time, at least.",
+        "Gain from drafts from a request's own text",
+        "Tokens per round of lookups only, and the least speed-up with lookups where they pay, one request at a time.",
         (
-            (share("lookup_tokens_total", "lookup_rounds_total"), "tokens a round, {{instance}}"),
-            (one("lookup_speedup_ratio"), "rate over the best depth, {{instance}}"),
+            (share("lookup_tokens_total", "lookup_rounds_total"), "tokens per round, {{instance}}"),
+            (one("lookup_speedup_ratio"), "speed-up over the best depth, {{instance}}"),
         ),
         "none",
     ),
@@ -210,7 +210,7 @@ GRAPHS = (
     ),
     Panel(
         "Time lost to probes",
-        "Share of the time that probes lost against the depth that was believed best.",
+        "Share of time that probes lost against the depth believed best.",
         ((per_second("probe_cost_seconds_total", "instance"), "{{instance}}"),),
         "percentunit",
     ),
@@ -222,7 +222,7 @@ def dashboard() -> dict[str, Any]:
     return {
         "uid": "sglang-adaptive",
         "title": "SGLang adaptive speculation",
-        "description": "What sglang-adaptive decides, and what it brings.",
+        "description": "What sglang-adaptive decides, and the effect.",
         "tags": ["sglang", "speculative decoding"],
         "schemaVersion": 39,
         "version": 1,
