@@ -122,7 +122,7 @@ def test_what_stock_speculation_leaves_out_is_found(
     assert {one["kind"] for one in found["wrong"]} <= {*PENALTIES, "least length"}
     assert {one["kind"] for one in found["wrong"]} & set(PENALTIES)
     assert {row["way"] for row in found["ways"]} == {AS_IT_IS}
-    assert "EAGLE3, beside " in capsys.readouterr().out
+    assert "EAGLE3, compared with " in capsys.readouterr().out
 
 
 def test_what_cannot_be_compared_is_said(static: CpuServer, ema: CpuServer, capsys: pytest.CaptureFixture[str]) -> None:

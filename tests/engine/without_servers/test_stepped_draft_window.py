@@ -51,7 +51,7 @@ def test_what_cannot_have_a_window_is_told_why(found: dict[str, Any]) -> None:
     told = found["reasons"]
     for name, words in {
         "MLA": "multi-head latent attention",
-        "its own window": "a window of its own, 128 tokens",
+        "its own window": "has its own window of 128 tokens",
         "no long requests": "trained on 8192 tokens, and no request has more than 8192",
         "a wide window": "leaves out none of the 96",
         "no length": "set draft_trained_on",

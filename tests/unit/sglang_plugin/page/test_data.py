@@ -34,11 +34,14 @@ OPAQUE = (
     "versions.",
     *(
         f"ranks[].{key}."
-        for key in ("profile_key", "config", "startup", "zero_steps", "verify_budget", "budget_shares")
+        for key in ("profile_key", "config", "startup", "zero_steps", "verify_budget", "budget_shares", "short_rounds")
     ),
 )
 """Objects whose contents are documented at their source."""
-FROM_THE_WORKER = {"ranks[].zero_steps", "ranks[].verify_budget", "ranks[].draft_window"}
+FROM_THE_WORKER = {
+    *("ranks[].zero_steps", "ranks[].verify_budget", "ranks[].draft_window", "ranks[].short_rounds"),
+    "ranks[].round_times[].budget",
+}
 """Fields that a controller without SGLang's worker lacks; the tests of a running server cover them."""
 KINDS = {
     "integer": lambda value: type(value) is int,
