@@ -198,7 +198,7 @@ class DeferredDraftExtend(LeftForLater):
     ) -> ShadowDrafts | None:
         """Run the pending rows of the requests *keys* of *batch*; write the output into their rows of *draft_input*.
 
-        Returns the draft's first choices for them.
+        Returns the draft's first choices, of the requests that ran last where some ran separately.
         """
         shadow_drafts = None
         plan = self._pending.catch_up(keys)
@@ -262,17 +262,16 @@ class DeferredDraftExtend(LeftForLater):
 
 
 def _states(worker: Any, controller: AdaptiveController) -> list[SpecRuntimeState]:
-    """Return the runtime states, plus a wide extend-only one if the draft is a whole model."""
+    """Return the runtime states, plus an extend-only state of many tokens for a draft that is a whole model."""
     states, graphs = controller.states, controller.built.graphs[controller.launch_steps]
     sizes = None if graphs is None else [size for size in graphs if size <= WIDE_REQUESTS]
     wide_enough = states[-1].speculative_num_draft_tokens >= WIDE_TOKENS
     if wide_enough or sizes == [] or worker.speculative_algorithm.is_eagle():
         return states
-    try:
-        return [*states, draft_extend_state(worker, WIDE_TOKENS, sizes)]
-    except Exception:
-        logger.exception("adaptive: a draft that is a whole model is extended as often as other drafts")
-        return states
+    # Ranks with different states would catch up in different rounds.
+    guard = Guard("adaptive: a draft that is a whole model is extended as often as other drafts", ranks_alike=True)
+    wide = guard.attempt(draft_extend_state, worker, WIDE_TOKENS, sizes)
+    return states if wide is None else [*states, wide]
 
 
 def _is_alone(draft: Any) -> bool:
