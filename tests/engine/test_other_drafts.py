@@ -103,7 +103,8 @@ def test_zero_steps_hold_the_extend_back(standalone: CpuServer, easy: list[str])
     after = adaptive(standalone)["zero_steps"]
     standalone.force_steps(None)
     held, extends = (after[what] - before[what] for what in ("held_rounds", "extends"))
-    assert after["reason"] is None and (held, extends) == (70, 2)
+    # At 32 and 64 pending rounds; sooner while the policy knows little of the draft.
+    assert after["reason"] is None and held == 70 and 2 <= extends <= held / 16
 
 
 def test_text_that_was_written_before_is_drafted(ngram: CpuServer, easy: list[str]) -> None:
