@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 
 from sglang_adaptive.client import Client
-from tests.engine.workload import Case
+from tests.engine.workload import Case, adaptive, grown, wait_until
 from tests.gpu.servers import answers, serving, tiny_pair
 
 STARTS = ("In", "def", "On", "class", "By", "import", "a", "If")
@@ -39,13 +38,12 @@ def test_drafts_are_as_right_after_many_rounds_without(client: Client, requests:
     usual = accepted_a_round(before, adaptive(client))
 
     client.force_steps(0)
-    begun = before = adaptive(client)
+    begun = adaptive(client)
     with ThreadPoolExecutor(requests) as pool:
         asked = [pool.submit(case.whole, client) for case in cases]
-        while before["rounds_by_tier"].get("0", 0) < begun["rounds_by_tier"].get("0", 0) + 5 * PENDING:
-            assert not any(answer.done() for answer in asked), "over before it drafted"
-            time.sleep(0.01)
-            before = adaptive(client)
+        wait_until(lambda: more(begun, adaptive(client), "rounds_by_tier", 0) >= 5 * PENDING, "many rounds have run")
+        before = adaptive(client)
+        assert not any(answer.done() for answer in asked), "over before it drafted"
         client.force_steps(STEPS)
     after = adaptive(client)
     held, extends = (after["zero_steps"][what] - begun["zero_steps"][what] for what in ("held_rounds", "extends"))
@@ -55,15 +53,11 @@ def test_drafts_are_as_right_after_many_rounds_without(client: Client, requests:
     assert later > 0.95 * usual
 
 
-def adaptive(client: Client) -> dict[str, Any]:
-    state: dict[str, Any] = client.server_info()["internal_states"][0]["adaptive"]
-    return state
-
-
 def accepted_a_round(before: dict[str, Any], after: dict[str, Any]) -> float:
     """Return the accepted drafts per round of STEPS steps, over all requests together."""
-    accepted, rounds = (
-        after[what].get(str(STEPS), 0) - before[what].get(str(STEPS), 0)
-        for what in ("accepted_by_tier", "rounds_by_tier")
-    )
-    return float(accepted / rounds)
+    return more(before, after, "accepted_by_tier", STEPS) / more(before, after, "rounds_by_tier", STEPS)
+
+
+def more(before: dict[str, Any], after: dict[str, Any], what: str, steps: int) -> int:
+    """Return by how much the count *what* of *steps* has grown."""
+    return grown(before[what], after[what]).get(str(steps), 0)
