@@ -2,10 +2,12 @@
 
 real     SmolLM2 and its draft on documents of several lengths: tokens per round by window, and whether texts are equal
 times    round times of an 8B shape by context and batch size, with dummy weights and simulated acceptance
+served   tokens/s of the same shape, each window with the acceptance that `real` measured for it
 prefill  tokens/s of prompts of the same shape, with and without chunks where the draft computes only keys and values
 
     python -m benchmarks.long_contexts real [--host cpu] [--backends fa3,flashinfer,triton] [--windows 512,1024]
     python -m benchmarks.long_contexts times [--backends fa3]
+    python -m benchmarks.long_contexts served --measured real-fa3.json [--windows 0,1024]
     python -m benchmarks.long_contexts prefill [--backends fa3] [--lengths 8192,32768,130048]
 
 The documents are pages of Python's language reference, which comes with the interpreter; the model has to summarize or
@@ -17,17 +19,23 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
+from pathlib import Path
 from statistics import median
 from typing import Any
 
+import numpy as np
+
 from benchmarks.harness import load, start, texts
-from benchmarks.harness.results import REAL, SIMULATED, Report, command_parser
-from benchmarks.harness.start import Host, Policy, Server
+from benchmarks.harness.acceptance import CUSTOM
+from benchmarks.harness.results import REAL, SIMULATED, Report, command_parser, read
+from benchmarks.harness.start import Contender, Host, Policy, Server
 from benchmarks.harness.turns import Pass, Race, over
+from benchmarks.served import context_of, one_pass
 from benchmarks.traces.prompts import as_chat
+from sglang_adaptive.lab.simulate.trace import expected_tokens
 from sglang_adaptive.sglang_plugin import env
 
 TRAINED = 2048
@@ -36,8 +44,13 @@ DEPTHS = (0, 1, 3, 7)
 MEASURED = (3, 7)
 ASKS = ("Summarize the text above.", "Explain the text above to a beginner.")
 SWITCH_SECONDS = 0.02
+TURNS = 3
+CUT = 512
+"""Tokens beyond its context for which a request has room."""
 CELLS = {1: (1024, 8192, 16384, 32768, 130048), 8: (32768,), 16: (1024, 8192, 16384), 64: (1024, 4096)}
 """Contexts, in tokens, by batch size: what fits on a GPU beside an 8B model."""
+SERVED = {1: (1000, 16384, 32768), 8: (32768,), 16: (1000, 16384)}
+"""The same for `served`; the first is shorter than what the draft was trained on."""
 
 
 def main(argv: Sequence[str]) -> int:
@@ -50,7 +63,7 @@ def main(argv: Sequence[str]) -> int:
     report = Report(given.results / f"{name}.json", "long_contexts", argv, acceptance=about)
     with report.noting(f"{given.what} ended early"):
         for backend in on:
-            {"real": real, "times": times, "prefill": prefill}[given.what](given, backend, report, end)
+            MEASUREMENTS[given.what](given, backend, report, end)
             start.stop_started()
     return int(bool(report.content["notes"]))
 
@@ -152,6 +165,68 @@ def _words(cell: dict[str, Any]) -> str:
     )
 
 
+# -- tokens/s ---------------------------------------------------------------------------------------------------------
+
+
+def served(given: argparse.Namespace, backend: str, report: Report, end: float) -> None:
+    """Serve every cell at held depths and by policy, one server after another: two would not fit beside their KV.
+
+    A request's acceptance is simulated. It yields the tokens per round that `real` measured for the server's window at
+    the shortest length, or, for a context beyond the trained length, at the longest.
+    """
+    wanted, trained = (SERVED, TRAINED) if given.host == "gpu" else ({1: (100, 600), 2: (600,)}, 500)
+    host = _shape(given, backend, max(wanted), _room(wanted), 8192)
+    report.content["measured"] = given.measured.name
+    cells, servers = report.content.setdefault("cells", []), list(policies(given.windows).values())
+    for left, policy in zip(reversed(range(len(servers))), servers, strict=True):
+        server = start.policy_server(policy, host, given.work / f"served-{backend}")
+        server.launch()
+        until = end - (end - time.monotonic()) * left / (left + 1)
+        server.wait(until)
+        report.say(f"{backend} {policy.name} ready after {server.start_seconds} s")
+        for batch, context in ((batch, context) for batch, contexts in wanted.items() for context in contexts):
+            process = acceptance_of(given.measured, policy.name, context > trained)
+            found = {"backend": backend, "seen": policy.name, "batch": batch, "context": context}
+            cells.append({**found, "acceptance": process, "turns": []})
+            cells[-1]["turns"] = _served(server, cells[-1], given.tokens, report, until - 5)
+            server.client.flush_cache()
+        report.add(**{f"server {backend} {policy.name}": server.described()})
+        server.stop()
+
+
+def _served(server: Server, cell: dict[str, Any], tokens: int, report: Report, end: float) -> list[Pass]:
+    """Return the turns of a cell: its depths held, and the policy."""
+    batch, sampling = cell["batch"], load.greedy(tokens, custom_params={CUSTOM: cell["acceptance"]})
+    contenders = [*(Contender(server, steps) for steps in MEASURED), Contender(server)]
+
+    def body(request: int, place: int) -> load.Body:
+        return {"input_ids": context_of(place, cell["context"]), "sampling_params": sampling}
+
+    def serve(one: Contender, case: int, number: int) -> Pass:
+        return one_pass(one, max(6, 2 * batch), batch, body)
+
+    load.run_list(server.client.url, batch, batch, body)  # its prompts are cached from here on
+    race = Race(lambda case, number: contenders, [cell["context"]], serve, report, end=end, least=TURNS, most=TURNS)
+    race.run()
+    return race.turns[cell["context"]]
+
+
+def acceptance_of(measured: Path, seen: str, beyond: bool) -> list[float]:
+    """Return p and decay with which 3 and 7 steps yield the tokens per round that *measured* has for *seen*.
+
+    *beyond* is for the longest length in the file, otherwise the shortest.
+    """
+    rows = [row for row in read(measured)["cells"] if row["seen"] == seen and row["steps"] in MEASURED]
+    length = (max if beyond else min)(row["length"] for row in rows)
+    wanted = [next(row["accept_length"] for row in rows if (row["length"], row["steps"]) == (length, steps))
+              for steps in MEASURED]  # fmt: skip
+    p, decay = np.meshgrid(np.arange(0.3, 0.98, 0.002), np.arange(0.7, 1.2, 0.002), indexing="ij")
+    drafts = np.minimum(1.0, p[..., None] * decay[..., None] ** np.arange(max(MEASURED)))
+    off = np.abs(expected_tokens(drafts)[..., MEASURED] - wanted).max(axis=-1)
+    best = np.unravel_index(int(off.argmin()), off.shape)
+    return [round(float(p[best]), 3), round(float(decay[best]), 3)]
+
+
 # -- times ---------------------------------------------------------------------------------------------------------
 
 
@@ -160,8 +235,7 @@ def times(given: argparse.Namespace, backend: str, report: Report, end: float) -
     cells = report.content.setdefault("cells", [])
     wanted = CELLS if given.host == "gpu" else {1: (512, 1024), 2: (512,)}
     wanted = {batch: contexts for batch, contexts in wanted.items() if batch <= given.batch}
-    most = max(batch * (max(contexts) + 512) for batch, contexts in wanted.items())
-    host = _shape(given, backend, max(wanted), most, 8192)
+    host = _shape(given, backend, max(wanted), _room(wanted), 8192)
     for policy in policies(given.windows).values():
         server = start.policy_server(policy, host, given.work / f"times-{backend}")
         server.launch()
@@ -178,6 +252,11 @@ def times(given: argparse.Namespace, backend: str, report: Report, end: float) -
                 server.client.flush_cache()
         report.add(**{f"server {backend} {policy.name}": server.described()})
         server.stop()
+
+
+def _room(cells: Mapping[int, Sequence[int]]) -> int:
+    """Return the KV tokens that the cells need."""
+    return max(batch * (max(contexts) + CUT) for batch, contexts in cells.items())
 
 
 def _shape(given: argparse.Namespace, backend: str, batch: int, kv_tokens: int, chunk: int) -> Host:
@@ -232,9 +311,12 @@ def _timed(server: Server, batch: int, context: int, steps: int) -> dict[str, An
     return {"round_ms": round(median(found) * 1e3, 3) if found else None, "rounds": len(found)}
 
 
+MEASUREMENTS = {"real": real, "times": times, "served": served, "prefill": prefill}
+
+
 def parser() -> argparse.ArgumentParser:
     found = command_parser("long_contexts", __doc__)
-    found.add_argument("what", choices=("real", "times", "prefill"))
+    found.add_argument("what", choices=MEASUREMENTS)
     start.add_options(found, 560.0)
     add = found.add_argument
     add("--backends", type=start.names, default=["fa3"], help="SGLang's attention backends (default: fa3)")
@@ -249,6 +331,7 @@ def parser() -> argparse.ArgumentParser:
     add("--tokens", type=int, default=160, help="maximum tokens per answer")
     add("--batch", type=int, default=64, help="largest batch size to time")
     add("--error", type=float, default=0.002, help="stop early at this relative standard error (prefill)")
+    add("--measured", type=Path, help="JSON of `real`, from which `served` takes tokens per round")
     add("--page", type=int, help="KV cache page size in tokens")
     add("--dtype", default="bfloat16", help="dtype of SmolLM2 on a GPU")
     return found

@@ -279,12 +279,14 @@ def _text(phase: Phase, temperature: float) -> None:
 
 
 def contenders(servers: Sequence[Server], given: argparse.Namespace) -> list[Contender]:
-    """Return the servers, and after those without speculation the depths held on ours."""
+    """Return the servers, and after those without speculation the depths held on ours, and on ours before."""
     by_name = {server.name: server for server in servers}
     first = [Contender(server) for server in servers if not server.policy.speculate]
     if BUDGETS in by_name:
         return [*first, *_on_one_server(by_name[BUDGETS], given)]
     held = [Contender(by_name[OURS], steps) for steps in given.depths] if OURS in by_name else []
+    if BEFORE in by_name:
+        held += [Contender(by_name[BEFORE], steps, f"{BEFORE}-{steps}") for steps in given.depths]
     for server in (server for name, server in by_name.items() if name.startswith(BUDGET)):
         kept = int(server.name.removeprefix(BUDGET))
         if not held:  # A large target leaves room for one server: the budget does not touch its rounds of fewer steps.
