@@ -43,7 +43,7 @@ class LookupStepper(Stepped):
         draft = models.target_path() if "STANDALONE" in more else models.draft_path()
         config = {"throughput": {"candidate_steps": TIERS, "lookup": True}, "warm_up": False}
         drafting = ("--speculative-eagle-topk", "1", "--speculative-draft-model-path", draft)
-        choice.PATIENCE = choice.MOST_EARNED = 10_000  # track text in every round here
+        choice.Lookups.rests = False  # type: ignore[method-assign, assignment]  # track text in every round here
         super().__init__(folder, config, *drafting, *more)
         now = current()
         assert now is not None and now.lookups is not None, "nothing is looked up"
@@ -227,6 +227,8 @@ def main() -> None:
         found["scripts"] = played(lab, SCRIPTS, ["overlap"]) | played(
             lab, {"0 steps": cycle(0), "switching": SCRIPTS["switching"]}, ["normal loop"]
         )
+        with mock.patch.object(choice.Lookups, "rests", True):
+            found["scripts"] |= played(lab, {"31 lookups while tracking rests": cycle(31)}, ["overlap"])
         found["crowds"] = played(lab, CROWDS, ["overlap"])
         found["shadows"] = played(lab, SHADOWS, list(LOOPS))
         found["grammar"] = lab.run(with_grammar, overlap=True)

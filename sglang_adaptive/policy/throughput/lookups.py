@@ -11,18 +11,24 @@ did. Recorded edits and tool calls of two models are close to that: 0.44 to 0.46
 0.99 from 64 on. Every round shows how far its tokens agree, whatever drafted them, so this is learned before a lookup
 is ever verified.
 
-A round of k lookups runs if the requests' Y_k over its time promises more than the live steps. A draft model does
-better in copied text than elsewhere, so its accepted drafts there are counted separately. Lookup rounds must promise
-more after they lost against the live steps; no other account includes them.
+A draft model does better in copied text than elsewhere, so the tokens of a drafted round, D, are learned by match as
+well. A round of k lookups is worth the mean of Y_k(m) / D(m) over the requests, in rounds of the live steps. A sum of
+tokens would say too much for one request that copies: the others lose drafts, and their text is still to be written. A
+lookup round runs if it is worth more per second than the live steps, and must promise more after lookup rounds have
+lost. No other account includes them.
+
+Tracking the texts costs host time in every round. It is measured, and lookups have to earn it.
 """
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_right
 from collections.abc import Hashable, Sequence
 from itertools import accumulate
+from statistics import median
 
-from sglang_adaptive.policy.observation import RoundObservation
+from sglang_adaptive.policy.observation import RoundObservation, Shape
 from sglang_adaptive.policy.throughput.acceptance import AcceptanceEstimator
 from sglang_adaptive.policy.throughput.choice import WINDOW_ROUNDS
 from sglang_adaptive.policy.throughput.cost import RoundTimeRow
@@ -36,28 +42,37 @@ SHORTEST, LONGEST = 2, 64
 LEVELS = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 """Shortest match of each level; trials of one level are counted together."""
 PRIOR = 16.0
-"""Weight of the formula in rounds at each level, and of a factor of 1 in tokens in ``copying``."""
+"""Weight of the formula at each level in rounds, and of the factor of the level below in drafted tokens."""
 MEMORY = 512.0
-"""Rounds of a level, and tokens of copied text, after which counts are halved, because texts change."""
+"""Rounds and drafted tokens of a level after which counts are halved, because texts change."""
 FURTHEST = DRAFTS[-1]
 """Longest agreement that is distinguished, in tokens."""
-RUN = 8
-"""Match from which text is considered copied."""
 MARGIN = 0.03
 """Gain that lookups must promise: in a short run, a switch there and back costs about as much."""
 MARGIN_PER_LOST = 0.2
 """Additional gain that they must promise per round of the live steps recently lost: with 0.1 a mixture of experts is
 served at 0.992 instead of 0.998 of the policy without lookups (simulated)."""
-FOLLOWING_SECONDS = 1e-4
-"""Host time to track texts, per round: 5 to 7% of SmolLM2's rounds of 1.3 to 1.6 ms on an H100. Round times do not show
-it separately, so lookups must earn it."""
+TRACKING_SECONDS, TRACKING_TRUST = 1e-4, 3.0
+"""Host time to track texts, per round, as assumed at first, and its weight in comparisons: 5 to 7% of SmolLM2's rounds
+of 1.3 to 1.6 ms on an H100."""
+LEAST_TRACKING = 1e-5
+"""Seconds that tracking is assumed to take at least, because comparisons scatter."""
+NEAR, FEWEST, MOST_COMPARED = 8, 3, 32.0
+"""Rounds on either side of a start or end of tracking that are compared, the fewest that are enough, and the weight
+above which that of all comparisons is halved."""
+COMPARED, WAITED = 2, 4
+"""Comparisons after which the time is known, and looks after which the assumed one is used without them."""
+UNKNOWN_REST, UNKNOWN_EARNED = NEAR, 32
+"""Rounds of a rest, and the most that are left to track, until the time is known."""
 EARNED = 0.5
 """Share of the time saved by a lookup round that may be spent on tracking texts."""
-PATIENCE, MOST_EARNED = 32, 512
-"""Rounds tracked at first, and the most that are left after lookups have earned some."""
+MOST_EARNED = 512
+"""Most rounds that are left to track after lookups have earned some."""
 REST, MOST_REST, LOOK = 26, 104, 6
 """Once none are left: rounds of the first rest, of the longest rest, and of a look. A rest doubles after each look that
 earned nothing. In the first two rounds of a look the device catches up."""
+LOOKING = 0.005
+"""Share of the time that looks may take where nothing is copied; the longest rest is longer where they take more."""
 _LEVEL = [bisect_right(LEVELS, match) - 1 for match in range(LONGEST + 1)]
 """Level by match; -1 below SHORTEST."""
 
@@ -136,51 +151,159 @@ class Runs:
                 self._open[name] = kept
 
 
+class Drafted:
+    """How many tokens a drafted round yields after a match, relative to all drafted rounds.
+
+    A draft model does better where text is copied, and best where it repeats itself. The factor of a level starts from
+    that of the level below.
+    """
+
+    def __init__(self) -> None:
+        self._tokens, self._expected = [0.0] * (len(LEVELS) + 1), [0.0] * (len(LEVELS) + 1)
+        """By level, the last without a match: tokens, and those expected of all drafted rounds."""
+        self._factors: list[float] | None = None
+        """By level; None if outdated."""
+
+    def learn(self, match: int, tokens: int, expected: float) -> None:
+        """Count a request's *tokens* in a drafted round that yields *expected* tokens on average."""
+        level = _LEVEL[min(match, LONGEST)]
+        self._tokens[level] += tokens
+        self._expected[level] += expected
+        if self._expected[level] > MEMORY:
+            self._tokens[level] *= 0.5
+            self._expected[level] *= 0.5
+        self._factors = None
+
+    def tokens(self, match: int, steps: int, usual: float) -> float:
+        """Return the expected tokens of a round of *steps* after *match*; *usual* are those of all such rounds."""
+        return min(steps + 1.0, max(1.0, usual * self._by_level()[_LEVEL[min(match, LONGEST)]]))
+
+    def as_list(self) -> list[float]:
+        """Return the factors of LEVELS."""
+        return self._by_level()[: len(LEVELS)]
+
+    def _by_level(self) -> list[float]:
+        if self._factors is None:
+            factor, found = 1.0, []
+            for level in range(-1, len(LEVELS)):
+                factor = (self._tokens[level] + PRIOR * factor) / (self._expected[level] + PRIOR)
+                found.append(factor)
+            self._factors = [*found[1:], found[0]]
+        return self._factors
+
+
+class Tracking:
+    """The time that tracking texts adds to a round; lookups must earn it.
+
+    It is learned where tracking starts and ends: the median of the rounds right after, against that of the rounds right
+    before. So a clock or a context that changes does not matter. Clocks differ between ranks, so decisions use the time
+    of rank 0, which :meth:`load` brings.
+    """
+
+    def __init__(self) -> None:
+        self.seconds, self.known = TRACKING_SECONDS, False
+        """Seconds per round; whether they have been measured, or could not be in several looks."""
+        self._sum, self._weight = TRACKING_TRUST * TRACKING_SECONDS, TRACKING_TRUST
+        self._compared = self._looks = 0
+        self._tracked = False
+        """Whether the latest round was tracked."""
+        self._place: tuple[int, Shape] | None = None
+        """Anchor batch size and shape of the compared rounds."""
+        self._before: list[float] = []
+        self._after: list[float] = []
+        """Their seconds, before and after the latest start or end."""
+
+    def export(self) -> tuple[float, bool]:
+        """Return what this rank knows, for :meth:`load` on each rank."""
+        return max(LEAST_TRACKING, self._sum / self._weight), self._compared >= COMPARED or self._looks > WAITED
+
+    def load(self, shared: tuple[float, bool]) -> None:
+        """Use what rank 0 knows from now on."""
+        self.seconds, self.known = shared
+
+    def without(self, observation: RoundObservation) -> float | None:
+        """Return the seconds of a round without tracking, None if unknown.
+
+        Otherwise the depth that ran while texts were tracked would seem slow.
+        """
+        if observation.seconds is None or not observation.lookups:
+            return observation.seconds
+        if not self.known and not observation.looked_up:
+            return None
+        return max(0.5 * observation.seconds, observation.seconds - self.seconds)
+
+    def learn(self, anchor: int, observation: RoundObservation) -> None:
+        """Learn from a round; lookup rounds and rounds that were not timed say nothing."""
+        tracked = bool(observation.lookups)
+        if tracked != self._tracked:
+            self._compare()
+            self._before, self._after, self._tracked = self._after[-NEAR:], [], tracked
+            self._looks += tracked
+        if observation.seconds is None or observation.looked_up:
+            return
+        if (place := (anchor, observation.shape)) != self._place:
+            self._before, self._after, self._place = [], [], place
+        self._after.append(observation.seconds)
+        if len(self._after) == NEAR:
+            self._compare()
+        elif len(self._after) > 2 * NEAR:
+            del self._after[:NEAR]
+
+    def _compare(self) -> None:
+        """Count the difference between both sides, once."""
+        if min(len(self._before), len(self._after)) >= FEWEST:
+            more = median(self._after) - median(self._before)
+            self._sum += more if self._tracked else -more
+            self._weight += 1.0
+            self._compared += 1
+            if self._weight > MOST_COMPARED:
+                self._sum, self._weight = 0.5 * self._sum, 0.5 * self._weight
+        self._before = []
+
+
 class Lookups:
     """Decides before each round whether to look its drafts up."""
 
     def __init__(self) -> None:
         self.agreement = Agreement()
         self._runs = Runs(self.agreement)
+        self.tracking = Tracking()
         self.behind = 0
         """Rounds in flight when one is chosen: 1 with overlap scheduling."""
         self._matches: Sequence[int] = ()
         """Match of each request at the start of the round after the latest observed one; empty if not tracked."""
-        self._left = float(PATIENCE)
+        self._left = 0.0
         """Rounds to track before a rest; in a rest, its past rounds as a negative number."""
-        self._rest = REST
+        self._rest = UNKNOWN_REST
         """Rounds of the current or next rest."""
         self._lost = 0.0
         """Rounds of the live steps recently lost by lookup rounds and not regained."""
-        self._copied = self._expected = 0.0
-        """Tokens of drafted rounds in copied text, and the tokens expected there for ordinary text."""
-
-    @property
-    def copying(self) -> float:
-        """Factor by which a drafted round yields more tokens in copied text."""
-        return max(1.0, (self._copied + PRIOR) / (self._expected + PRIOR))
+        self._drafted = Drafted()
 
     @property
     def rests(self) -> bool:
         """Whether texts need no tracking in the coming round."""
         return self._left <= 0.0
 
-    def learn(self, observation: RoundObservation, acceptance: AcceptanceEstimator) -> None:
-        """Learn from a round."""
+    def learn(
+        self, observation: RoundObservation, row: RoundTimeRow, live: int, acceptance: AcceptanceEstimator
+    ) -> None:
+        """Learn from a round; *row* has the times of its batch size, *live* are the steps of rounds without lookups."""
+        self.tracking.learn(row.anchor, observation)
         counts, steps = observation.num_correct_drafts_per_req, observation.steps
         self._matches = [found.now for found in observation.lookups]
         if len(counts) <= REQUESTS:  # larger batches are never tracked
             self._left -= 1.0
             if self._left <= -self._rest:
-                self._left, self._rest = float(LOOK), min(2 * self._rest, MOST_REST)
+                look = LOOK * self.tracking.seconds / row.seconds.get(live, math.inf)
+                self._left = float(LOOK)
+                longest = max(MOST_REST, round(look / LOOKING))
+                self._rest = min(max(2 * self._rest, REST), longest) if self.tracking.known else UNKNOWN_REST
         self._runs.learn(observation)
-        for count, found in zip(counts, observation.lookups, strict=False):
-            if found.match >= RUN and steps and not observation.looked_up:
-                self._copied += count + 1
-                self._expected += acceptance.tokens[min(steps, acceptance.depth)]
-                if self._expected > MEMORY:
-                    self._copied *= 0.5
-                    self._expected *= 0.5
+        if steps and observation.lookups and not observation.looked_up:
+            usual = acceptance.tokens[min(steps, acceptance.depth)]
+            for count, found in zip(counts, observation.lookups, strict=False):
+                self._drafted.learn(found.match, count + 1, usual)
 
     def book(
         self, observation: RoundObservation, row: RoundTimeRow, live: int, acceptance: AcceptanceEstimator
@@ -189,19 +312,18 @@ class Lookups:
         counts, found = observation.num_correct_drafts_per_req, observation.lookups
         if live not in row.seconds or not counts or len(found) != len(counts):
             return
-        expected = sum(self._drafted(one.match, live, acceptance) for one in found)
-        loss = row.took[observation.shape] / row.seconds[live] - (sum(counts) + len(counts)) / expected
-        self._lost = max(0.0, self._lost * (1.0 - 1.0 / WINDOW_ROUNDS) + loss)
-        if not self.rests:  # else the result came after a rest had begun
-            earned = -EARNED * loss * row.seconds[live] / FOLLOWING_SECONDS
-            self._left = min(max(self._left + earned, 0.0), float(MOST_EARNED))
-            if earned > 0.0:
-                self._rest = REST
-
-    def _drafted(self, match: int, live: int, acceptance: AcceptanceEstimator) -> float:
-        """Return the expected tokens of a request in a round of the *live* steps."""
         usual = acceptance.tokens[live]
-        return min(live + 1.0, usual * self.copying) if match >= RUN else usual
+        worth = sum(
+            (count + 1) / self._drafted.tokens(one.match, live, usual) for count, one in zip(counts, found, strict=True)
+        )
+        loss = row.took[observation.shape] / row.seconds[live] - worth / len(counts)
+        self._lost = max(0.0, self._lost * (1.0 - 1.0 / WINDOW_ROUNDS) + loss)
+        earned = -EARNED * loss * row.seconds[live] / self.tracking.seconds
+        if not self.rests:  # else the result came after a rest had begun
+            most = MOST_EARNED if self.tracking.known else UNKNOWN_EARNED
+            self._left = min(max(self._left + earned, 0.0), float(most))
+            if earned > 0.0:
+                self._rest = REST if self.tracking.known else UNKNOWN_REST
 
     def chosen(
         self, batch_size: int, row: RoundTimeRow, live: int, before: int, acceptance: AcceptanceEstimator
@@ -212,23 +334,26 @@ class Lookups:
         """
         if len(self._matches) != batch_size or max(self._matches) < SHORTEST:
             return 0
-        kinds = tuple(row.lookups)
-        looked_up, drafted = [0.0] * len(kinds), 0.0
-        usual, copied = self._drafted(0, live, acceptance), self._drafted(RUN, live, acceptance)
+        kinds, worth = tuple(row.lookups), [0.0] * len(row.lookups)
+        usual = acceptance.tokens[live]
+        elsewhere = self._drafted.tokens(0, live, usual)
         for match in self._matches:
             lasts = 1.0
             if self.behind and match >= SHORTEST:
-                passed = before + 1 if before in row.lookups else max(1, round(min(before + 1.0, self.copying * usual)))
+                passed = before + 1 if before in row.lookups else round(self._drafted.tokens(match, before, usual))
                 lasts, match = self.agreement.chance(match, passed), match + passed
+            drafted = lasts * self._drafted.tokens(match, live, usual) + (1.0 - lasts) * elsewhere
             for kind, tokens in enumerate(self.agreement.tokens(match, kinds)):
-                looked_up[kind] += lasts * tokens + (1.0 - lasts)
-            drafted += usual + lasts * (copied - usual) if match >= RUN else usual
-        rates = [tokens / row.lookups[drafts] for drafts, tokens in zip(kinds, looked_up, strict=True)]
-        best = max(range(len(kinds)), key=rates.__getitem__)
+                worth[kind] += (lasts * tokens + 1.0 - lasts) / drafted
+        gains = [found / row.lookups[drafts] for drafts, found in zip(kinds, worth, strict=True)]
+        best = max(range(len(kinds)), key=gains.__getitem__)
         asked = 1.0 + MARGIN + MARGIN_PER_LOST * self._lost
-        return kinds[best] if rates[best] > asked * drafted / row.seconds[live] else 0
+        return kinds[best] if gains[best] * row.seconds[live] > asked * batch_size else 0
 
     def as_dict(self, row: RoundTimeRow) -> dict[str, object]:
         """Return the estimates and the seconds of *row*, as JSON builtins."""
         seconds = {str(drafts): seconds for drafts, seconds in row.lookups.items()}
-        return {"agreement": self.agreement.as_list(), "copying": self.copying, "seconds": seconds}
+        return {
+            "agreement": self.agreement.as_list(), "drafted": self._drafted.as_list(), "seconds": seconds,
+            "tracking_seconds": self.tracking.seconds,
+        }  # fmt: skip

@@ -163,7 +163,7 @@ class ThroughputPolicy:
         steps, shape = observation.steps, observation.shape
         self._round += 1
         row = self._row(observation.batch_size)
-        self._lookups.learn(observation, self._acceptance)
+        self._lookups.learn(observation, row, self._choice.live, self._acceptance)
         if steps and not observation.looked_up:
             self._learn_verified(observation)
         elif observation.shadow_accepts:
@@ -171,10 +171,11 @@ class ThroughputPolicy:
         if shape in row.took:
             if observation.chosen:  # the accounts cover this policy's decisions, not an operator's
                 self._book(row, observation, row.took[shape])
-            if observation.seconds is None:
+            seconds = self._lookups.tracking.without(observation)
+            if seconds is None:
                 self._readings.skip(shape, observation.extended)
             else:
-                self._readings.add(row.anchor, shape, row.log_base[shape], observation.seconds, observation.extended)
+                self._readings.add(row.anchor, shape, row.log_base[shape], seconds, observation.extended)
         if self._round >= self._next_sync:
             self.cost_sync_due = True
         if self._leads:
@@ -245,11 +246,12 @@ class ThroughputPolicy:
         self._acceptance.cap(NEW_WEIGHTS_TRIALS)
 
     def export_cost(self) -> dict[str, Any]:
-        return self._readings.export()
+        return {**self._readings.export(), "tracking": self._lookups.tracking.export()}
 
     def import_cost(self, payload: Mapping[str, Any]) -> None:
         self.cost_sync_due = False
         self._next_sync = self._round + self.options.sync_rounds
+        self._lookups.tracking.load(payload["tracking"])
         if self._cost.load(payload["drift"], payload["cells"]):
             self._times.forget()
             self._times.at(self._batch_size)  # built here, so that the next round does not wait for it

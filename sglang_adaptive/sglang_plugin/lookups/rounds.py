@@ -101,7 +101,8 @@ class LookupRounds:
 
     def _begin(self, batch: Any) -> bool:
         rids = [req.rid for req in batch.reqs]
-        if len(rids) > self._controller.lookup_requests:
+        # An operator's lookup rounds need tracked texts even while the policy's tracking rests.
+        if len(rids) > (SLOTS // 2 if self.live else self._controller.lookup_requests):
             return False
         for req in batch.reqs:
             self._bring(req)

@@ -14,7 +14,7 @@ from sglang_adaptive.lab.simulate.real.scenes import Live, Work
 from sglang_adaptive.lab.simulate.trace import IntArray
 from sglang_adaptive.policy.base import LooksUp
 from sglang_adaptive.policy.observation import Lookup
-from sglang_adaptive.policy.throughput.lookups import FOLLOWING_SECONDS
+from sglang_adaptive.policy.throughput.lookups import TRACKING_SECONDS
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,7 +65,7 @@ def serve(policy: Drivable, live: Live, ladder: Sequence[int], table: FloatArray
         size = len(live.requests)
         steps = driver.steps(size)
         follows = looks_up is not None and size <= looks_up.lookup_requests
-        drawn, took = live.drawn(), seconds[size][steps] + (FOLLOWING_SECONDS if follows else 0.0)
+        drawn, took = live.drawn(), seconds[size][steps] + (TRACKING_SECONDS if follows else 0.0)
         heard = took * noise[len(chosen) % len(noise)]
         requests, looked_up = list(live.requests), steps in of_lookups
         found = live.lookups() if of_lookups else []

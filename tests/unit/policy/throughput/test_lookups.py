@@ -17,14 +17,19 @@ from sglang_adaptive.policy.observation import Lookup, RoundObservation
 from sglang_adaptive.policy.profile import CostProfile, ProfileCell, ProfileKey
 from sglang_adaptive.policy.throughput import lookups
 from sglang_adaptive.policy.throughput.lookups import (
+    COMPARED,
     DRAFTS,
     LOOK,
+    LOOKING,
     MOST_EARNED,
     MOST_REST,
-    PATIENCE,
     REQUESTS,
     REST,
+    TRACKING_SECONDS,
+    UNKNOWN_REST,
+    WAITED,
     Agreement,
+    Drafted,
     Runs,
 )
 from sglang_adaptive.policy.throughput.policy import ThroughputOptions, ThroughputPolicy
@@ -187,41 +192,130 @@ def test_a_run_has_to_outlast_the_round_that_is_under_way() -> None:
             assert (made.get_steps_for_batch(1) in DRAFTS) is (late or not behind), (match, behind)
 
 
-def followed(made: ThroughputPolicy, rounds: int) -> list[int]:
-    """Serve *rounds* without copies; return the lengths of tracked stretches and of the pauses between them."""
-    seen = []
+def followed(made: ThroughputPolicy, rounds: int, seconds: float | None = None, tracking: float = 0.0) -> list[int]:
+    """Serve *rounds* without copies; return the lengths of pauses and of the tracked stretches after them.
+
+    A round takes *seconds*, and *tracking* more if texts are tracked.
+    """
+    seen: list[bool] = []
     for _ in range(rounds):
         seen.append(made.lookup_requests > 0)
-        made.observe(RoundObservation(3, [1], 1, lookups=[Lookup(0, 0, 2)] if seen[-1] else []))
+        took = None if seconds is None else seconds + tracking * seen[-1]
+        made.observe(RoundObservation(3, [1], 1, took, lookups=[Lookup(0, 0, 2)] if seen[-1] else []))
+        if made.cost_sync_due:
+            made.import_cost(made.export_cost())
     return [len(list(some)) for _, some in itertools.groupby(seen)]
 
 
+def pauses(made: ThroughputPolicy, looks: int, **more: float) -> list[int]:
+    """Return the pauses before the first *looks* looks."""
+    found = followed(made, looks * 4 * MOST_REST, **more)
+    assert all(length == LOOK for length in found[1 : 2 * looks : 2])
+    return found[: 2 * looks : 2]
+
+
 def test_texts_that_copy_nothing_are_followed_ever_more_rarely() -> None:
-    rests = [REST, 2 * REST, MOST_REST, MOST_REST]
-    expected = [PATIENCE, *itertools.chain.from_iterable((rest, LOOK) for rest in rests)]
-    assert followed(policy(), sum(expected)) == expected
+    found = pauses(policy(), 9, seconds=0.01)
+    short = found.count(UNKNOWN_REST)
+    assert COMPARED <= short <= 4, "until the time of tracking is known, and shared"
+    assert found[:short] == [UNKNOWN_REST] * short
+    assert found[short : short + 4] == [REST, 2 * REST, MOST_REST, MOST_REST]
+
+
+def test_where_rounds_are_not_timed_the_assumed_time_is_used_after_some_looks() -> None:
+    made = policy()
+    found = pauses(made, WAITED + 5)
+    short = found.count(UNKNOWN_REST)
+    assert WAITED < short <= WAITED + 3
+    assert found[short : short + 2] == [REST, 2 * REST]
+    assert made.snapshot()["lookup_rounds"]["tracking_seconds"] == TRACKING_SECONDS
+
+
+@pytest.mark.parametrize("tracking", [0.0, 0.0004, 0.002])
+def test_the_time_of_tracking_is_learnt_where_it_starts_and_ends(tracking: float) -> None:
+    made = policy()
+    found = pauses(made, 40, seconds=0.01, tracking=tracking)
+    learnt = made.snapshot()["lookup_rounds"]["tracking_seconds"]
+    assert learnt == pytest.approx(max(tracking, lookups.LEAST_TRACKING), rel=0.1, abs=2e-5)
+    looks = tracking * LOOK / (0.01 * (found[-1] + LOOK))
+    assert found[-1] == MOST_REST if tracking < 0.001 else looks == pytest.approx(LOOKING, rel=0.15)
+
+
+def test_a_depth_does_not_seem_slow_because_texts_were_tracked() -> None:
+    """Not before the time of tracking is known, and not afterwards."""
+    made = policy()
+    before = made._times.at(1).seconds
+    tracking = 0.5 * before[3]
+    for _ in range(2):
+        for _ in range(2 * REST):
+            seen = [Lookup(0, 0, 2)]
+            made.observe(RoundObservation(7, [1], 1, before[7] + tracking, lookups=seen))
+        made.import_cost(made.export_cost())
+        assert made._times.at(1).seconds == pytest.approx(before, rel=0.05)
+        followed(made, 40 * MOST_REST, seconds=before[3], tracking=tracking)
+
+
+def test_ranks_decide_by_the_clock_of_the_first() -> None:
+    first, second = policy(), policy()
+    for _ in range(30 * MOST_REST):
+        tracked = first.lookup_requests > 0
+        assert (second.lookup_requests > 0) is tracked
+        for made, more in ((first, 0.002), (second, 0.0)):
+            seconds = 0.01 + more * tracked
+            made.observe(RoundObservation(3, [1], 1, seconds, lookups=[Lookup(0, 0, 2)] if tracked else []))
+        if first.cost_sync_due:
+            for made in (second, first):
+                made.import_cost(first.export_cost())
+    assert second.snapshot()["lookup_rounds"]["tracking_seconds"] == pytest.approx(0.002, rel=0.1)
 
 
 def test_batches_that_are_never_followed_use_up_no_look() -> None:
     made = policy()
-    for _ in range(2 * PATIENCE):
+    for _ in range(2 * REST):
         made.observe(RoundObservation(3, [1] * (REQUESTS + 1), REQUESTS + 1))
-    assert followed(made, PATIENCE + REST) == [PATIENCE, REST]
+    assert pauses(made, 1) == [UNKNOWN_REST]
 
 
 def test_lookups_earn_the_rounds_in_which_texts_are_followed() -> None:
     made = policy()
-    followed(made, PATIENCE + REST)
+    followed(made, 3 * REST, seconds=0.01, tracking=0.0001)
 
     def look_up(right: int) -> None:
+        while made.lookup_requests == 0:
+            made.observe(RoundObservation(3, [1], 1))
         while serve(made, [Lookup(LONGEST, right, LONGEST)]) != WIDEST:
             assert made.lookup_requests == REQUESTS, "a look is over before anything was looked up"
 
     look_up(right=0)
-    assert followed(made, 2 * REST + 2)[0] == 2 * REST, "a round that saved nothing ends the look"
+    assert made.lookup_requests == 0, "a round that saved nothing ends the look"
     for _ in range(2):
         look_up(right=WIDEST)
-    assert followed(made, MOST_EARNED + REST) == [MOST_EARNED, REST], "one that saved much is worth a long look"
+    assert followed(made, MOST_EARNED + REST)[0] == MOST_EARNED, "one that saved much is worth a long look"
+
+
+def test_what_a_draft_yields_is_learnt_by_match() -> None:
+    drafted = Drafted()
+    for _ in range(100):
+        drafted.learn(0, 2, 3.0)
+        drafted.learn(64, 7, 3.0)
+    assert drafted.tokens(0, 7, 3.0) == pytest.approx(2.0, rel=0.1)
+    assert drafted.tokens(64, 7, 3.0) == pytest.approx(7.0, rel=0.1)
+    assert drafted.tokens(64, 3, 3.0) == 4.0, "no more than a round's drafts and one token"
+    assert drafted.tokens(8, 7, 3.0) == pytest.approx(drafted.tokens(0, 7, 3.0), rel=0.1), "the level below says more"
+
+
+def test_requests_that_do_not_copy_count_as_much_as_one_that_does() -> None:
+    """A lookup round of 33 tokens delays three of four requests: their text has to be drafted afterwards."""
+    made = policy(slope=0.012)
+    made._lookups.tracking.load((TRACKING_SECONDS, True))
+    for copies, expected in ((1, False), (3, True)):
+        found = [Lookup(64, 8, 64)] * copies + [Lookup(0, 0, 0)] * (4 - copies)
+        for _ in range(100):
+            made.observe(RoundObservation(7, [7] * copies + [5] * (4 - copies), 4, lookups=found))
+        assert (made.get_steps_for_batch(4) in DRAFTS) is expected, copies
+        made._lookups._left = 2.0
+        made.observe(RoundObservation(WIDEST, [one.agreed * 4 for one in found], 4, looked_up=True, lookups=found))
+        assert (made.lookup_requests > 0) is expected, "it earned something"
 
 
 def test_a_draft_model_that_copies_as_well_is_kept() -> None:
