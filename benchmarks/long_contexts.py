@@ -316,7 +316,7 @@ MEASUREMENTS = {"real": real, "times": times, "served": served, "prefill": prefi
 
 def parser() -> argparse.ArgumentParser:
     found = command_parser("long_contexts", __doc__)
-    found.add_argument("what", choices=MEASUREMENTS)
+    found.add_argument("what", choices=tuple(MEASUREMENTS))
     start.add_options(found, 560.0)
     add = found.add_argument
     add("--backends", type=start.names, default=["fa3"], help="SGLang's attention backends (default: fa3)")

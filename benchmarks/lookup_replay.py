@@ -1,12 +1,16 @@
 """Simulate drafts looked up in recorded texts, on every shipped cost profile. See benchmarks/README.md.
 
     python -m benchmarks.lookup_replay [--texts F]... [--rounds N] [--seeds N] [--json F]
+    python -m benchmarks.lookup_replay --host-paced MS --tracking-ms MS ...
 
 Compares the policy with lookups to the best single depth and to the policy without lookups. The acceptance of lookups
 is exact, because it is read from the text. EAGLE-3's acceptance is recorded at every position. Round times are from the
 profiles. Times of rounds with lookups are from the cost model, which matches one H100 within 2%
 (``lookups/edits-llama8b.json``). A cell is the mean over the seeds, which set the order of the requests; single runs,
 each about ten seconds of serving, differ by 1%.
+
+With ``--host-paced`` every round takes the same time, whatever it drafts and verifies, as with a model that is small
+for its host.
 """
 
 from __future__ import annotations
@@ -19,14 +23,16 @@ from pathlib import Path
 from statistics import fmean
 
 from benchmarks.harness.results import Report, command_parser
-from sglang_adaptive.lab.simulate.cost import SimulationError
+from sglang_adaptive.lab.simulate.cost import RoundCost, SimulationError
 from sglang_adaptive.lab.simulate.ours import LOOKUPS
 from sglang_adaptive.lab.simulate.real import command as real
 from sglang_adaptive.lab.simulate.real.cell import Cell
 from sglang_adaptive.lab.simulate.real.suite import DEFAULT_ROUNDS, Setting, play
 from sglang_adaptive.lab.simulate.real.texts import load_texts
+from sglang_adaptive.policy.throughput.lookups import DRAFTS, TRACKING_SECONDS
 
 BATCHES = (1, 2, 4, 8)
+DEPTHS = (0, 1, 2, 3, 5, 7)
 POLICY = "throughput"
 REPLAYED = "recorded, position by position; round times are cost profiles'"
 Plays = tuple[Cell, ...]
@@ -39,7 +45,9 @@ def main(argv: Sequence[str]) -> int:
     given = parser().parse_args(argv)
     try:
         texts = load_texts([str(file) for file in given.texts])
-        setting = Setting(texts, real.load_costs(None), BATCHES, given.rounds, with_arrivals=False)
+        costs = real.load_costs(None) if given.host_paced is None else host_paced(given.host_paced / 1000)
+        tracking = given.tracking_ms / 1000
+        setting = Setting(texts, costs, BATCHES, given.rounds, with_arrivals=False, tracking=tracking)
         contenders, _ = real.pick([POLICY, LOOKUPS], setting)
         plays = [play(replace(setting, seed=seed), contenders, progress=True) for seed in range(given.seeds)]
     except SimulationError as error:
@@ -54,6 +62,12 @@ def main(argv: Sequence[str]) -> int:
         report.add(columns=COLUMNS, cells=[_row(cell) for cell in cells])
         report.write()
     return 0
+
+
+def host_paced(seconds: float) -> dict[str, RoundCost]:
+    """Return round times of *seconds* at every batch size and depth."""
+    sizes = (1, BATCHES[-1] * (DRAFTS[-1] + 1))
+    return {"host-paced": RoundCost.from_cells({(size, steps): seconds for size in sizes for steps in DEPTHS})}
 
 
 def _said(name: str, batch: str, cells: Sequence[Plays]) -> str:
@@ -81,6 +95,8 @@ def parser() -> argparse.ArgumentParser:
     found.add_argument("--texts", type=Path, action="append", default=[], help="recording with lookups (default: all)")
     found.add_argument("--rounds", type=int, default=DEFAULT_ROUNDS, help="approximate rounds per cell")
     found.add_argument("--seeds", type=int, default=1, help="runs per cell (default: 1)")
+    found.add_argument("--host-paced", type=float, metavar="MS", help="time of every round (default: profiles)")
+    found.add_argument("--tracking-ms", type=float, default=1000 * TRACKING_SECONDS, help="that tracking texts takes")
     found.add_argument("--json", type=Path)
     return found
 

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from math import log, nan, sqrt
 from pathlib import Path
-from statistics import fmean, geometric_mean, median
+from statistics import fmean, geometric_mean, median, variance
 from typing import Any
+
+import numpy as np
 
 from benchmarks.architectures import FAILED, FAMILIES, REFUSED, verdict_on
 from benchmarks.compare import best_static, case_of, is_static, rates, rows, shares
 from benchmarks.harness.texts import DIFFERENT, EQUAL, TIE
 from benchmarks.harness.turns import Ratio, best_single, mean_rates, mean_ratio, over, rates_by_name, ratio
+from sglang_adaptive.lab.simulate.trace import expected_tokens
 from sglang_adaptive.policy.throughput.lookups import REQUESTS
 
 RESULTS = Path(__file__).parents[1] / "benchmarks" / "results"
@@ -439,6 +443,44 @@ def long_rounds() -> Lines:
         yield row(batch, f"{context:,}", *cells)
 
 
+def long_served() -> Lines:
+    """Yield tokens/s by batch size and context, without and with a window, and the ratio of different passes."""
+    cells = [cell for cell in load("long_contexts", "served-fa3.json")["cells"] if cell["turns"]]
+    found = {(cell["batch"], cell["context"], cell["seen"]): expected_rates(cell) for cell in cells}
+    yield from table("batch", "tokens", "3 steps: everything, window", "7 steps", "by policy", "passes")
+    for batch, context in dict.fromkeys((batch, context) for batch, context, _ in found):
+        whole, window = (found[batch, context, seen] for seen in ("whole", "window-1024"))
+        shown = (
+            f"{fmean(rates):.0f}, {fmean(window[name]):.0f} ({unpaired(window[name], rates)})"
+            for name, rates in whole.items()
+        )
+        yield row(batch, f"{context:,}", *shown, ", ".join(str(len(one["static-3"])) for one in (whole, window)))
+
+
+def expected_rates(cell: Content) -> dict[str, list[float]]:
+    """Return the tokens/s of each pass of a cell by held depth or "policy".
+
+    Tokens are the average of the cell's acceptance at the depths that ran, so the draw does not matter.
+    """
+    p, decay = cell["acceptance"]
+    tokens = expected_tokens(np.minimum(1.0, p * decay ** np.arange(7)))
+    found: dict[str, list[float]] = {}
+    for turn in cell["turns"]:
+        for name, one in sorted(turn["passes"].items()):
+            rounds = one.get("depths") or {name.removeprefix("static-"): 1}
+            mean = sum(count * tokens[int(depth)] for depth, count in rounds.items()) / sum(rounds.values())
+            name = "policy" if name == cell["seen"] else name
+            found.setdefault(name, []).append(1000 * cell["batch"] * mean / one["round_ms"])
+    return found
+
+
+def unpaired(ours: Sequence[float], theirs: Sequence[float]) -> Ratio:
+    """Return the ratio of geometric means of rates from different passes, and its standard error."""
+    value = geometric_mean(ours) / geometric_mean(theirs)
+    spreads = [variance(map(log, rates)) / len(rates) if len(rates) > 1 else nan for rates in (ours, theirs)]
+    return Ratio(value, value * sqrt(sum(spreads)))
+
+
 def budgets_served() -> Lines:
     """Yield by batch size the policy without and with verify budgets, and the best held pair, over the best static
     depth of that batch size, with standard errors."""
@@ -524,8 +566,9 @@ def performance() -> dict[str, Lines]:
     served = _served("served-replay", "served-replay-rates", "served-long", "served-greedy", "served-sampled")
     return {
         **served, "start-up": start_up(load("start_up", "start-up.json")), "verify-budget-served": budgets_served(),
-        "long-contexts": long_contexts(), "long-rounds": long_rounds(), "attention-dp-served": attention_dp(),
-        "lookup-replay": lookup_replay(), "ngram-prompts": ngram_prompts(),
+        "long-contexts": long_contexts(), "long-rounds": long_rounds(), "long-served": long_served(),
+        "attention-dp-served": attention_dp(), "lookup-replay": lookup_replay(),
+        "ngram-prompts": ngram_prompts(),
     }  # fmt: skip
 
 

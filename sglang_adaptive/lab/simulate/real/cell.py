@@ -12,6 +12,7 @@ from sglang_adaptive.lab.simulate.cost import FloatArray, RoundCost
 from sglang_adaptive.lab.simulate.real.oracles import Hindsight
 from sglang_adaptive.lab.simulate.real.scenes import Live, Work
 from sglang_adaptive.lab.simulate.real.serve import FixedSteps, Served, serve
+from sglang_adaptive.policy.throughput.lookups import TRACKING_SECONDS
 
 SETTLED_SECONDS = 60.0
 """Start of a run that is left out of the switch count, if the run is at least twice as long."""
@@ -60,6 +61,8 @@ class Place:
     """Noise by round."""
     fixed: Sequence[FixedSteps] = ()
     """The closed loop at each number of steps of the ladder; empty with arrivals."""
+    tracking: float = TRACKING_SECONDS
+    """Seconds that tracking texts for lookups adds to a round."""
 
     @property
     def ladder(self) -> tuple[int, ...]:
@@ -79,7 +82,7 @@ class Place:
 
     def served(self, contender: Contender) -> Served:
         """Return the run of a fresh policy."""
-        return serve(contender.make(self), Live(self.work), self.ladder, self.table, self.clock)
+        return serve(contender.make(self), Live(self.work), self.ladder, self.table, self.clock, self.tracking)
 
 
 def rate(served: Served, work: Work) -> float:

@@ -37,12 +37,15 @@ class Served:
         return float(self.ended[-1])
 
 
-def serve(policy: Drivable, live: Live, ladder: Sequence[int], table: FloatArray, clock: FloatArray) -> Served:
+def serve(
+    policy: Drivable, live: Live, ladder: Sequence[int], table: FloatArray, clock: FloatArray,
+    tracking: float = TRACKING_SECONDS,
+) -> Served:  # fmt: skip
     """Run *policy* until the queue of *live* is served.
 
     *table* has the seconds of a round by batch size and steps, *clock* the factor by which the policy's reading
     differs, by round and repeated when the run is longer. A policy with lookups may use them if the texts were recorded
-    with lookups.
+    with lookups; tracking texts then adds *tracking* seconds to a round.
 
     Raises:
         SimulationError: as `Driver.steps` does.
@@ -65,7 +68,7 @@ def serve(policy: Drivable, live: Live, ladder: Sequence[int], table: FloatArray
         size = len(live.requests)
         steps = driver.steps(size)
         follows = looks_up is not None and size <= looks_up.lookup_requests
-        drawn, took = live.drawn(), seconds[size][steps] + (TRACKING_SECONDS if follows else 0.0)
+        drawn, took = live.drawn(), seconds[size][steps] + (tracking if follows else 0.0)
         heard = took * noise[len(chosen) % len(noise)]
         requests, looked_up = list(live.requests), steps in of_lookups
         found = live.lookups() if of_lookups else []

@@ -16,7 +16,7 @@ from sglang_adaptive.lab.simulate.real.serve import FixedSteps
 from sglang_adaptive.lab.simulate.real.texts import Texts
 from sglang_adaptive.lab.simulate.trace import clock_factors
 from sglang_adaptive.policy.throughput.cost import BaseCost
-from sglang_adaptive.policy.throughput.lookups import DRAFTS, REQUESTS
+from sglang_adaptive.policy.throughput.lookups import DRAFTS, REQUESTS, TRACKING_SECONDS
 
 BATCHES = (1, 4, 16, 64)
 DEFAULT_ROUNDS = 2000
@@ -37,6 +37,8 @@ class Setting:
     rounds: int = DEFAULT_ROUNDS
     seed: int = 0
     with_arrivals: bool = True
+    tracking: float = TRACKING_SECONDS
+    """Seconds that tracking texts for lookups adds to a round."""
 
     @property
     def steps(self) -> list[int]:
@@ -73,11 +75,11 @@ def places(setting: Setting) -> Iterator[tuple[tuple[str, str, str], Place]]:
                 fixed = {steps: FixedSteps(work, steps) for steps in setting.steps}
                 for name, cost in setting.costs.items():
                     runs = [fixed[steps] for steps in cost.steps]
-                    yield (texts_name, str(batch), name), Place(work, cost, tables[name], clock, runs)
+                    yield (texts_name, str(batch), name), Place(work, cost, tables[name], clock, runs, setting.tracking)
         for name, cost in setting.costs.items() if setting.with_arrivals else ():
             for load, share in LOADS.items():
                 work = _arriving(texts, setting, tables[name], cost, share)
-                yield (texts_name, load, name), Place(work, cost, tables[name], clock)
+                yield (texts_name, load, name), Place(work, cost, tables[name], clock, tracking=setting.tracking)
 
 
 def round_times(cost: RoundCost, largest: int) -> FloatArray:
