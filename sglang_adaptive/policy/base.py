@@ -72,7 +72,11 @@ class LooksUp(Protocol):
 
     @property
     def lookup_requests(self) -> int:
-        """Largest batch size whose texts must be tracked for lookups; 0 while none needs to be."""
+        """Largest batch size of a lookup round; 0 while there are none."""
+
+    @property
+    def tracks_texts(self) -> bool:
+        """Whether the texts of batches up to that size must be tracked in the coming round."""
 
     def allow_lookups(self, allowed: bool, behind: int = 0) -> None:
         """Set whether the server can look drafts up; if not, the policy chooses no lookup round.

@@ -109,8 +109,13 @@ class AdaptiveController(RuntimeStates):
 
     @property
     def lookup_requests(self) -> int:
-        """Largest batch size whose lookups are tracked; 0 for none."""
+        """Largest batch size of a lookup round; 0 for none."""
         return self.params.lookup_requests if isinstance(self.params, LooksUp) else 0
+
+    @property
+    def tracks_texts(self) -> bool:
+        """Whether the texts of batches up to that size must be tracked in the coming round."""
+        return isinstance(self.params, LooksUp) and self.params.tracks_texts
 
     def _build_states(self, cuda_graph_bs: list[int] | None) -> None:
         super()._build_states(cuda_graph_bs)

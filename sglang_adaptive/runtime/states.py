@@ -161,7 +161,7 @@ class RuntimeStates:
     def _build_states(self, cuda_graph_bs: list[int] | None) -> None:
         if isinstance(self.params, LooksUp):
             self.lookups = frozenset(self.params.lookup_drafts)
-            self._lookup_requests = self.params.lookup_requests  # no rest before the first round
+            self._lookup_requests = self.params.lookup_requests
         self._cuda_graph_bs = every = self._device.graph_batch_sizes(cuda_graph_bs)
         self.params.set_cuda_graph_bs(every)
         for steps in self._states:  # built by the worker for its own steps, at every size

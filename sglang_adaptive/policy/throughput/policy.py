@@ -230,7 +230,11 @@ class ThroughputPolicy:
 
     @property
     def lookup_requests(self) -> int:
-        return lookups.REQUESTS if self._lookups_allowed and not self._lookups.rests else 0
+        return lookups.REQUESTS if self._lookups_allowed else 0
+
+    @property
+    def tracks_texts(self) -> bool:
+        return self._lookups_allowed and not self._lookups.rests
 
     def allow_lookups(self, allowed: bool, behind: int = 0) -> None:
         self._lookups_allowed = allowed and self.options.lookup

@@ -101,8 +101,8 @@ class LookupRounds:
 
     def _begin(self, batch: Any) -> bool:
         rids = [req.rid for req in batch.reqs]
-        # An operator's lookup rounds need tracked texts even while the policy's tracking rests.
-        if len(rids) > (SLOTS // 2 if self.live else self._controller.lookup_requests):
+        tracked = self.live or self._controller.tracks_texts  # an operator may hold lookups while tracking rests
+        if not tracked or len(rids) > self._controller.lookup_requests:
             return False
         for req in batch.reqs:
             self._bring(req)

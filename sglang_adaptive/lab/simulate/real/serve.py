@@ -67,7 +67,7 @@ def serve(
             fresh = live.join(now)
         size = len(live.requests)
         steps = driver.steps(size)
-        follows = looks_up is not None and size <= looks_up.lookup_requests
+        follows = looks_up is not None and looks_up.tracks_texts and size <= looks_up.lookup_requests
         drawn, took = live.drawn(), seconds[size][steps] + (tracking if follows else 0.0)
         heard = took * noise[len(chosen) % len(noise)]
         requests, looked_up = list(live.requests), steps in of_lookups

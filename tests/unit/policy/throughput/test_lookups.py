@@ -199,7 +199,7 @@ def followed(made: ThroughputPolicy, rounds: int, seconds: float | None = None, 
     """
     seen: list[bool] = []
     for _ in range(rounds):
-        seen.append(made.lookup_requests > 0)
+        seen.append(made.tracks_texts)
         took = None if seconds is None else seconds + tracking * seen[-1]
         made.observe(RoundObservation(3, [1], 1, took, lookups=[Lookup(0, 0, 2)] if seen[-1] else []))
         if made.cost_sync_due:
@@ -258,8 +258,8 @@ def test_a_depth_does_not_seem_slow_because_texts_were_tracked() -> None:
 def test_ranks_decide_by_the_clock_of_the_first() -> None:
     first, second = policy(), policy()
     for _ in range(30 * MOST_REST):
-        tracked = first.lookup_requests > 0
-        assert (second.lookup_requests > 0) is tracked
+        tracked = first.tracks_texts
+        assert second.tracks_texts is tracked
         for made, more in ((first, 0.002), (second, 0.0)):
             seconds = 0.01 + more * tracked
             made.observe(RoundObservation(3, [1], 1, seconds, lookups=[Lookup(0, 0, 2)] if tracked else []))
@@ -281,13 +281,13 @@ def test_lookups_earn_the_rounds_in_which_texts_are_followed() -> None:
     followed(made, 3 * REST, seconds=0.01, tracking=0.0001)
 
     def look_up(right: int) -> None:
-        while made.lookup_requests == 0:
+        while not made.tracks_texts:
             made.observe(RoundObservation(3, [1], 1))
         while serve(made, [Lookup(LONGEST, right, LONGEST)]) != WIDEST:
-            assert made.lookup_requests == REQUESTS, "a look is over before anything was looked up"
+            assert made.tracks_texts, "a look is over before anything was looked up"
 
     look_up(right=0)
-    assert made.lookup_requests == 0, "a round that saved nothing ends the look"
+    assert not made.tracks_texts, "a round that saved nothing ends the look"
     for _ in range(2):
         look_up(right=WIDEST)
     assert followed(made, MOST_EARNED + REST)[0] == MOST_EARNED, "one that saved much is worth a long look"
@@ -315,7 +315,7 @@ def test_requests_that_do_not_copy_count_as_much_as_one_that_does() -> None:
         assert (made.get_steps_for_batch(4) in DRAFTS) is expected, copies
         made._lookups._left = 2.0
         made.observe(RoundObservation(WIDEST, [one.agreed * 4 for one in found], 4, looked_up=True, lookups=found))
-        assert (made.lookup_requests > 0) is expected, "it earned something"
+        assert made.tracks_texts is expected, "it earned something"
 
 
 def test_a_draft_model_that_copies_as_well_is_kept() -> None:

@@ -118,7 +118,7 @@ def test_rounds_are_timed_where_they_can_be_compared() -> None:
 class LooksUpAtTimes(Recorder):
     """Looks up 15 or 31 drafts in three rounds of five, and drafts 3 in the others."""
 
-    lookup_drafts, lookup_requests = (15, 31), 2
+    lookup_drafts, lookup_requests, tracks_texts = (15, 31), 2, True
 
     def allow_lookups(self, allowed: bool, behind: int = 0) -> None:
         assert allowed and behind == 1
