@@ -49,7 +49,7 @@ CUT = 512
 """Tokens beyond its context for which a request has room."""
 CELLS = {1: (1024, 8192, 16384, 32768, 130048), 8: (32768,), 16: (1024, 8192, 16384), 64: (1024, 4096)}
 """Contexts, in tokens, by batch size: what fits on a GPU beside an 8B model."""
-SERVED = {1: (1000, 16384, 32768), 8: (32768,), 16: (1000, 16384)}
+SERVED = {16: (1000, 16384), 1: (1000, 16384, 32768), 8: (32768,)}
 """The same for `served`; the first is shorter than what the draft was trained on."""
 
 

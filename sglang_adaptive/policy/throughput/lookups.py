@@ -49,9 +49,9 @@ FURTHEST = DRAFTS[-1]
 """Longest agreement that is distinguished, in tokens."""
 MARGIN = 0.03
 """Gain that lookups must promise: in a short run, a switch there and back costs about as much."""
-MARGIN_PER_LOST = 0.2
-"""Additional gain that they must promise per round of the live steps recently lost: with 0.1 a mixture of experts is
-served at 0.992 instead of 0.998 of the policy without lookups (simulated)."""
+MARGIN_PER_LOST = 0.5
+"""Additional gain that they must promise per round of the live steps recently lost: with 0.2 a mixture of experts, whose
+lookup rounds are slow, is served at 0.986 of the policy without lookups at worst, with 0.5 at 0.990 (simulated)."""
 TRACKING_SECONDS, TRACKING_TRUST = 1e-4, 3.0
 """Host time to track texts, per round, as assumed at first, and its weight in comparisons: 5 to 7% of SmolLM2's rounds
 of 1.3 to 1.6 ms on an H100."""
