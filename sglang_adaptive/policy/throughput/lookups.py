@@ -50,8 +50,9 @@ FURTHEST = DRAFTS[-1]
 MARGIN = 0.03
 """Gain that lookups must promise: in a short run, a switch there and back costs about as much."""
 MARGIN_PER_LOST = 0.5
-"""Additional gain that they must promise per round of the live steps recently lost: with 0.2 a mixture of experts, whose
-lookup rounds are slow, is served at 0.986 of the policy without lookups at worst, with 0.5 at 0.990 (simulated)."""
+"""Additional gain that they must promise per round of the live steps recently lost. With 0.2 a mixture of experts,
+whose lookup rounds are slow, is served at worst at 0.986 of the policy without lookups, with 0.5 at 0.990 (simulated).
+"""
 TRACKING_SECONDS, TRACKING_TRUST = 1e-4, 3.0
 """Host time to track texts, per round, as assumed at first, and its weight in comparisons: 5 to 7% of SmolLM2's rounds
 of 1.3 to 1.6 ms on an H100."""
