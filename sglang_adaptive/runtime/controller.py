@@ -110,12 +110,12 @@ class AdaptiveController(RuntimeStates):
     @property
     def lookup_requests(self) -> int:
         """Largest batch size of a lookup round; 0 for none."""
-        return self.params.lookup_requests if isinstance(self.params, LooksUp) else 0
+        return 0 if self._looker is None else self._looker.lookup_requests
 
     @property
     def tracks_texts(self) -> bool:
         """Whether the texts of batches up to that size must be tracked in the coming round."""
-        return isinstance(self.params, LooksUp) and self.params.tracks_texts
+        return self._looker is not None and self._looker.tracks_texts
 
     def _build_states(self, cuda_graph_bs: list[int] | None) -> None:
         super()._build_states(cuda_graph_bs)
@@ -200,8 +200,9 @@ class AdaptiveController(RuntimeStates):
         self._budgets = policy if isinstance(policy, ChoosesBudgets) else None
         if self._budgets is not None:
             self._budgets.allow_budgets(self.budgets_allowed)
-        if isinstance(policy, LooksUp):
-            policy.allow_lookups(*self._looks_up)
+        self._looker = policy if isinstance(policy, LooksUp) else None
+        if self._looker is not None:
+            self._looker.allow_lookups(*self._looks_up)
         self._draft_learner = policy if isinstance(policy, LearnsAcceptance) else None
         self._learner = policy if isinstance(policy, LearnsCost) else None
         self._probes = policy if isinstance(policy, Probes) else None
