@@ -35,7 +35,7 @@ from benchmarks.harness.start import Contender, Host, Policy, Server
 from benchmarks.harness.turns import Pass, Race, over
 from benchmarks.served import context_of, one_pass
 from benchmarks.traces.prompts import as_chat
-from sglang_adaptive.lab.simulate.trace import expected_tokens
+from sglang_adaptive.lab.simulate.trace import expected_tokens, hazards
 from sglang_adaptive.sglang_plugin import env
 
 TRAINED = 2048
@@ -45,7 +45,7 @@ MEASURED = (3, 7)
 ASKS = ("Summarize the text above.", "Explain the text above to a beginner.")
 SWITCH_SECONDS = 0.02
 TURNS = 3
-CUT = 512
+SPARE = 512
 """Tokens beyond its context for which a request has room."""
 CELLS = {1: (1024, 8192, 16384, 32768, 130048), 8: (32768,), 16: (1024, 8192, 16384), 64: (1024, 4096)}
 """Contexts, in tokens, by batch size: what fits on a GPU beside an 8B model."""
@@ -56,6 +56,8 @@ SERVED = {16: (1000, 16384), 1: (1000, 16384, 32768), 8: (32768,)}
 def main(argv: Sequence[str]) -> int:
     """Run one subcommand; returns 0, or 1 if something failed."""
     given = parser().parse_args(argv)
+    if given.what == "served" and given.measured is None:
+        parser().error("served: expected --measured, a JSON file of real")
     end = start.begin(given)
     about = REAL if given.what == "real" else SIMULATED
     on = given.backends if given.host == "gpu" else ["cpu"]
@@ -175,27 +177,26 @@ def served(given: argparse.Namespace, backend: str, report: Report, end: float) 
     the shortest length, or, for a context beyond the trained length, at the longest.
     """
     wanted, trained = (SERVED, TRAINED) if given.host == "gpu" else ({1: (100, 600), 2: (600,)}, 500)
-    host = _shape(given, backend, max(wanted), _room(wanted), 8192)
+    host, folder = _shape(given, backend, max(wanted), _room(wanted), 8192), given.work / f"served-{backend}"
     report.content["measured"] = given.measured.name
-    cells, servers = report.content.setdefault("cells", []), list(policies(given.windows).values())
-    for left, policy in zip(reversed(range(len(servers))), servers, strict=True):
-        server = start.policy_server(policy, host, given.work / f"served-{backend}")
-        server.launch()
-        until = end - (end - time.monotonic()) * left / (left + 1)
-        server.wait(until)
-        report.say(f"{backend} {policy.name} ready after {server.start_seconds} s")
-        for batch, context in ((batch, context) for batch, contexts in wanted.items() for context in contexts):
-            process = acceptance_of(given.measured, policy.name, context > trained)
-            found = {"backend": backend, "seen": policy.name, "batch": batch, "context": context}
-            cells.append({**found, "acceptance": process, "turns": []})
-            cells[-1]["turns"] = _served(server, cells[-1], given.tokens, report, until - 5)
-            server.client.flush_cache()
+    cells, every = report.content.setdefault("cells", []), list(policies(given.windows).values())
+    for number, policy in enumerate(every):
+        now = time.monotonic()
+        until = now + (end - now) / (len(every) - number)
+        [server] = start.start_all([policy], lambda one: start.policy_server(one, host, folder), until)
+        for batch, contexts in wanted.items():
+            for context in contexts:
+                process = acceptance_of(given.measured, policy.name, context > trained)
+                cell = {"backend": backend, "seen": policy.name, "batch": batch, "context": context}
+                cells.append({**cell, "acceptance": process})
+                _serve(server, cells[-1], given.tokens, report, until - 5)
+                server.client.flush_cache()
         report.add(**{f"server {backend} {policy.name}": server.described()})
         server.stop()
 
 
-def _served(server: Server, cell: dict[str, Any], tokens: int, report: Report, end: float) -> list[Pass]:
-    """Return the turns of a cell: its depths held, and the policy."""
+def _serve(server: Server, cell: dict[str, Any], tokens: int, report: Report, end: float) -> None:
+    """Run the turns of a cell, into it: depths held, and the policy."""
     batch, sampling = cell["batch"], load.greedy(tokens, custom_params={CUSTOM: cell["acceptance"]})
     contenders = [*(Contender(server, steps) for steps in MEASURED), Contender(server)]
 
@@ -207,8 +208,8 @@ def _served(server: Server, cell: dict[str, Any], tokens: int, report: Report, e
 
     load.run_list(server.client.url, batch, batch, body)  # its prompts are cached from here on
     race = Race(lambda case, number: contenders, [cell["context"]], serve, report, end=end, least=TURNS, most=TURNS)
+    cell["turns"] = race.turns[cell["context"]]
     race.run()
-    return race.turns[cell["context"]]
 
 
 def acceptance_of(measured: Path, seen: str, beyond: bool) -> list[float]:
@@ -218,11 +219,10 @@ def acceptance_of(measured: Path, seen: str, beyond: bool) -> list[float]:
     """
     rows = [row for row in read(measured)["cells"] if row["seen"] == seen and row["steps"] in MEASURED]
     length = (max if beyond else min)(row["length"] for row in rows)
-    wanted = [next(row["accept_length"] for row in rows if (row["length"], row["steps"]) == (length, steps))
-              for steps in MEASURED]  # fmt: skip
+    by_steps = {row["steps"]: row["accept_length"] for row in rows if row["length"] == length}
     p, decay = np.meshgrid(np.arange(0.3, 0.98, 0.002), np.arange(0.7, 1.2, 0.002), indexing="ij")
-    drafts = np.minimum(1.0, p[..., None] * decay[..., None] ** np.arange(max(MEASURED)))
-    off = np.abs(expected_tokens(drafts)[..., MEASURED] - wanted).max(axis=-1)
+    found = expected_tokens(hazards(p, decay, max(MEASURED)))[..., MEASURED]
+    off = np.abs(found - [by_steps[steps] for steps in MEASURED]).max(axis=-1)
     best = np.unravel_index(int(off.argmin()), off.shape)
     return [round(float(p[best]), 3), round(float(decay[best]), 3)]
 
@@ -235,12 +235,9 @@ def times(given: argparse.Namespace, backend: str, report: Report, end: float) -
     cells = report.content.setdefault("cells", [])
     wanted = CELLS if given.host == "gpu" else {1: (512, 1024), 2: (512,)}
     wanted = {batch: contexts for batch, contexts in wanted.items() if batch <= given.batch}
-    host = _shape(given, backend, max(wanted), _room(wanted), 8192)
+    host, folder = _shape(given, backend, max(wanted), _room(wanted), 8192), given.work / f"times-{backend}"
     for policy in policies(given.windows).values():
-        server = start.policy_server(policy, host, given.work / f"times-{backend}")
-        server.launch()
-        server.wait(end)
-        report.say(f"{backend} {policy.name} ready after {server.start_seconds} s")
+        [server] = start.start_all([policy], lambda one: start.policy_server(one, host, folder), end)
         for batch, contexts in wanted.items():
             for context in contexts:
                 for steps in (1, *MEASURED):
@@ -256,7 +253,7 @@ def times(given: argparse.Namespace, backend: str, report: Report, end: float) -
 
 def _room(cells: Mapping[int, Sequence[int]]) -> int:
     """Return the KV tokens that the cells need."""
-    return max(batch * (max(contexts) + CUT) for batch, contexts in cells.items())
+    return max(batch * (max(contexts) + SPARE) for batch, contexts in cells.items())
 
 
 def _shape(given: argparse.Namespace, backend: str, batch: int, kv_tokens: int, chunk: int) -> Host:

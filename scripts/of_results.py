@@ -9,13 +9,11 @@ from pathlib import Path
 from statistics import fmean, geometric_mean, median, variance
 from typing import Any
 
-import numpy as np
-
 from benchmarks.architectures import FAILED, FAMILIES, REFUSED, verdict_on
 from benchmarks.compare import best_static, case_of, is_static, rates, rows, shares
+from benchmarks.harness.acceptance import Declared
 from benchmarks.harness.texts import DIFFERENT, EQUAL, TIE
 from benchmarks.harness.turns import Ratio, best_single, mean_rates, mean_ratio, over, rates_by_name, ratio
-from sglang_adaptive.lab.simulate.trace import expected_tokens
 from sglang_adaptive.policy.throughput.lookups import REQUESTS
 
 RESULTS = Path(__file__).parents[1] / "benchmarks" / "results"
@@ -462,13 +460,12 @@ def expected_rates(cell: Content) -> dict[str, list[float]]:
 
     Tokens are the average of the cell's acceptance at the depths that ran, so the draw does not matter.
     """
-    p, decay = cell["acceptance"]
-    tokens = expected_tokens(np.minimum(1.0, p * decay ** np.arange(7)))
+    process = Declared(*cell["acceptance"])
     found: dict[str, list[float]] = {}
     for turn in cell["turns"]:
         for name, one in sorted(turn["passes"].items()):
             rounds = one.get("depths") or {name.removeprefix("static-"): 1}
-            mean = sum(count * tokens[int(depth)] for depth, count in rounds.items()) / sum(rounds.values())
+            mean = sum(count * process.expected(int(depth)) for depth, count in rounds.items()) / sum(rounds.values())
             name = "policy" if name == cell["seen"] else name
             found.setdefault(name, []).append(1000 * cell["batch"] * mean / one["round_ms"])
     return found
