@@ -96,15 +96,16 @@ def test_sampled_requests_are_served_at_every_depth(name: str, server: CpuServer
 
 def test_zero_steps_hold_the_extend_back(standalone: CpuServer, easy: list[str]) -> None:
     standalone.force_steps(3)
-    Case(easy[0], max_new_tokens=8).whole(standalone)
+    Case(easy[0], max_new_tokens=200).whole(
+        standalone
+    )  # while the policy knows little of the draft, it catches up sooner
     standalone.force_steps(0)
     before = adaptive(standalone)["zero_steps"]
     Case(easy[0], max_new_tokens=71).whole(standalone)
     after = adaptive(standalone)["zero_steps"]
     standalone.force_steps(None)
     held, extends = (after[what] - before[what] for what in ("held_rounds", "extends"))
-    # At 32 and 64 pending rounds; sooner while the policy knows little of the draft.
-    assert after["reason"] is None and held == 70 and 2 <= extends <= held / 16
+    assert after["reason"] is None and (held, extends) == (70, 2), "at 32 and 64 pending rounds"
 
 
 def test_text_that_was_written_before_is_drafted(ngram: CpuServer, easy: list[str]) -> None:
