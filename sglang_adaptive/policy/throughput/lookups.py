@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
+from collections import deque
 from collections.abc import Hashable, Sequence
 from itertools import accumulate
 from statistics import median
@@ -210,8 +211,8 @@ class Tracking:
         """Whether the latest round was tracked."""
         self._place: tuple[int, Shape] | None = None
         """Anchor batch size and shape of the compared rounds."""
-        self._before: list[float] = []
-        self._after: list[float] = []
+        self._before: Sequence[float] = ()
+        self._after: deque[float] = deque(maxlen=NEAR)
         """Their seconds, before and after the latest start or end."""
 
     def export(self) -> tuple[float, bool]:
@@ -238,17 +239,15 @@ class Tracking:
         tracked = bool(observation.lookups)
         if tracked != self._tracked:
             self._compare()
-            self._before, self._after, self._tracked = self._after[-NEAR:], [], tracked
+            self._before, self._after, self._tracked = self._after, deque(maxlen=NEAR), tracked
             self._looks += tracked
         if observation.seconds is None or observation.looked_up:
             return
         if (place := (anchor, observation.shape)) != self._place:
-            self._before, self._after, self._place = [], [], place
+            self._before, self._after, self._place = (), deque(maxlen=NEAR), place
         self._after.append(observation.seconds)
         if len(self._after) == NEAR:
             self._compare()
-        elif len(self._after) > 2 * NEAR:
-            del self._after[:NEAR]
 
     def _compare(self) -> None:
         """Count the difference between both sides, once."""
@@ -259,7 +258,7 @@ class Tracking:
             self._compared += 1
             if self._weight > MOST_COMPARED:
                 self._sum, self._weight = 0.5 * self._sum, 0.5 * self._weight
-        self._before = []
+        self._before = ()
 
 
 class Lookups:
@@ -296,9 +295,9 @@ class Lookups:
         if len(counts) <= REQUESTS:  # larger batches are never tracked
             self._left -= 1.0
             if self._left <= -self._rest:
-                look = LOOK * self.tracking.seconds / row.seconds.get(live, math.inf)
                 self._left = float(LOOK)
-                longest = max(MOST_REST, round(look / LOOKING))
+                rounds = LOOK * self.tracking.seconds / (LOOKING * row.seconds.get(live, math.inf))
+                longest = max(MOST_REST, round(rounds))
                 self._rest = min(max(2 * self._rest, REST), longest) if self.tracking.known else UNKNOWN_REST
         self._runs.learn(observation)
         if steps and observation.lookups and not observation.looked_up:
