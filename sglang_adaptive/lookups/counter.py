@@ -62,15 +62,17 @@ class LookupCounter:
         self._thread.join()
 
     def report(self, policy: object, by_position: Sequence[Mapping[str, int]]) -> dict[str, Any]:
-        """Return the counts as JSON builtins; docs/json.md lists them.
+        """Return the counts as JSON builtins; docs/json.md lists them. Without waiting tokens they are complete.
 
         *policy* prices them if it has ``Prices``; *by_position* is the acceptance of its drafts, as from
         ``Counters.by_position``.
         """
+        waiting = self._added - self._done  # before the tally, which the other thread may complete meanwhile
         tally = self.tally
         return {
             **tally.as_dict(),
             "left_out": self.left_out,
+            "tokens_waiting": waiting,
             "error": self.error,
             "seconds_per_token": self._seconds / self._read if self._read else None,
             "worth": _priced(tally, policy, by_position) if isinstance(policy, Prices) else None,
@@ -93,9 +95,9 @@ class LookupCounter:
         found = Tally.of(text.rounds())
         self.tally += found
         self._told(found)
-        self._done += len(prompt) + len(output)
         self._read += len(text)
         self._seconds += time.thread_time() - begin
+        self._done += len(prompt) + len(output)
 
 
 def _priced(tally: Tally, policy: Prices, by_position: Sequence[Mapping[str, int]]) -> dict[str, Any] | None:

@@ -213,12 +213,8 @@ def has_ended(process: psutil.Process) -> bool:
         return True
 
 
-def require_whole_pool(server: CpuServer) -> None:
-    """Fail unless every KV slot of the idle server is free or held by the prefix cache.
-
-    An idle scheduler counts its slots, dies if one is missing, and then publishes its load. So a load published after
-    this call that counts no slot as used means free + held == pool size.
-    """
+def wait_until_idle(server: CpuServer) -> dict[str, Any]:
+    """Return the load that *server* publishes once no request runs or waits; such a server has counted its slots."""
     since = time.time()
 
     def idle_load() -> dict[str, Any] | None:
@@ -228,5 +224,14 @@ def require_whole_pool(server: CpuServer) -> None:
         idle = load["timestamp"] > since and load["num_running_reqs"] == load["num_waiting_reqs"] == 0
         return load if idle else None
 
-    load = wait_until(idle_load, "the server is idle")
+    return wait_until(idle_load, "the server is idle")  # type: ignore[no-any-return]
+
+
+def require_whole_pool(server: CpuServer) -> None:
+    """Fail unless every KV slot of the idle server is free or held by the prefix cache.
+
+    An idle scheduler counts its slots and dies if one is missing. So a later load that counts no slot
+    as used means free + held == pool size.
+    """
+    load = wait_until_idle(server)
     assert load["num_used_tokens"] == 0, f"{load['num_used_tokens']} of {load['max_total_num_tokens']} slots lost"

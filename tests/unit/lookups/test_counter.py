@@ -78,9 +78,10 @@ def test_requests_are_left_out_while_too_many_tokens_wait(monkeypatch: pytest.Mo
     for _ in range(5):
         counting.add(array("q", range(50)), array("q", range(10)))
     assert counting.left_out == 3  # two hold 120 tokens
+    assert counting.report(None, [])["tokens_waiting"] == 120
     go.set()
     counting.close()
-    assert counting.tally.requests == 2
+    assert counting.tally.requests == 2 and counting.report(None, [])["tokens_waiting"] == 0
 
 
 def test_an_error_ends_the_counting_and_nothing_else(caplog: pytest.LogCaptureFixture) -> None:
