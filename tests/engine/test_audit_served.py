@@ -32,7 +32,7 @@ from tests.engine.workload import (
 
 pytestmark = pytest.mark.engine
 WITHIN = 24
-"""Maximum requests before a fault must be proved."""
+"""Requests that a fault reaches before it must be proved."""
 TOGETHER = 4
 CONFIG = {"throughput": {"candidate_steps": list(TIERS)}, "warm_up": False, "audit": {"share": 1.0, "when": "idle"}}
 KINDS: tuple[dict[str, Any], ...] = (
@@ -63,9 +63,14 @@ def verdicts(server: CpuServer) -> int:
 
 
 def cases(prompts: Sequence[str]) -> list[Case]:
-    """Return WITHIN requests, cycling through the prompts for each kind."""
-    asked = itertools.cycle(itertools.product(prompts, KINDS))
-    return [Case(prompt, 32, kind) for prompt, kind in itertools.islice(asked, WITHIN)]
+    """Return a request of each kind for each prompt."""
+    return [Case(prompt, 32, kind) for prompt, kind in itertools.product(prompts, KINDS)]
+
+
+def reaches(fault: str, answer: dict[str, Any]) -> bool:
+    """Whether *fault* could spoil *answer*: a catch-up needs rounds with and without drafts."""
+    without, *drafted = answer["meta_info"]["spec_draft_steps_histogram"]
+    return fault != planted.TARGET or (without > 0 and sum(drafted) > 0)
 
 
 @contextmanager
@@ -85,7 +90,7 @@ def total(server: CpuServer, metric: str, labels: str = "") -> float:
 def test_a_sound_server_is_found_sound(audited: tuple[CpuServer, Path], easy: list[str], hard: list[str]) -> None:
     server, _ = audited
     before, requests = audit(server), total(server, "sglang:num_requests_total")
-    asked = cases([easy[0], hard[0]])[: 2 * len(KINDS)]
+    asked = cases([easy[0], hard[0]])
     with rotating_depth(server):
         server.generate(easy[1], 1, temperature=1.0)
         server.generate(easy[1], 1, json_schema=json.dumps(SCHEMA))
@@ -115,7 +120,11 @@ def test_requests_go_first(audited: tuple[CpuServer, Path], easy: list[str]) -> 
     while audit(server)["unfinished"] == before["unfinished"]:
         asked += 2
         run(server, [Case(easy[0], 250)], 1)
-        wait_until(lambda: server.get("/v1/loads")["loads"][0]["num_running_reqs"], "it is decoded again")
+        begun = everything + asked - 1  # without the request to come; all may be done before a poll sees one running
+        wait_until(
+            lambda begun=begun: server.get("/v1/loads")["loads"][0]["num_running_reqs"] or verdicts(server) == begun,  # type: ignore[misc]
+            "it is decoded again",
+        )
         assert run(server, [Case(easy[1], 32)], 1) == wanted
         wait_until(lambda: not audit(server)["waiting"], "nothing waits")
     assert audit(server)["wrong"] == 0
@@ -130,20 +139,20 @@ def test_a_planted_fault_is_proved(
     server.configure(CONFIG)
     before = audit(server)["wrong"]
     order.write_text(fault)
-    asked, proved = 0, None
-    everything = cases([easy[0], hard[0], easy[1]])
+    reached, proved = 0, None
+    asked = itertools.cycle(cases([easy[0], hard[0], easy[1]]))
     for depths in itertools.cycle([held, rotating_depth]):
         done = verdicts(server)
         with depths(server):
-            run(server, everything[asked : asked + TOGETHER], TOGETHER)
-        asked += TOGETHER
+            answers = run_together(server, list(itertools.islice(asked, TOGETHER)))
+        reached += sum(reaches(fault, answer) for answer in answers)
         wait_until(lambda done=done: audit(server)["proved"] or verdicts(server) == done + TOGETHER, "a verdict")  # type: ignore[misc]
         proved = audit(server)["proved"]
-        if proved or asked == WITHIN:
+        if proved or reached >= WITHIN:
             break
     order.write_text("")
-    assert proved is not None, f"not seen in {asked} requests: {audit(server)}"
-    print(f"{fault}: seen within {asked} requests, {proved}")
+    assert proved is not None, f"not seen in {reached} requests: {audit(server)}"
+    print(f"{fault}: seen within {reached} requests that it reaches, {proved}")
     state = adaptive(server)
     assert state["audit"]["wrong"] == before + 1 and proved["token"] > 0 and proved["request"]
     assert (state["degraded"], state["degraded_steps"]) == (True, 0)
@@ -151,7 +160,7 @@ def test_a_planted_fault_is_proved(
     assert state["degraded_reason"].startswith(why)
     assert f"adaptive speculation degraded to 0 steps: {why}" in server.log_path.read_text()
     begun = state["rounds_by_tier"]
-    run(server, everything[:1], 1)
+    run(server, [next(asked)], 1)
     assert set(grown(begun, adaptive(server)["rounds_by_tier"])) == {"0"}, "it stays at zero steps"
 
 
@@ -161,7 +170,7 @@ def test_the_page_tells_what_was_found(audited: tuple[CpuServer, Path]) -> None:
     with Browser() as browser:
         browser.open(server.url + PAGE)
         browser.until("answer?.ranks[0].audit && byId('audit-note').textContent", "the card is filled in")
-        browser.until("paused || (byId('pause').click(), paused)", "the page is paused")
+        browser.until("(paused || byId('pause').click(), paused && !asking)", "the page is paused")
         found, note = browser.value("answer.ranks[0].audit"), browser.text("audit-note")
         rows = browser.text("audit-table")
         if found["proved"] is None:

@@ -19,9 +19,10 @@ from sglang_adaptive.lab.cpu_engine.server import CpuServer
 from sglang_adaptive.sglang_plugin.page.routes import DATA, PAGE
 from sglang_adaptive.sglang_plugin.page.routes import HISTORY_PATH as HISTORY
 from tests.engine.servers import ADMIN_KEY, TIERS
-from tests.engine.workload import Case, adaptive, wait_until
+from tests.engine.workload import Case, adaptive, counted_lookups, wait_until
 
 TITLE = "sglang::tokenizer_worker"
+WORKERS = 2
 EMA = {"1": {"candidate_steps": list(TIERS)}}
 SHALLOW = {"1": {"candidate_steps": [1]}}
 
@@ -32,14 +33,19 @@ def admin(workers: CpuServer) -> Client:
 
 
 def pids(server: CpuServer) -> list[int]:
-    """Return the process ids of the server's HTTP workers."""
+    """Return the process ids of the server's HTTP workers; the first may be ready before the last has its title."""
     assert server.pid is not None
-    children, found = psutil.Process(server.pid).children(recursive=True), []
-    for child in children:
-        with suppress(psutil.NoSuchProcess):  # a short-lived process
-            if "".join(child.cmdline()).startswith(TITLE):
-                found.append(child.pid)
-    return sorted(found)
+    parent = psutil.Process(server.pid)
+
+    def found() -> list[int] | None:
+        titled = []
+        for child in parent.children(recursive=True):
+            with suppress(psutil.NoSuchProcess):  # a short-lived process
+                if "".join(child.cmdline()).startswith(TITLE):
+                    titled.append(child.pid)
+        return sorted(titled) if len(titled) == WORKERS else None
+
+    return wait_until(found, f"{WORKERS} HTTP workers have their titles")  # type: ignore[no-any-return]
 
 
 @contextmanager
@@ -88,6 +94,7 @@ def test_each_shows_the_page_to_those_who_have_the_key(workers: CpuServer, admin
     administrator = Client.from_url(workers.url, api_key=ADMIN_KEY)
     with alone(workers, worker):
         assert "<title>" in administrator.get(PAGE)
+        counted_lookups(workers)  # nothing changes any more
         assert administrator.get(DATA)["ranks"] == [adaptive(workers)]
         assert administrator.get(HISTORY)["ranks"][0]["history"]["steps"] == list(TIERS)
         for ask in (

@@ -2,37 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from sglang_adaptive.lab.cpu_engine.server import CpuServer
 from sglang_adaptive.lookups.lookup import Text
 from sglang_adaptive.lookups.tally import Tally
-from tests.engine.workload import Case, adaptive, run_together, tokens, wait_until, wait_until_idle
+from tests.engine.workload import Case, counted_lookups, run_together, tokens, wait_until_idle
 
 COUNTS = ("requests", "rounds", "tokens", "run_tokens")
-
-
-def counted(server: CpuServer) -> dict[str, Any]:
-    """Return the counts once they contain every finished request, those of earlier tests too."""
-
-    def complete() -> dict[str, Any] | None:
-        found: dict[str, Any] = adaptive(server)["lookups"]
-        return None if found["tokens_waiting"] else found
-
-    wait_until_idle(server)
-    return wait_until(complete, "all finished requests are counted")  # type: ignore[no-any-return]
 
 
 def test_the_count_agrees_with_a_replay_of_the_tokens(ema: CpuServer, easy: list[str], hard: list[str]) -> None:
     prompts = [tokens(ema, text) for text in (*easy[:3], *hard[:3])]
     prompts.append(prompts[0] + prompts[1] + prompts[0][: len(prompts[0]) // 2])  # a prompt that copies itself
     cases = [Case(tuple(prompt), max_new_tokens=40 + at) for at, prompt in enumerate(prompts)]
-    before = counted(ema)
+    wait_until_idle(ema)
+    before = counted_lookups(ema)
     answers = [*run_together(ema, cases), cases[-1].whole(ema)]
     replayed = Tally()
     for prompt, answer in zip([*prompts, prompts[-1]], answers, strict=True):
         replayed += Tally.of(Text(prompt + answer["output_ids"], len(prompt)).rounds())
-    after = counted(ema)
+    after = counted_lookups(ema)
     expected = replayed.as_dict()
     assert {key: after[key] - before[key] for key in COUNTS} == {key: expected[key] for key in COUNTS}
     for now, then, row in zip(after["by_match"], before["by_match"], expected["by_match"], strict=True):

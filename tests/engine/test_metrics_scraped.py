@@ -157,9 +157,9 @@ def test_expectations_come_from_the_one_rank_that_logs(
 
 @needs_prometheus
 def test_a_degraded_server_is_told_and_goes_on_counting(faulty: CpuServer, watch: Watch, easy: list[str]) -> None:
-    prometheus = watch(faulty)
-    while not adaptive(faulty)["degraded"]:
+    while not adaptive(faulty)["degraded"]:  # before the scrapes, because its switches would raise another alert
         run(faulty, [Case(prompt) for prompt in easy[:3]], at_once=1)
+    prometheus = watch(faulty)
     rounds = sum(caught_up(prometheus, faulty)["rounds_by_tier"].values())
     assert prometheus.query(PREFIX + "degraded")[0][1] == 1
     Case(easy[0]).whole(faulty)

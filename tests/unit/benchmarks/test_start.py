@@ -131,10 +131,10 @@ parser = argparse.ArgumentParser()
 start.add_options(parser, 0.0)
 start.LATE = 1
 given = parser.parse_args(["--work", {str(tmp_path)!r}])
-start.begin(given)
 server = fake(given.work, "hanging", READY)
 server.launch()
 print(server.pid, flush=True)
+start.begin(given)
 time.sleep(120)
 """
     root = Path(__file__).parents[3]

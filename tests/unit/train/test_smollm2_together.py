@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-import socket
 
 import pytest
 import torch
 from torch import nn
 
+from sglang_adaptive.lab.cpu_engine.server import free_port
 from tests import launch_lab
 from train.smollm2.together import Together
 
@@ -47,9 +47,7 @@ def test_one_process_alone_shares_with_nobody(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_two_processes_share_batches_and_take_the_mean_of_their_gradients() -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     script = f"""
 from torch.multiprocessing import start_processes
 from tests.unit.train.test_smollm2_together import WORLD, one_of_two
