@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar, runtime_checkable
 
@@ -77,6 +77,9 @@ class LooksUp(Protocol):
     @property
     def tracks_texts(self) -> bool:
         """Whether the texts of batches up to that size must be tracked in the coming round."""
+
+    def expect(self, requests: Sequence[Hashable]) -> None:
+        """Name the requests of the coming round, at most ``lookup_requests``; some may be new."""
 
     def allow_lookups(self, allowed: bool, behind: int = 0) -> None:
         """Set whether the server can look drafts up; if not, the policy chooses no lookup round.

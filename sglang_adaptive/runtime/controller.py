@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -114,8 +114,18 @@ class AdaptiveController(RuntimeStates):
 
     @property
     def tracks_texts(self) -> bool:
-        """Whether the texts of batches up to that size must be tracked in the coming round."""
-        return self._looker is not None and self._looker.tracks_texts
+        """Whether the texts of batches up to that size must be tracked in the coming round.
+
+        In the warm-up they are, so that the kernels for each depth are loaded before the server is ready.
+        """
+        if self._looker is None or self._degraded is not None:
+            return False
+        return self._warm_up is not None or self._looker.tracks_texts
+
+    def expect(self, requests: Sequence[Hashable]) -> None:
+        """Name the requests of the coming round to a policy with lookups."""
+        if self._looker is not None:
+            self._looker.expect(requests)
 
     def _build_states(self, cuda_graph_bs: list[int] | None) -> None:
         super()._build_states(cuda_graph_bs)

@@ -169,8 +169,10 @@ class Round:
         return self.exact is not None and self.exact.waits(scheduler, batch)
 
     def prepare(self, prepare: Callable[..., Any], scheduler: Any, batch: Any) -> Any:
-        """Prepare the decode batch for a round that it has room for, and tell the audit."""
+        """Prepare the decode batch for a round that it has room for; tell lookups and the audit."""
         found = self.capacity.prepare(prepare, scheduler, batch)
+        if self.lookups is not None:
+            self.lookups.expect(found)
         if self.audits is not None:
             self.audits.before_round(found)
         return found

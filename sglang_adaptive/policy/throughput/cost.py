@@ -178,10 +178,13 @@ class CostModel:
         """Replace the measurements; return whether any time changed.
 
         *drift* is the current common slowdown (log). A cell is (anchor, steps, drafts verified per request, log-ratio
-        to the base without slowdown, readings behind it).
+        to the base without slowdown, readings behind it). No probe would correct a single slow reading of a lookup
+        round, so one counts from three readings on.
         """
         measured: dict[tuple[int, Shape], tuple[float, float]] = {}
         for anchor, steps, verified, ratio, readings in cells:
+            if verified > steps and readings < 3:
+                continue
             deviation = math.hypot(LONE if readings < 3 else READING / math.sqrt(readings), CELL)
             measured[int(anchor), (int(steps), int(verified))] = ratio + drift, deviation
         if _alike(measured, self._measured):

@@ -9,7 +9,7 @@ limits what speculation may lose against zero steps; ``probing`` spends a budget
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
 
@@ -163,7 +163,8 @@ class ThroughputPolicy:
         steps, shape = observation.steps, observation.shape
         self._round += 1
         row = self._row(observation.batch_size)
-        self._lookups.learn(observation, row, self._choice.live, self._acceptance)
+        if self._lookups_allowed:
+            self._lookups.learn(observation, row, self._choice.live, self._acceptance)
         if steps and not observation.looked_up:
             self._learn_verified(observation)
         elif observation.shadow_accepts:
@@ -235,6 +236,9 @@ class ThroughputPolicy:
     @property
     def tracks_texts(self) -> bool:
         return self._lookups_allowed and not self._lookups.rests
+
+    def expect(self, requests: Sequence[Hashable]) -> None:
+        self._lookups.coming = requests
 
     def allow_lookups(self, allowed: bool, behind: int = 0) -> None:
         self._lookups_allowed = allowed and self.options.lookup

@@ -9,7 +9,9 @@ result, and the policy decides by them, one round behind with overlap; the verif
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+import weakref
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -30,6 +32,19 @@ UNDER_WAY = 3
 of rounds that were running."""
 
 
+@dataclass(slots=True)
+class _Tracked:
+    """A request with a text on the device."""
+
+    req: weakref.ref[Any]
+    """SGLang's request, because a client may use an id again."""
+    slot: int
+    known: int = 0
+    """Tokens that the host has brought."""
+    late: int = 0
+    """Rounds in which the host may still bring tokens."""
+
+
 class LookupRounds:
     """The lookups of one scheduler's rounds."""
 
@@ -39,12 +54,8 @@ class LookupRounds:
         self._texts = Texts(runner.model_config.context_len, runner.model_config.vocab_size, runner.device)
         # Ranks with different drafts would wait for one another.
         self.guard = Guard("adaptive: lookups are off from now on", ranks_alike=True)
-        self._slot_of: dict[str, int] = {}
-        """By request, its text's slot, least recently used first."""
-        self._known: dict[str, int] = {}
-        """By request, the tokens that the host has brought."""
-        self._late: dict[str, int] = {}
-        """By request, the rounds in which the host may still bring tokens."""
+        self._tracked: dict[str, _Tracked] = {}
+        """By request id, least recently used first; at most SLOTS."""
         self._followed: list[str] = []
         """The requests of the previous round, if it was tracked."""
         self._batch: Any = None
@@ -75,9 +86,14 @@ class LookupRounds:
         """Whether this round is of *batch* and verified looked-up drafts."""
         return batch is self._batch and self.live
 
+    def expect(self, batch: Any) -> None:
+        """Name the requests of the coming round to the policy, which does not know who has joined."""
+        if len(batch.reqs) <= self._controller.lookup_requests:
+            self._controller.expect([req.rid for req in batch.reqs])
+
     def begin(self, batch: Any) -> None:
         """Update the texts of *batch* before a round, if it is tracked."""
-        self._batch = batch if self.guard.attempt(self._begin, batch) else None
+        self._batch = batch if self._attempt(self._begin, batch) else None
         if self._batch is None:
             self._slots, self._followed = None, []
 
@@ -93,21 +109,27 @@ class LookupRounds:
 
     def end(self, batch: Any, result: Any, note: RoundNote) -> None:
         """Append a verified round's tokens, and look up the next round's drafts."""
-        if batch is not self._batch:
-            return
-        self.guard.attempt(self._end, batch, result, note)
-        if self.guard.closed:
+        if batch is self._batch:
+            self._attempt(self._end, batch, result, note)
+
+    def _attempt(self, part: Callable[..., Any], *args: Any) -> Any:
+        """Run *part*; after its first error, the policy chooses no lookup rounds any more."""
+        found = self.guard.attempt(part, *args)
+        if self.guard.closed and self._controller.lookup_requests:
             self._controller.allow_lookups(False)
+        return found
 
     def _begin(self, batch: Any) -> bool:
         rids = [req.rid for req in batch.reqs]
-        tracked = self.live or self._controller.tracks_texts  # an operator may hold lookups while tracking rests
+        # An operator may hold lookups while tracking rests. Rounds with a grammar have no room for lookups, and without
+        # matches the policy chooses none.
+        tracked = self.live or (self._controller.tracks_texts and not batch.has_grammar)
         if not tracked or len(rids) > self._controller.lookup_requests:
             return False
         for req in batch.reqs:
             self._bring(req)
-        if self._slots is None or rids != self._followed:
-            self._slots = torch.tensor([self._slot_of[rid] for rid in rids], dtype=torch.int32)
+        if rids != self._followed:
+            self._slots = torch.tensor([self._tracked[rid].slot for rid in rids], dtype=torch.int32)
             if self._texts.device.type == "cuda":
                 self._slots = self._slots.pin_memory().to(self._texts.device, non_blocking=True)
         self._followed = rids
@@ -115,28 +137,26 @@ class LookupRounds:
 
     def _bring(self, req: Any) -> None:
         """Write the tokens that the host knows and the device may not."""
-        slot, rid, comes = self._slot_of.pop(req.rid, None), req.rid, req.rid not in self._followed
-        if slot is None:
-            slot = self._free()
-            self._known[rid] = 0
-        self._slot_of[rid] = slot
+        rid, found = req.rid, self._tracked.pop(req.rid, None)
+        comes = found is None or found.req() is not req or rid not in self._followed
+        if found is None or found.req() is not req:
+            found = _Tracked(weakref.ref(req), self._free() if found is None else found.slot)
+        self._tracked[rid] = found
         if comes:
-            self._late[rid] = UNDER_WAY
-        if self._late.get(rid):
-            self._late[rid] -= 1
-            begin, end = self._known[rid], len(req.origin_input_ids) + len(req.output_ids)
+            found.late = UNDER_WAY
+        if found.late:
+            found.late -= 1
+            begin, end = found.known, len(req.origin_input_ids) + len(req.output_ids)
             if comes or end > begin:
-                self._texts.write(slot, begin, tokens_from(req.origin_input_ids, req.output_ids, begin), comes)
-                self._known[rid] = end
+                self._texts.write(found.slot, begin, tokens_from(req.origin_input_ids, req.output_ids, begin), comes)
+                found.known = end
 
     def _free(self) -> int:
         """Return a free text slot, or that of the least recently tracked request."""
-        if len(self._slot_of) < SLOTS:
-            return next(slot for slot in range(SLOTS) if slot not in self._slot_of.values())
-        rid, slot = next(iter(self._slot_of.items()))
-        del self._slot_of[rid], self._known[rid]
-        self._late.pop(rid, None)
-        return slot
+        if len(self._tracked) < SLOTS:
+            taken = {one.slot for one in self._tracked.values()}
+            return next(slot for slot in range(SLOTS) if slot not in taken)
+        return self._tracked.pop(next(iter(self._tracked))).slot
 
     def _end(self, batch: Any, result: Any, note: RoundNote) -> None:
         told = self._texts.follow(self._slots, batch.seq_lens, result.next_token_ids, result.accept_lens)

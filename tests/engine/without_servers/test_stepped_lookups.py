@@ -125,7 +125,9 @@ def placed(rounds: list[dict[str, Any]]) -> list[tuple[dict[str, Any], list[tupl
 
 def test_a_grammar_has_no_wide_rounds(found: dict[str, Any]) -> None:
     if "grammar" in found:
-        assert max(one["steps"] for one in found["grammar"]["rounds"]) == 7
+        rounds = found["grammar"]["rounds"]
+        assert max(one["steps"] for one in rounds) == 7
+        assert not any(one["lookups"] for one in rounds if "g" in one["requests"]), "the policy would choose lookups"
 
 
 def test_a_fault_ends_lookups_and_nothing_else(found: dict[str, Any]) -> None:

@@ -9,11 +9,13 @@ from typing import Any
 import pytest
 
 from sglang_adaptive.policy.observation import RoundObservation
+from sglang_adaptive.policy.throughput import ThroughputOptions, ThroughputPolicy
 from sglang_adaptive.runtime.controller import AdaptiveController
 from sglang_adaptive.runtime.round_note import RoundNote
 from sglang_adaptive.runtime.round_times import RoundClock, RoundTimes
 from sglang_adaptive.runtime.start_up import Device
 from sglang_adaptive.runtime.states import SpecRuntimeState
+from tests import live_controllers
 
 
 def state(steps: int) -> SpecRuntimeState:
@@ -468,3 +470,17 @@ def test_a_warm_up_whose_end_was_lost_ends_itself(monkeypatch: pytest.MonkeyPatc
         controller.activate_step_by_batch(1)
     assert worker.speculative_num_steps == 1
     assert controller.snapshot()["switches"] == 1
+
+
+def test_texts_are_tracked_in_the_warm_up_and_not_after_a_failure() -> None:
+    policy = ThroughputPolicy(3, ThroughputOptions(candidate_steps=(0, 1, 3, 7), lookup=True))
+    controller = live_controllers.controller(policy, looks_up=True)
+    assert not controller.tracks_texts
+    controller.begin_warm_up()
+    assert controller.tracks_texts
+    controller.end_warm_up()
+    assert not controller.tracks_texts
+    while not controller.tracks_texts:
+        live_controllers.serve(controller, 1, 0.5)
+    controller.policy_failed(RuntimeError("planted"))
+    assert not controller.tracks_texts

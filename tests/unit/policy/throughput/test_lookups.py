@@ -145,6 +145,15 @@ def test_lookups_that_lose_have_to_promise_more() -> None:
     assert made.get_steps_for_batch(1) in DRAFTS
 
 
+def test_a_request_that_joins_has_no_match_yet() -> None:
+    made = policy()
+    seen = [Lookup(64, 32, 64), Lookup(0, 0, 0)]
+    made.observe(RoundObservation(3, [3, 1], 2, lookups=seen, requests=["a", "b"]))
+    for coming, expected in (("ab", True), ("bc", False), ("a", True), ("ac", True), ("c", False)):
+        made.expect(list(coming))
+        assert (made.get_steps_for_batch(len(coming)) in DRAFTS) is expected, coming
+
+
 def test_copied_text_is_looked_up_and_other_text_is_not() -> None:
     made = policy()
     nothing, run = Lookup(0, 0, 0), Lookup(40, 32, 64)
@@ -344,6 +353,29 @@ def test_their_times_are_learnt_and_shared() -> None:
     assert made.get_steps_for_batch(1) in SECONDS
     assert made.snapshot()["lookup_rounds"]["seconds"][str(WIDEST)] == pytest.approx(0.09, rel=0.1)
     assert all(cell["steps"] in SECONDS for cell in made.snapshot()["cost_cells"])
+
+
+def test_one_slow_round_does_not_end_lookups() -> None:
+    """Nothing would ever time another one."""
+    for slow, expected in ((2, True), (3, False)):
+        made = policy()
+        for _ in range(slow):
+            made.observe(RoundObservation(WIDEST, [31], 1, seconds=9.0, looked_up=True, lookups=[Lookup(64, 31, 64)]))
+        made.import_cost(made.export_cost())
+        assert (made.get_steps_for_batch(1) == WIDEST) is expected
+
+
+@pytest.mark.parametrize("behind", [0, 1])
+def test_the_last_round_of_a_look_earns_as_much_as_the_others(behind: int) -> None:
+    made = policy(behind)
+    while not made.tracks_texts:
+        made.observe(RoundObservation(3, [1], 1))
+    copied = [Lookup(64, WIDEST, 64)]
+    for _ in range(LOOK - 1):
+        made.observe(RoundObservation(3, [1], 1, lookups=copied))
+    assert made.tracks_texts
+    made.observe(RoundObservation(WIDEST, [WIDEST], 1, looked_up=True, lookups=copied))
+    assert made.tracks_texts
 
 
 def test_the_curve_foretells_an_edited_file() -> None:

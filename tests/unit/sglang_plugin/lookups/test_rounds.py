@@ -1,0 +1,114 @@
+"""Which texts the rounds of a scheduler track, without an engine."""
+
+from __future__ import annotations
+
+from array import array
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from sglang_adaptive.sglang_plugin.lookups.rounds import LookupRounds
+from sglang_adaptive.sglang_plugin.lookups.texts import SLOTS, Texts
+
+REQUESTS = 4
+
+
+class Controller:
+    """What the rounds ask and tell a controller."""
+
+    lookups = (15, 31)
+    tracks_texts = True
+
+    def __init__(self) -> None:
+        self.lookup_requests = REQUESTS
+        self.expected: list[Any] = []
+
+    def allow_lookups(self, allowed: bool, behind: int = 0) -> None:
+        self.lookup_requests = REQUESTS if allowed else 0
+
+    def expect(self, requests: Any) -> None:
+        self.expected.append(requests)
+
+
+class Req:
+    def __init__(self, rid: str, prompt: list[int]) -> None:
+        self.rid, self.origin_input_ids, self.output_ids = rid, array("q", prompt), array("q")
+
+
+def batch(*reqs: Req, has_grammar: bool = False) -> Any:
+    return SimpleNamespace(reqs=list(reqs), has_grammar=has_grammar)
+
+
+@pytest.fixture
+def made() -> LookupRounds:
+    model = SimpleNamespace(context_len=100, vocab_size=50)
+    runner = SimpleNamespace(model_config=model, device="cpu")
+    worker = SimpleNamespace(target_worker=SimpleNamespace(model_runner=runner), speculative_num_steps=3)
+    controller: Any = Controller()
+    return LookupRounds(worker, controller)
+
+
+def text(made: LookupRounds, row: int = 0) -> list[int]:
+    """Return the text on the device of the round's request *row*, up to the first unknown token."""
+    assert made._slots is not None
+    tokens: list[int] = made._texts._texts[int(made._slots[row])].tolist()
+    return tokens[: tokens.index(-1)]
+
+
+def test_a_request_finds_its_text_again(made: LookupRounds) -> None:
+    one, other = Req("one", [1, 2, 3]), Req("other", [4, 5])
+    made.begin(batch(one, other))
+    assert [text(made, row) for row in (0, 1)] == [[1, 2, 3], [4, 5]]
+    made.begin(batch(other))
+    one.output_ids.extend([7, 8])
+    made.begin(batch(other, one))
+    assert [text(made, row) for row in (0, 1)] == [[4, 5], [1, 2, 3, 7, 8]]
+
+
+def test_an_id_that_is_used_again_names_another_text(made: LookupRounds) -> None:
+    made.begin(batch(Req("same", [1, 2, 3, 4, 5])))
+    for prompt in ([9, 8], [7] * 20):
+        again = Req("same", prompt)
+        made.begin(batch(again))
+        assert text(made) == prompt
+
+
+def test_the_least_recently_tracked_text_makes_room(made: LookupRounds) -> None:
+    kept = [Req(str(number), [number, 40]) for number in range(SLOTS + 1)]
+    for req in kept:
+        made.begin(batch(req))
+        assert text(made) == list(req.origin_input_ids)
+    assert list(made._tracked) == [req.rid for req in kept[1:]]
+    assert len({one.slot for one in made._tracked.values()}) == SLOTS
+
+
+def test_small_batches_without_a_grammar_are_tracked(made: LookupRounds) -> None:
+    few = [Req(str(number), [1]) for number in range(REQUESTS)]
+    for asked, tracked in (
+        (batch(*few), True),
+        (batch(*few, Req("more", [1])), False),
+        (batch(*few, has_grammar=True), False),
+        (batch(few[0]), True),
+    ):
+        made.begin(asked)
+        assert (made._batch is asked) is tracked
+        assert (made._slots is not None) is tracked
+
+
+def test_the_policy_hears_who_comes(made: LookupRounds) -> None:
+    controller: Any = made._controller
+    made.expect(batch(Req("a", [1]), Req("b", [1])))
+    made.expect(batch(*(Req(str(number), [1]) for number in range(REQUESTS + 1))))
+    assert controller.expected == [["a", "b"]]
+
+
+def test_an_error_before_a_round_ends_lookups_too(made: LookupRounds, monkeypatch: pytest.MonkeyPatch) -> None:
+    def failing(*args: object) -> None:
+        raise RuntimeError("planted")
+
+    monkeypatch.setattr(Texts, "write", failing)
+    monkeypatch.setattr("sglang_adaptive.sglang_plugin.guard.require_of_all", lambda error: None)
+    made.begin(batch(Req("a", [1])))
+    assert made.guard.error == "RuntimeError: planted"
+    assert made._controller.lookup_requests == 0 and made._batch is None
