@@ -81,10 +81,12 @@ def test_what_prometheus_sees_is_what_the_server_counted(
     ema: CpuServer, watch: Watch, easy: list[str], hard: list[str]
 ) -> None:
     prometheus = watch(ema)
-    ema.force_steps(TIERS[-1])
     run(ema, [Case(prompt) for prompt in easy[:2]], at_once=1)
     before = caught_up(prometheus, ema)
-    ema.force_steps(None)
+    for steps in TIERS:  # all but one differ from the policy's own
+        for held in (steps, None):
+            ema.force_steps(held)
+            Case(easy[0], max_new_tokens=8).whole(ema)
     for prompts in (easy[:3], hard[:3]):
         run_together(ema, [Case(prompt) for prompt in prompts])
     state = caught_up(prometheus, ema)
