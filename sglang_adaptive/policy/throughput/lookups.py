@@ -52,7 +52,7 @@ MARGIN = 0.03
 """Gain that lookups must promise: in a short run, a switch there and back costs about as much."""
 MARGIN_PER_LOST = 0.5
 """Additional gain that they must promise per round of the live steps lost and not regained. Other rounds do not change
-that: if losses are forgotten over 500 rounds of any kind, the worst of 116 cells with rounds of 2 ms is at 0.988 of the
+that: if losses are forgotten over 500 rounds of any kind, the worst of 87 cells with rounds of 2 ms is at 0.988 of the
 policy without lookups instead of 0.990. With 0.2 a mixture of experts,
 whose lookup rounds are slow, is served at worst at 0.986 of the policy without lookups, with 0.5 at 0.990 (simulated).
 """
