@@ -66,7 +66,7 @@ def serve(
             now = max(now, live.next_arrival() or now)
             fresh = live.join(now)
         size = len(live.requests)
-        if looks_up is not None:
+        if looks_up is not None and size <= looks_up.lookup_requests:
             looks_up.expect(list(live.requests))
         steps = driver.steps(size)
         follows = looks_up is not None and looks_up.tracks_texts and size <= looks_up.lookup_requests

@@ -120,6 +120,14 @@ class LooksUpAtTimes(Recorder):
 
     lookup_drafts, lookup_requests, tracks_texts = (15, 31), 2, True
 
+    def __init__(self) -> None:
+        super().__init__()
+        self.expected: list[list[int]] = []
+
+    def expect(self, requests: list[int]) -> None:
+        assert len(requests) <= self.lookup_requests
+        self.expected.append(requests)
+
     def allow_lookups(self, allowed: bool, behind: int = 0) -> None:
         assert allowed and behind == 1
 
@@ -148,6 +156,7 @@ def test_what_was_looked_up_is_replayed_and_told(batch: int) -> None:
             long += count > 7
         assert seen.steps == served.steps[index]
     assert long > 5
+    assert recorder.expected[: len(recorder.told)] == [list(seen.requests) for _, seen in recorder.told]
 
 
 def test_larger_batches_are_not_followed() -> None:
