@@ -28,7 +28,7 @@ class AdaptiveServer:
         self.client = client
         self.info: dict[str, Any] = {}
         self.state = self.refresh()
-        self._held_before: int | None = self.state["forced_steps"]
+        self._held_before: int | None = self.state["forced_without_end"]
         self._held: int | None = None
         self._renew_at = 0.0
 
@@ -57,7 +57,7 @@ class AdaptiveServer:
             self.hold(self._held)
 
     def put_back(self) -> None:
-        """Restore the previous hold or release."""
+        """Restore the hold that has no end, or release; another timed hold is not restored."""
         self._held = None
         self._force(self._held_before, None)
 

@@ -13,15 +13,25 @@ Prompt = str | Sequence[int] | Sequence[str] | Sequence[Sequence[int]]
 
 ADMIN_PATHS = ("/set_internal_state", "/flush_cache", "/abort_request")
 """Paths for which SGLang asks for the administrator's key if it has one."""
+LONGEST_ANSWER = 1000
+"""Characters of a refusal that a message shows; SGLang's own are shorter."""
 
 
 class RequestError(RuntimeError):
     """The server refused a request; the message has its status and answer."""
 
     def __init__(self, method: str, path: str, status: int, answer: str) -> None:
-        super().__init__(f"{method} {path}: {status} {answer}")
+        super().__init__(f"{method} {path}: {status} {one_line(answer)}")
+        self.answer = answer
+        """Its whole answer."""
         self.asks_for_key = status in (401, 403)
         self.is_admin = _is_admin(path)
+
+
+def one_line(answer: str) -> str:
+    """Return *answer* on one line, shortened if it is a page."""
+    words = " ".join(answer.split())
+    return words if len(words) <= LONGEST_ANSWER else f"{words[:LONGEST_ANSWER]} ..."
 
 
 def in_words(error: RequestError | OSError | http.client.HTTPException) -> str:
@@ -64,7 +74,8 @@ class Client:
         try:
             parts = urlsplit(url)
             port = parts.port
-        except ValueError:  # a port beyond 65535, or half an IPv6 address
+            (parts.hostname or "").encode("idna")
+        except ValueError:  # a port beyond 65535, half an IPv6 address, an empty or overlong part of a name
             raise ValueError(refusal) from None
         named = parts.scheme in ("http", "https") and parts.hostname and port != 0
         if not named or parts.path.strip("/") or parts.query:
@@ -176,7 +187,7 @@ class Client:
     def _exchange(self, method: str, path: str, body: Any) -> Any:
         connection = self._connect()
         try:
-            text = self._send(connection, method, path, body).read().decode()
+            text = self._send(connection, method, path, body).read().decode(errors="replace")
         finally:
             connection.close()
         try:

@@ -64,7 +64,16 @@ def add_admin_api_key(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_key(parser: argparse.ArgumentParser, flag: str, variable: str, what: str) -> None:
-    parser.add_argument(flag, default=os.environ.get(variable), metavar="KEY", help=f"{what} (default: ${variable})")
+    told = f"{what} (default: ${variable})"
+    parser.add_argument(flag, type=header_value, default=os.environ.get(variable), metavar="KEY", help=told)
+
+
+def header_value(text: str) -> str:
+    """Return a key without the white space around it, for ``type=`` of an argument."""
+    key = text.strip()
+    if not (key.isascii() and key.isprintable()):
+        raise argparse.ArgumentTypeError("the key has characters that HTTP does not allow; expected printable ASCII")
+    return key
 
 
 def server_url(text: str) -> str:
@@ -116,8 +125,11 @@ def failed(name: str, line: str, code: int) -> int:
 def new_file(text: str) -> Path:
     """Return the path of a file to write, for ``type=`` of an argument."""
     path = Path(text)
-    if path.is_dir() or not path.absolute().parent.is_dir():
+    folder = path.absolute().parent
+    if path.is_dir() or not folder.is_dir():
         raise argparse.ArgumentTypeError(f"got {text!r}; expected a file in an existing folder")
+    if not os.access(path if path.exists() else folder, os.W_OK):
+        raise argparse.ArgumentTypeError(f"got {text!r}; expected a file that may be written")
     return path
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 import shlex
 import subprocess
 from collections.abc import Sequence
@@ -13,6 +14,8 @@ from pathlib import Path, PurePath
 from sglang_adaptive import __version__
 
 PACKAGE = Path(__file__).resolve().parent
+KEY_FLAGS = ("--api-key", "--admin-api-key")
+"""Options whose values nobody else may see."""
 
 
 def versions(*distributions: str) -> dict[str, str | None]:
@@ -60,15 +63,17 @@ def command_line(subcommand: str, argv: Sequence[str]) -> str:
 
 
 def pasteable(command: Sequence[str]) -> str:
-    """Return the words of *command* as a shell command line, without the folders of absolute paths."""
-    return shlex.join(map(_without_folder, command))
+    """Return the words of *command* as a shell command line, without keys and the folders of absolute paths."""
+    before = ["", *command[:-1]]
+    return shlex.join("KEY" if flag in KEY_FLAGS else _shared(word) for flag, word in zip(before, command, strict=True))
 
 
-def _without_folder(word: str) -> str:
+def _shared(word: str) -> str:
+    """Return *word* as others may see it."""
     flag, equals, value = word.partition("=")
     if equals and flag.startswith("--"):
-        return f"{flag}={_without_folder(value)}"
-    return PurePath(word).name if PurePath(word).is_absolute() else word
+        return f"{flag}={'KEY' if flag in KEY_FLAGS else _shared(value)}"
+    return PurePath(word).name if PurePath(word).is_absolute() else re.sub(r"(?<=://)[^/@]*@", "", word)
 
 
 def _git(*words: str) -> str:

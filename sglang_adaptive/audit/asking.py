@@ -64,7 +64,7 @@ def _answer(client: Client, body: Mapping[str, Any]) -> Any:
     except RequestError as error:
         if error.asks_for_key:
             raise
-        return f"refused: {_message(str(error))}"
+        return f"refused: {_message(error.answer)}"
 
 
 def _message(words: str) -> str:

@@ -122,7 +122,10 @@ def _audit(
                  "model": subject.info.get("model_path"), "algorithm": subject.info.get("speculative_algorithm"),
                  "depths": list(subject.depths.values()), "versions": versions("sglang"), "commit": git_commit(),
                  "command": command_line("audit", sys.argv[2:])}  # fmt: skip
-        arguments.json.write_text(json.dumps(report.as_json(found, about), indent=1) + "\n", encoding="utf-8")
+        try:
+            arguments.json.write_text(json.dumps(report.as_json(found, about), indent=1) + "\n", encoding="utf-8")
+        except OSError as error:
+            return failed("audit", f"{arguments.json}: cannot be written ({error.strerror})", PROBLEM)
         print(f"wrote {arguments.json}", file=sys.stderr)
     return DONE if report.is_sound(found) else PROBLEM
 

@@ -83,6 +83,8 @@ def main(argv: Sequence[str]) -> int:
             return _dspark(arguments) if arguments.dspark else _calibrate(arguments)
     except NotReady as error:
         return failed("calibrate", str(error), PROBLEM)
+    except OSError as error:
+        return failed("calibrate", f"{error.filename}: cannot be written ({error.strerror})", PROBLEM)
     except Interrupted as stop:
         print("interrupted", file=sys.stderr)
         return stop.exit_code

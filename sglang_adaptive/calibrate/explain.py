@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -85,7 +86,8 @@ def _last_switch(state: dict[str, Any]) -> Iterator[str]:
         return
     last = state["recent_switches"][-1]
     moved = f"{last['from_steps']} to {last['to_steps']} steps"
-    yield f"Last of {state['switches']} switches: {moved}, because {because(last)}."
+    when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(last["time"]))
+    yield f"Last of {state['switches']} switches, {when}: {moved}, because {because(last)}."
 
 
 def _ledger(state: dict[str, Any]) -> Iterator[str]:

@@ -11,6 +11,7 @@ from typing import Any
 from uuid import uuid4
 
 from sglang_adaptive.adaptive_server import AdaptiveServer, NotReady, most_running
+from sglang_adaptive.calibrate.explain import looked_up
 from sglang_adaptive.client import Client, RequestError
 from sglang_adaptive.policy.profile import ProfileCell
 
@@ -131,7 +132,8 @@ def depths(state: Mapping[str, Any], batch_size: int) -> list[int]:
     graphs = {tier["steps"]: tier["graph_batch_sizes"] for tier in state["startup"]["tiers"]}
     captured = sorted({size for sizes in graphs.values() for size in sizes or ()})
     padded = next((size for size in captured if size >= batch_size), None)
-    return [steps for steps in state["tiers"] if padded is None or padded in (graphs[steps] or ())]
+    drafted = [steps for steps in state["tiers"] if steps not in looked_up(state)]
+    return [steps for steps in drafted if padded is None or padded in (graphs[steps] or ())]
 
 
 def _cell(

@@ -12,7 +12,7 @@ from sglang_adaptive.watch.view import DEGRADED, GONE, NOT_ADAPTIVE, Reading, re
 
 
 def checks(client: Client) -> Iterator[Check]:
-    """Yield the checks of the first replica of *client*'s server."""
+    """Yield the checks of the first replica of *client*'s server, and of others that do not adapt."""
     now = read(client, replica=0)
     seen = view(client.url, None, now)
     if seen["state"] == GONE:
@@ -26,6 +26,10 @@ def checks(client: Client) -> Iterator[Check]:
         return
     yield _policy(seen)
     yield from _rounds(seen, now)
+    for replica in range(1, now.replicas):
+        other = view(client.url, None, read(client, replica))
+        if other["state"] in (DEGRADED, NOT_ADAPTIVE):
+            yield Check(f"replica {replica}", PROBLEM, other["words"])
 
 
 def _policy(seen: dict[str, Any]) -> Check:

@@ -368,6 +368,7 @@ class AdaptiveController(RuntimeStates):
             "launch_steps": self.launch_steps,
             "tiers": list(self.tiers),
             "forced_steps": self._forced_steps,
+            "forced_without_end": self._forced_steps if self._lease is None else self._held_before,
             "switches": counters.switches,
             "recent_switches": [asdict(switch) for switch in counters.recent_switches],
             "rounds_by_tier": _by_steps(counters.rounds),

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import time
 from array import array
-from collections import deque
-from collections.abc import Callable, Iterable
+from collections import Counter, defaultdict, deque
+from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
 from sglang_adaptive.policy.base import Prices
@@ -90,14 +90,18 @@ class History:
             ],
         }
 
-    def _rows(self, mixes: Iterable[RoundMix], policy: Prices | None) -> Bucket:
+    def _rows(self, mixes: Collection[RoundMix], policy: Prices | None) -> Bucket:
         rows: Bucket = {}
         count = len(self.depths)
+        usual = _usual_seconds(mixes)
         for mix in mixes:
             region = REGIONS.index(region_of(mix.batch_size))
             row = rows.setdefault(region, array("f", bytes(4 * (HEAD + 4 * count))))
             prices = policy.prices(mix.batch_size, mix.steps) if policy is not None else None
-            taken = mix.seconds((own_seconds(mix, prices) if prices is not None else None) or 0.0)
+            own = own_seconds(mix, prices) if prices is not None else None
+            if own is None and not mix.timed:
+                own = usual.get(region)
+            taken = mix.seconds(own or 0.0)
             row[REQUESTS] += mix.requests
             row[TOKENS] += mix.tokens
             row[SECONDS] += taken
@@ -166,3 +170,16 @@ class History:
             if taken > 0.0:
                 found.append({"steps": steps, "times": fixed / taken, "deviation": doubt / taken})
         return found
+
+
+def _usual_seconds(mixes: Collection[RoundMix]) -> dict[int, float]:
+    """Return by region the mean seconds of its timed rounds, for rounds that have neither a clock's nor a modeled time.
+
+    With 0 their tokens would seem to have taken no time.
+    """
+    seconds, timed = defaultdict[int, float](float), Counter[int]()
+    for mix in mixes:
+        region = REGIONS.index(region_of(mix.batch_size))
+        seconds[region] += mix.timed_seconds
+        timed[region] += mix.timed
+    return {region: seconds[region] / count for region, count in timed.items() if count}

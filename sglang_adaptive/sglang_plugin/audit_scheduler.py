@@ -69,6 +69,13 @@ class Report:
     gap: float | None = None
     """Nats by which the zero-step token is likelier; None if the texts are equal or one ends there."""
 
+    def __post_init__(self) -> None:
+        """Raise TypeError for what another client has put together."""
+        whole = all(isinstance(number, int) for number in (self.replica, self.epoch, self.at))
+        nats = all(isinstance(number, int | float) for number in (self.noise, self.gap or 0.0))
+        if not (whole and nats and isinstance(self.request, str) and self.verdict in VERDICTS):
+            raise TypeError
+
     def words(self) -> str:
         """Return the finding as a phrase."""
         how = "one text ends there" if self.gap is None else f"{self.gap:.3g} nats less likely than that of zero steps"

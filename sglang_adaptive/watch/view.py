@@ -30,6 +30,9 @@ class Reading:
     problem: str | None = None
     """Why ``internal`` is None."""
 
+    replicas: int = 1
+    """Data-parallel replicas of the server."""
+
     @property
     def adaptive(self) -> dict[str, Any] | None:
         """This package's block, if speculation is adaptive."""
@@ -51,9 +54,9 @@ def read(client: Client, replica: int, clock: Callable[[], float] = time.monoton
         return Reading(clock(), time.time(), problem=in_words(error))
     except (KeyError, TypeError):
         return Reading(clock(), time.time(), problem="it answers, but not like an SGLang server")
-    if replica >= len(states):
+    if not 0 <= replica < len(states):
         raise IndexError(f"got {replica}; the server has {len(states)}, counted from 0")
-    return Reading(clock(), time.time(), states[replica])
+    return Reading(clock(), time.time(), states[replica], replicas=len(states))
 
 
 # Formats the speedup of the last hour; assets/worth.js does the same for the page.

@@ -67,7 +67,7 @@ def ask(client: Client, question: Question) -> Any:
             time.sleep(SLOW_SECONDS * question.slow)
         return part
     except RequestError as error:
-        return _refusal(str(error))
+        return _refusal(error.answer)
 
 
 def _refusal(words: str) -> str:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
@@ -159,7 +160,9 @@ class LeaseOver(OfController):
     """``adaptive_force_lease_over``: the number of a hold that ends, if it was not renewed."""
 
     def problem(self, key: str, value: Any) -> str | None:
-        return None  # the number of an expired hold changes nothing
+        # The number of an expired hold changes nothing.
+        known = isinstance(value, int | float) and math.isfinite(value)
+        return None if known else f"{key}: got {value!r}; expected the number of a hold"
 
     def apply(self, key: str, value: Any) -> None:
         if self._controller.end_lease(int(value)):

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from sglang_adaptive.runtime.budgets import BINS
+from sglang_adaptive.runtime.budgets import BINS, UNITS
 from sglang_adaptive.runtime.counters import CAUSES, REGIONS, Counters, Region
 from sglang_adaptive.runtime.meters import MeterReading
 from sglang_adaptive.sglang_plugin.audit_scheduler import VERDICTS
@@ -73,7 +73,11 @@ def _by_region(of: Callable[[Region], float]) -> Read:
 
 
 def _by_chance(of: Callable[[Mapping[str, Any]], float]) -> Read:
-    """Return a reader of the bins of the draft's chances; it reads none without verify budgets."""
+    """Return a reader of the bins of the draft's chances; it reads none without verify budgets.
+
+    A bin has shares. Their products with the trials are rounded to what was counted, because a total that falls by a
+    rounding error would be taken for a restart.
+    """
 
     def read(reading: MeterReading) -> Mapping[str, float]:
         bins = reading.verify_budget["calibration"] if reading.verify_budget else ()
@@ -233,7 +237,7 @@ METRICS = (
         "chance_believed_total",
         COUNTER,
         "Sum of the chances of the drafts in chance_trials_total.",
-        _by_chance(lambda one: one["trials"] * (one["believed"] or 0.0)),
+        _by_chance(lambda one: round(UNITS * one["trials"] * (one["believed"] or 0.0)) / UNITS),
         CHANCE,
         needs="throughput",
     ),
@@ -241,7 +245,7 @@ METRICS = (
         "chance_accepted_total",
         COUNTER,
         "Drafts in chance_trials_total that were accepted.",
-        _by_chance(lambda one: one["trials"] * (one["accepted"] or 0.0)),
+        _by_chance(lambda one: round(one["trials"] * (one["accepted"] or 0.0))),
         CHANCE,
         needs="throughput",
     ),

@@ -29,6 +29,10 @@ def test_a_depth_is_measured_where_it_has_the_graph_that_the_batch_runs_in() -> 
     assert depths(pruned, 9) == [0, 3, 7, 9]  # beyond the largest graph all run without graphs
 
 
+def test_lookup_rounds_are_no_depths() -> None:
+    assert depths({**state(_0=[1], _3=[1], _15=[1], _31=[1]), "lookup_rounds": {}}, 1) == [0, 3]
+
+
 def test_without_graphs_every_depth_is_measured() -> None:
     assert depths(state(_0=None, _3=None), 4) == [0, 3]
 

@@ -6,7 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 
+from sglang_adaptive.calibrate import explain
 from sglang_adaptive.cli import main
+from sglang_adaptive.provenance import command_line
 from tests.answering import answering
 
 LINE = "it asks for a key: give the right one with --api-key"
@@ -28,6 +30,29 @@ def test_the_same_line_from_every_command(
     told = capsys.readouterr()
     shown = " ".join((told.out + told.err).split())  # a terminal of 80 columns wraps it
     assert closed in shown and shown.count(f": {LINE}") == shown.count("key: ") == 1
+
+
+@pytest.mark.parametrize("key", ["two\nlines", "caf\u00e9"])
+def test_a_key_that_http_does_not_allow_is_refused_and_not_shown(
+    key: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("SGLANG_API_KEY", key)
+    with pytest.raises(SystemExit) as end:
+        main(["explain", "--url", "http://127.0.0.1:9"])
+    told = capsys.readouterr().err
+    assert end.value.code == 2 and told.count("\n") == 1 and key not in told
+    assert told.endswith("the key has characters that HTTP does not allow; expected printable ASCII\n")
+
+
+def test_white_space_around_a_key_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SGLANG_API_KEY", "right\r\n")
+    assert explain.parser().parse_args([]).api_key == "right"
+
+
+def test_a_command_line_that_others_see_has_no_key() -> None:
+    words = ["--url", "http://me:secret@host:1", "--api-key", "secret", "--admin-api-key=secret", "--json", "/tmp/x"]
+    said = "sglang-adaptive audit --url http://host:1 --api-key KEY --admin-api-key=KEY --json x"
+    assert command_line("audit", words) == said
 
 
 def test_the_profiler_of_dspark_has_no_key(closed: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -82,6 +82,17 @@ def test_buckets_say_where_they_lie_and_how_much_of_them_is_over(ticks: Ticks) -
     assert [(one["ago"], one["seconds"]) for one in history.span(900)["buckets"]][-1] == (0, 3)
 
 
+def test_rounds_without_any_time_take_as_long_as_the_others(ticks: Ticks) -> None:
+    """Without a cost model, a depth that ran once between prefills has no time."""
+    history = History(DEPTHS, ticks)
+    for steps, seconds in ((3, 0.02), (3, 0.02), (1, None)):
+        history.add(RoundObservation(steps, [1, 1], 2, seconds))
+    ticks.now += 1.0
+    history.close(None)
+    (region,) = history.span(60)["by_batch"]
+    assert region["seconds"] == pytest.approx(0.06) and region["tokens"] == 12
+
+
 def test_worth_of_the_hour(ticks: Ticks) -> None:
     history = History(DEPTHS, ticks)
     assert history.speedup() is None

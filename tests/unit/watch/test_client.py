@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from sglang_adaptive.client import ADMIN_PATHS, Client
+from sglang_adaptive.client import ADMIN_PATHS, Client, RequestError
+from tests.answering import answering
 
 
 class Told(Client):
@@ -41,6 +42,8 @@ WRONG = [
     "http://[::1",
     "http://h/path",
     "http://h?key=1",
+    "http://foo..bar:30000",
+    f"http://{'a' * 64}.org",
 ]
 
 
@@ -49,6 +52,17 @@ def test_an_address_that_is_none_is_refused_with_one_line(url: str) -> None:
     with pytest.raises(ValueError) as refusal:
         Client.from_url(url)
     assert str(refusal.value) == f"{url!r} is not a server's address; expected one like http://127.0.0.1:30000"
+
+
+def test_a_page_of_an_error_is_one_short_line() -> None:
+    page = "<html>\n  <body>" + "no such path\n" * 1000
+    error = RequestError("GET", "/server_info", 404, page)
+    assert "\n" not in str(error) and len(str(error)) < 1100 and error.answer == page
+
+
+def test_an_answer_in_another_encoding_is_text() -> None:
+    with answering(200, b"caf\xe9") as url:
+        assert Client.from_url(url).get("/") == "caf\ufffd"
 
 
 @pytest.mark.parametrize(("url", "port"), [("http://h", 80), ("https://h/", 443), ("http://[::1]:65535", 65535)])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 from collections.abc import Awaitable, Callable
 from types import SimpleNamespace
 from typing import Any
@@ -206,6 +207,22 @@ def test_without_leave_every_draft_is_verified() -> None:
     handler = ForceBudget(ema())
     assert refusal(handler, 1).endswith("verify the same number of drafts here; the log says why")
     handler.validate(BUDGET_KEY, 0)
+
+
+@pytest.mark.parametrize("value", [math.inf, math.nan, "1", None])
+def test_the_end_of_a_hold_has_a_number(value: Any) -> None:
+    assert refusal(LeaseOver(ema()), value, LEASE_OVER_KEY).endswith("expected the number of a hold")
+
+
+def test_a_command_does_not_make_another_one_s_hold_permanent() -> None:
+    controller = ema()
+    controller.force_steps(3)
+    controller.force_steps(7, lease=1)
+    assert (controller.snapshot()["forced_steps"], controller.snapshot()["forced_without_end"]) == (7, 3)
+    controller.end_lease(1)
+    assert controller.snapshot()["forced_without_end"] == 3
+    controller.force_steps(None)
+    assert controller.snapshot()["forced_without_end"] is None
 
 
 def test_a_scheduler_that_does_not_adapt_refuses_every_key() -> None:

@@ -342,6 +342,8 @@ def test_inactive_server_says_why() -> None:
     [
         *("adaptive_config ", "adaptive_config {}", 'adaptive_config {"config": 3}', "other"),
         *("adaptive_audit {", 'adaptive_audit {"replica": 0}', "adaptive_audit []"),
+        'adaptive_audit {"replica": 0, "epoch": 0, "request": "x", "verdict": "foo"}',
+        'adaptive_audit {"replica": 0, "epoch": 0, "request": "x", "verdict": "tie", "noise": "much"}',
         *("adaptive_force_steps {}", 'adaptive_force_steps {"steps": "3"}', 'adaptive_force_steps {"steps": [3]}'),
     ],
 )

@@ -23,7 +23,7 @@ from sglang_adaptive.runtime.controller import AdaptiveController
 from sglang_adaptive.runtime.round_note import RoundNote
 from sglang_adaptive.runtime.round_times import RoundClock
 from sglang_adaptive.sglang_plugin.reporting import metrics
-from sglang_adaptive.sglang_plugin.reporting.metric_series import COUNTER, METRICS, PREFIX, most_series, series
+from sglang_adaptive.sglang_plugin.reporting.metric_series import BY_NAME, COUNTER, METRICS, PREFIX, most_series, series
 from tests.live_controllers import with_audit, with_lookups
 from tests.unit.runtime.test_controller import Ticks, Worker, state
 
@@ -144,6 +144,19 @@ def test_expected_and_observed_rates_by_region(served: Served) -> None:
         assert expected == pytest.approx(tokens / seconds, rel=0.15)
     forecast = served.policy.forecast(4, 3)
     assert forecast is not None and served.value("expected_speedup_ratio") == forecast.speedup
+
+
+def test_sums_of_chances_never_fall() -> None:
+    """Prometheus would take a total that falls by a rounding error for a restart."""
+    before = {"believed": 0.0, "accepted": 0.0}
+    for trials in range(1, 3000):
+        accepted, believed = trials // 3, 0.9 * trials
+        one = {"from": 0.8, "to": 1.0, "trials": trials, "believed": believed / trials, "accepted": accepted / trials}
+        reading: Any = SimpleNamespace(verify_budget={"calibration": [one]})
+        for name, exact in (("believed", believed), ("accepted", accepted)):
+            (now,) = BY_NAME[f"chance_{name}_total"].read(reading).values()  # type: ignore[union-attr]
+            assert now >= before[name] and now == pytest.approx(exact, abs=0.001)
+            before[name] = now
 
 
 def test_budgets_and_the_draft_s_chances(served: Served) -> None:
