@@ -171,6 +171,8 @@ class Round:
     def prepare(self, prepare: Callable[..., Any], scheduler: Any, batch: Any) -> Any:
         """Prepare the decode batch for a round that it has room for; tell lookups and the audit."""
         found = self.capacity.prepare(prepare, scheduler, batch)
+        if found is None:  # SGLang skips this round
+            return None
         if self.lookups is not None:
             self.lookups.expect(found)
         if self.audits is not None:

@@ -9,7 +9,8 @@ from __future__ import annotations
 import itertools
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -33,9 +34,11 @@ RUNS: dict[str, list[Ask]] = {
     # SGLang accepts at most 249 tokens. If the request sets new tokens, it subtracts 4 from the context, for 3 steps.
     **{f"{length} tokens, {new} new": [(0, length, new)] for length in (230, 249) for new in (ANY, 252 - length)},
     "others": [(0, 40, 24), (0, 247, ANY), (3, 70, 16), (9, 246, ANY), (10, 40, 20)],
+    "full": [(0, 40, 2), (0, 60, 30), (4, 50, 2)],
     "pool": [(0, 150, 44)],
 }
-"""In the last one, SMALL_POOL has exactly the slots that a round of LAUNCH steps needs."""
+"""In the last one, SMALL_POOL has exactly the slots that a round of LAUNCH steps needs. In the one before, SGLang finds
+no memory whenever the result under way ends a request, and skips the round of the others."""
 
 CONTEXT_RUNS = [name for name in RUNS if name != "pool"]
 SHORT_CONTEXT = ("--context-length", str(CONTEXT), "--max-total-tokens", str(POOL))
@@ -69,9 +72,11 @@ class CapacityStepper(Stepped):
         if self.worker is not None:
             self._log_rounds()
 
-    def write(self, asks: Sequence[Ask], depths: Sequence[int], overlap: bool) -> dict[str, Any]:
-        """Run the requests of *asks*, forcing each of *depths* in turn, one turn each."""
+    def write(self, name: str, depths: Sequence[int], overlap: bool) -> dict[str, Any]:
+        """Run the requests of RUNS[*name*], forcing each of *depths* in turn, one turn each."""
         from sglang.srt.managers.schedule_batch import ScheduleBatch
+
+        asks = RUNS[name]
 
         scheduler, mix = self.scheduler, ScheduleBatch.mix_with_running
         self.rounds.clear()
@@ -87,14 +92,45 @@ class CapacityStepper(Stepped):
                     self.ask(str(place), (text * 9)[place : place + length], new)
             return len(self.reqs) == len(asks) and self.ended()
 
-        with mock.patch.object(ScheduleBatch, "mix_with_running", side_effect=mix, autospec=True) as mixed:
+        full = self._full_where_one_ends() if name == "full" else nullcontext([])
+        with (
+            mock.patch.object(ScheduleBatch, "mix_with_running", side_effect=mix, autospec=True) as mixed,
+            full as skips,
+        ):
             self.play(step, overlap)
         return {
             "outputs": {rid: list(req.output_ids_through_stop) for rid, req in self.reqs.items()},
             "rounds": list(self.rounds),
             "mixed": mixed.call_count,
+            "skipped": len(skips),
             "lost": scheduler.max_total_num_tokens - self.free_slots(),
         }
+
+    @contextmanager
+    def _full_where_one_ends(self) -> Iterator[list[Any]]:
+        """Let SGLang find no memory where the result under way ends a request; yield the batches of skipped rounds."""
+        from sglang.srt.managers.schedule_batch import ScheduleBatch
+
+        ending, enough = self.scheduler._reqs_finishing_inflight, ScheduleBatch.check_decode_mem
+        now: list[Any] = []
+        skips: list[Any] = []
+
+        def ends(batch: Any) -> list[Any]:
+            now[:] = ending(batch)
+            return list(now)
+
+        def fits(batch: Any, *args: Any, **kwargs: Any) -> bool:
+            if now and batch.batch_size():
+                skips.append(batch)
+                now.clear()
+                return False
+            return bool(enough(batch, *args, **kwargs))
+
+        with (
+            mock.patch.object(self.scheduler, "_reqs_finishing_inflight", ends),
+            mock.patch.object(ScheduleBatch, "check_decode_mem", fits),
+        ):
+            yield skips
 
     def ended(self) -> bool:
         """Whether every request has ended; one that runs out of slots ends without a reason."""
@@ -126,7 +162,7 @@ def main() -> None:
     lab = CapacityStepper(Path(folder), algorithm, *more)
     ladders = [(0,)] if algorithm is None else [DEPTHS[-1:], DEPTHS]
     found = [
-        {"name": name, "depths": depths, "overlap": overlap, **lab.write(RUNS[name], depths, overlap)}
+        {"name": name, "depths": depths, "overlap": overlap, **lab.write(name, depths, overlap)}
         for name in names
         for depths in ladders
         for overlap in ([False] if algorithm is None else [False, True])
