@@ -43,23 +43,28 @@ class HostText:
     """Lets SGLang's penalizers count every output token that the host knows, once each."""
 
     def __init__(self) -> None:
-        self._counted: WeakKeyDictionary[Any, tuple[int, int]] = WeakKeyDictionary()
-        """By request: its retractions, and the output tokens counted since the last one."""
+        self._counted: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
+        """By request: the output tokens that its penalizers have counted."""
+
+    def count_again(self, batch: Any) -> Counted:
+        """Count all output tokens of *batch*, a prefill, which has new penalizers.
+
+        A request has output there after a retraction; each chunk of its prefill has new penalizers.
+        """
+        for req in batch.reqs:
+            self._counted.pop(req, None)
+        return self.count(batch)
 
     def count(self, batch: Any) -> Counted:
-        """Count *batch*'s new output tokens, in new tensors because a running round may read the old ones.
-
-        SGLang resets its counts when it retracts a request, so the whole output is counted again.
-        """
+        """Count *batch*'s new output tokens, in new tensors because a running round may read the old ones."""
         orchestrator = batch.sampling_info.penalizer_orchestrator
         rows: list[int] = []
         tokens: list[int] = []
         for row, req in enumerate(batch.reqs):
-            retractions, counted = self._counted.get(req, (req.retraction_count, 0))
-            new = req.output_ids[counted if retractions == req.retraction_count else 0 :]
+            new = req.output_ids[self._counted.get(req, 0) :]
             rows += [row] * len(new)
             tokens += new
-            self._counted[req] = req.retraction_count, len(req.output_ids)
+            self._counted[req] = len(req.output_ids)
         outputs = [len(req.output_ids) for req in batch.reqs]
         first = [len(req.origin_input_ids) + known for req, known in zip(batch.reqs, outputs, strict=True)]
         numbers = _on_device([*first, *outputs, *rows, *tokens], orchestrator.device)

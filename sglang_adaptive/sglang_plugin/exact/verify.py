@@ -61,7 +61,7 @@ class ExactVerify:
     def count_again(self, batch: Any) -> None:
         """Let the penalizers of a prefill count the earlier output of retracted requests."""
         if batch.sampling_info.penalizer_orchestrator.is_required and any(req.output_ids for req in batch.reqs):
-            self.guard.attempt(self._text.count, batch)
+            self.guard.attempt(self._text.count_again, batch)
 
     def waits(self, scheduler: Any, batch: Any) -> bool:
         """Whether pending results have to be processed before *batch* because a processor reads a request's text."""
@@ -158,7 +158,8 @@ def why_not() -> str | None:
 
 
 def _counted(batch: Any) -> penalties.Counted:
-    counted: penalties.Counted | None = getattr(batch, NOTE, None)
+    # Taken, because the scheduler keeps a batch after its last request with penalties has left.
+    counted: penalties.Counted | None = vars(batch).pop(NOTE, None)
     assert counted is not None and len(counted.first) == len(batch.seq_lens), "counted before each round"
     if counted.first.is_cuda:
         # They were made on the scheduler's stream, which continues with the next round.

@@ -202,7 +202,7 @@ needs(
     Need(
         SRT + "managers.schedule_batch.Req",
         attributes=(
-            *("origin_input_ids", "output_ids", "output_ids_through_stop", "finished", "retraction_count"),
+            *("origin_input_ids", "output_ids", "output_ids_through_stop", "finished"),
             *("sampling_params", "rid", "finished_reason", "to_finish", "grammar", "custom_logit_processor", "lora_id"),
             *("session", "multimodal_inputs", "input_embeds", "origin_input_ids_unpadded", "finished_len"),
         ),

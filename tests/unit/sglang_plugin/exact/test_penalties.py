@@ -29,7 +29,6 @@ class _Req:
     sampling_params: Any
     origin_input_ids: list[int] = field(default_factory=lambda: [1] * PROMPT)
     output_ids: list[int] = field(default_factory=list)
-    retraction_count: int = 0
     eos_token_ids: set[int] = field(default_factory=lambda: {STOP})
     tokenizer: Any = field(default_factory=lambda: SimpleNamespace(additional_stop_token_ids=None, eos_token_id=STOP))
 
@@ -44,7 +43,7 @@ class _Batch(SimpleNamespace):
         self.renew()
 
     def renew(self) -> None:
-        """Restart the penalizers, like SGLang for a retracted request."""
+        """Restart the penalizers, like SGLang in each chunk of a prefill."""
         kinds = {
             *(penaltylib.BatchedFrequencyPenalizer, penaltylib.BatchedMinNewTokensPenalizer),
             *(penaltylib.BatchedPresencePenalizer, penaltylib.BatchedRepetitionPenalizer),
@@ -86,11 +85,11 @@ def test_every_row_of_a_chain(pending: bool, retract_at: int | None) -> None:
         width = (4, 1, 8, 2)[number % 4]
         if number == retract_at:
             unknown = [0] * len(KINDS)
-            batch.renew()
-            for req in batch.reqs:
-                req.retraction_count += 1
         for req, whole, behind in zip(batch.reqs, written, unknown, strict=True):
             req.output_ids = whole[: len(whole) - behind]
+        for _ in range(2 * (number == retract_at)):  # the prefill after the retraction has two chunks
+            batch.renew()
+            text.count_again(batch)
         counted = text.count(batch)
         lengths = [PROMPT + len(whole) - 1 for whole in written]
         drafts = [[draw.randrange(VOCABULARY) for _ in range(width - 1)] for _ in KINDS]
