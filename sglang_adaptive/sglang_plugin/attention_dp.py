@@ -26,7 +26,7 @@ def unsupported_reason(original: Callable[..., str | None], server_args: Any) ->
         return original(server_args)
     if (reason := original(AsIf(server_args, attn_dp_size=1))) is not None:
         return reason
-    if server_args.speculative_algorithm not in _ALGORITHMS:
+    if (server_args.speculative_algorithm or "").upper() not in _ALGORITHMS:
         return f"attention DP is not supported with {server_args.speculative_algorithm}"
     if envs.SGLANG_SCHEDULER_SKIP_ALL_GATHER.get() or resolved_view(server_args).dwdp_size > 1:
         return "attention DP is not supported where ranks skip the gather before a round"

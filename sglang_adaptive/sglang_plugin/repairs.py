@@ -185,7 +185,9 @@ def at_the_widest(original: Callable[..., Any], *args: Any, **kwargs: Any) -> An
     widest = max_speculative_num_draft_tokens() if spec.speculative_adaptive else None
     if widest is None:
         return original(*args, **kwargs)
-    with spec.override(speculative_num_draft_tokens=widest, speculative_num_steps=widest - 1):
+    chain = spec.speculative_eagle_topk == 1
+    steps = widest - 1 if chain else widest // spec.speculative_eagle_topk
+    with spec.override(speculative_num_draft_tokens=widest, speculative_num_steps=steps):
         return original(*args, **kwargs)
 
 

@@ -56,15 +56,17 @@ def of_the_server() -> Iterator[str]:
     from sglang.srt.environ import envs
     from sglang.srt.eplb.expert_distribution import get_global_expert_distribution_recorder
     from sglang.srt.layers.moe.utils import get_moe_a2a_backend
-    from sglang.srt.runtime_context import get_parallel
+    from sglang.srt.runtime_context import get_exec, get_parallel
 
-    parallel = get_parallel()
+    parallel, features = get_parallel(), get_exec().features
     if parallel.attn_dp_enabled or parallel.dcp_enabled:
         yield "attention data or decode context parallelism"
     if not get_moe_a2a_backend().is_none():
         yield "experts are reached by an all-to-all"
     if "Noop" not in type(get_global_expert_distribution_recorder()).__name__:
         yield "the distribution of experts is recorded"
+    if features.enable_return_routed_experts or features.enable_return_indexer_topk:
+        yield "requests may ask for routed experts or an indexer's choices, which SGLang collects after each pass"
     watched = (envs.SGLANG_LOG_DECODE_GRAPH_KEY, envs.SGLANG_ENABLE_ASYNC_ASSERT, envs.SGLANG_ENABLE_NAN_LOGITS_CHECK)
     if any(variable.get() for variable in watched):
         yield "SGLang's debugging looks at each pass"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import logging
-import os
 import sys
 from collections.abc import Callable
 from typing import Any, NoReturn
@@ -123,6 +122,8 @@ def _conclude(server_args: Any) -> None:
 
 def cannot_adapt(server_args: Any) -> str | None:
     """Return why adaptive speculation cannot run, in the cases where SGLang would exit or log nothing; else None."""
+    from sglang.srt.environ import envs
+
     if server_args.speculative_algorithm is None:
         return "no --speculative-algorithm is given"
     if server_args.disaggregation_mode == "prefill":
@@ -135,7 +136,7 @@ def cannot_adapt(server_args: Any) -> str | None:
         return "--kv-canary only has plans for the drafts of the launch steps"
     if server_args.enable_lora or server_args.lora_paths:
         return "LoRA's graph metadata is built for one depth"
-    if os.environ.get("SGLANG_ENABLE_PP_SPEC", "").lower() in ("1", "true") and (server_args.pp_size or 1) > 1:
+    if envs.SGLANG_ENABLE_PP_SPEC.get() and (server_args.pp_size or 1) > 1:
         return "SGLANG_ENABLE_PP_SPEC relays verify results of one fixed width between pipeline stages"
     if plans_widths(server_args):
         return planner_reason(server_args, load_config(server_args.speculative_adaptive_config))

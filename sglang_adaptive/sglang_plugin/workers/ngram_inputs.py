@@ -17,6 +17,9 @@ Ints = npt.NDArray[np.int64]
 
 PROMPT_TOKENS = 256
 """Prompt tokens that the corpus reads per round: some 10 us each, on its own thread, while the device verifies."""
+MOST_UNREAD = 1 << 16
+"""Prompt tokens that may wait, 0.5 MB. If more arrive than can be read, the oldest prompts are dropped: their requests
+are the first to end."""
 
 
 class Prompts:
@@ -51,8 +54,14 @@ class Prompts:
 
     def _join(self, reqs: Sequence[Any]) -> None:
         for req in reqs:
-            if not req.output_ids:
-                self._unread.setdefault(req.rid, (req.origin_input_ids_unpadded, 0))
+            prompt = req.origin_input_ids_unpadded
+            if not req.output_ids and (req.rid not in self._unread or self._unread[req.rid][0] is not prompt):
+                self._unread.pop(req.rid, None)  # of an earlier request with this id
+                self._unread[req.rid] = prompt, 0
+        left = sum(len(prompt) - begin for prompt, begin in self._unread.values())
+        while left > MOST_UNREAD and len(self._unread) > 1:
+            prompt, begin = self._unread.pop(next(iter(self._unread)))
+            left -= len(prompt) - begin
 
     def _put(self, corpus: Any) -> None:
         parts, left = [], PROMPT_TOKENS

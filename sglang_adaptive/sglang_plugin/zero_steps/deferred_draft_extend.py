@@ -86,6 +86,11 @@ class DeferredDraftExtend(LeftForLater):
         if controller.states[0] is not self._states[0]:
             self._states = _states(self._worker, controller)
 
+    def set_every(self, rounds: int) -> None:
+        """From the next round on, keep at most *rounds* pending; 1 defers nothing."""
+        super().set_every(rounds)
+        self._shadow_drafts = None  # with 1, nothing would replace it
+
     def snapshot(self) -> dict[str, Any]:
         """Return JSON builtins for /server_info."""
         return {**super().snapshot(), "writes": self._writes}
@@ -134,7 +139,7 @@ class DeferredDraftExtend(LeftForLater):
 
         Otherwise nothing is learned about the draft as long as lookup rounds come before the next output.
         """
-        if self.guard.closed:
+        if self.guard.closed or self._every == 1:
             return
         try:
             chosen = result.next_draft_input.topk_index
@@ -206,7 +211,8 @@ class DeferredDraftExtend(LeftForLater):
             state = choose_state(self._states, max(part.counts), len(part.rows))
             rows, outcome = self._catch_up(extend, state, batch, part, ahead)
             _write_rows(draft_input, outcome, part, rows, len(batch.reqs))
-            shadow_drafts = ShadowDrafts.of(self._draft, outcome.topk_index, [keys[row] for row in part.rows])
+            if ahead:  # before a round that drafts, nothing would check them
+                shadow_drafts = ShadowDrafts.of(self._draft, outcome.topk_index, [keys[row] for row in part.rows])
             self._extends += 1
             self._kv_only_since_output = 0
         self._pending.settle(keys)

@@ -19,6 +19,8 @@ from sglang.srt.speculative.cpp_ngram.ngram_corpus import NgramCorpus
 
 from sglang_adaptive.lab.cpu_engine.kernels.tree import reconstruct_indices_from_tree_mask
 from sglang_adaptive.sglang_plugin import guard
+from sglang_adaptive.sglang_plugin.repairs import at_the_widest
+from sglang_adaptive.sglang_plugin.workers import ngram_inputs
 from sglang_adaptive.sglang_plugin.workers.arguments import needs_lengths_on_host
 from sglang_adaptive.sglang_plugin.workers.ngram_inputs import (
     PROMPT_TOKENS,
@@ -191,6 +193,26 @@ def test_a_round_reads_so_many_tokens_of_all_prompts(corpus: NgramCorpus) -> Non
     assert drafted(corpus, 10_200) == list(range(10_201, 10_208))
 
 
+def test_more_prompts_than_can_be_read_wait_in_bounded_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The oldest are dropped; one prompt longer than the bound is kept."""
+    monkeypatch.setattr(ngram_inputs, "MOST_UNREAD", 100)
+    prompts = Prompts(DEPTH)
+    prompts.join([asked(1, 60), asked(1000, 60), asked(2000, 30)])
+    assert [prompt[0] for prompt, _ in prompts._unread.values()] == [1000, 2000]
+    prompts.join([asked(3000, 300)])
+    assert [prompt[0] for prompt, _ in prompts._unread.values()] == [3000]
+
+
+def test_an_id_that_is_used_again_brings_another_prompt() -> None:
+    prompts, one = Prompts(DEPTH), asked(1, 60)
+    prompts.join([one])
+    prompts.join([one])
+    again = asked(500, 60)
+    again.rid = one.rid
+    prompts.join([again])
+    assert [(prompt[0], begin) for prompt, begin in prompts._unread.values()] == [(500, 0)]
+
+
 def test_an_empty_corpus_reads_prompts_again(corpus: NgramCorpus) -> None:
     prompts, one = Prompts(DEPTH), asked(1, 60)
     prompts.join([one])
@@ -226,3 +248,18 @@ def test_a_corpus_that_fails_goes_without_prompts(monkeypatch: pytest.MonkeyPatc
         prompts.join([asked(1, 60)])
         prompts.read(SimpleNamespace(batch_put=failing))
     assert prompts.guard.error == "RuntimeError: no room" and len(calls) == 1
+
+
+@pytest.mark.parametrize(("topk", "steps"), [(1, 15), (10, 1)])
+def test_slots_are_sized_for_the_steps_that_sglang_means(topk: int, steps: int) -> None:
+    """NGRAM's steps are width / topk; SGLang reserves topk times as many slots."""
+    seen = []
+
+    def size() -> int:
+        seen.append((get_spec().speculative_num_draft_tokens, get_spec().speculative_num_steps))
+        return 0
+
+    flags = {"speculative_adaptive": True, "speculative_eagle_topk": topk, "speculative_num_draft_tokens": 16}
+    with get_context().override_server_args(), get_spec().override(**flags):
+        at_the_widest(size)
+    assert seen == [(16, steps)]
