@@ -11,6 +11,7 @@ from __future__ import annotations
 import difflib
 import json
 import math
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields, is_dataclass, replace
 from itertools import count, takewhile
@@ -75,8 +76,14 @@ def flag(meaning: str, default: str | None = None) -> Option:
 
 
 def pathname(meaning: str, expected: str, default: str | None = None) -> Option:
-    """Return an option for a path."""
-    return Option(meaning, expected, lambda v: isinstance(v, str) and bool(v) and "\0" not in v, default=default)
+    """Return an option for a path; one that begins with ``~`` must name a user's folder."""
+
+    def accepts(value: Any) -> bool:
+        if not isinstance(value, str) or not value or "\0" in value:
+            return False
+        return not value.startswith("~") or os.path.expanduser(value) != value
+
+    return Option(meaning, expected, accepts, default=default)
 
 
 def word(meaning: str, *words: str) -> Option:

@@ -61,6 +61,8 @@ READING, LONE = 0.025, 0.08
 """Relative standard deviation of one reading, and of fewer than three of them: one may be an outlier."""
 CELL = 0.005
 """Relative standard deviation that a cell keeps, however many readings it has."""
+SURE = 8
+"""Readings that a single probe does not yield."""
 NOTICED = 0.002
 """Smaller changes of a cell (log) do not change the table."""
 MEASURED, PROFILE, INTERPOLATED, PRIOR = "measured", "profile", "interpolated", "prior"
@@ -168,6 +170,8 @@ class CostModel:
         self._rung = {steps: rung for rung, steps in enumerate(ladder)}
         self._measured: dict[tuple[int, Shape], tuple[float, float]] = {}
         """By anchor and shape: log-ratio to the base, and its relative standard deviation."""
+        self.few: Mapping[tuple[int, int], bool] = {}
+        """By anchor and steps of measured rounds without a budget: whether a single probe may have measured them."""
         self._timed: Sequence[tuple[int, int, float, float]] = ()
         """Rounds without a budget: anchor, ladder index, log-ratio and deviation."""
         self._mean = self._mean_of_lookups = 0.0
@@ -190,6 +194,11 @@ class CostModel:
         if _alike(measured, self._measured):
             return False
         self._measured = measured
+        self.few = {
+            (int(anchor), int(steps)): readings < SURE
+            for anchor, steps, verified, _, readings in cells
+            if steps == verified
+        }
         self._timed = [(at, self._rung[s], *cell) for (at, (s, verified)), cell in measured.items() if s == verified]
         sure = [(anchor, rung, ratio) for anchor, rung, ratio, deviation in self._timed if deviation < LONE]
         of_lookups = [ratio for (_, (steps, verified)), (ratio, _) in measured.items() if verified > steps]
@@ -320,7 +329,7 @@ class RoundTimeRow:
     log_base: Mapping[Shape, float]
     """Log of the base table's seconds, the reference for readings."""
     zero: float | None
-    """Seconds at zero steps; None if 0 is not a candidate."""
+    """Seconds at zero steps; None if they may not run here."""
     took: Mapping[Shape, float]
     """Seconds of a round."""
     packed: Mapping[int, Sequence[tuple[int, float, float]]]
@@ -349,11 +358,12 @@ class RoundTimeTable:
 
     def at(self, batch_size: int) -> RoundTimeRow:
         """Return the row of *batch_size*, padded to the next size with CUDA graphs."""
-        found = self._rows.get(batch_size)
+        padded = self._padded(max(1, batch_size))
+        found = self._rows.get(padded)
         if found is None:
             if len(self._rows) >= MOST_ROWS:
                 self._rows.clear()
-            found = self._rows[batch_size] = self._make(self._padded(max(1, batch_size)))
+            found = self._rows[padded] = self._make(padded)
         return found
 
     def set_graph_sizes(self, sizes: Sequence[int]) -> None:
@@ -418,7 +428,7 @@ class RoundTimeTable:
             seconds=dict(zip(ladder, seconds, strict=True)),
             deviation=dict(zip(ladder, deviations, strict=True)),
             log_base=log_base,
-            zero=seconds[0] if ladder[0] == 0 else None,
+            zero=seconds[0] if 0 in allowed else None,
             took=took,
             packed=packed,
             budgets={},

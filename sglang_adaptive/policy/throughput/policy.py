@@ -24,7 +24,7 @@ from sglang_adaptive.policy.throughput.acceptance import AcceptanceEstimator, Sh
 from sglang_adaptive.policy.throughput.budgets import Budgets
 from sglang_adaptive.policy.throughput.choice import StepChoice
 from sglang_adaptive.policy.throughput.cost import MEASURED, CostModel, RoundTimeRow, RoundTimeTable
-from sglang_adaptive.policy.throughput.probing import PROBE_ROUNDS, Prober
+from sglang_adaptive.policy.throughput.probing import Prober
 from sglang_adaptive.policy.throughput.readings import Readings
 
 FIRST_SYNC = 16
@@ -35,8 +35,8 @@ WELL_SEEN = 32.0
 """Trials of the first position below which zero steps want more shadow drafts; its acceptance is then known to 0.09."""
 NEW_WEIGHTS_TRIALS = 24.0
 """Evidence kept per bin after a weight update; new data outweighs it within a second of serving."""
-LEAST_READINGS = 3
-"""Minimum readings of a time that is kept for the next start, so that it is not a single outlier."""
+LEAST_READINGS = 5
+"""Minimum readings of a time that is kept for the next start, so that it is not from a single probe."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +179,9 @@ class ThroughputPolicy:
                 self._readings.add(row.anchor, shape, row.log_base[shape], seconds, observation.extended)
         if self._round >= self._next_sync:
             self.cost_sync_due = True
-        if self._leads:
+        if not steps and observation.extended:
+            self._prober.cycle_ended()
+        if self._leads and observation.chosen:
             self._consider_probe(row)
 
     def _row(self, batch_size: int) -> RoundTimeRow:
@@ -217,8 +219,8 @@ class ThroughputPolicy:
     def _consider_probe(self, row: RoundTimeRow) -> None:
         if self._choice.live == 0:
             self._prober.leave_zero(row, self._acceptance, self._round)
-        elif self._prober.consider(row, self._choice.live, self._acceptance, self._round):
-            self._next_sync = self._round + PROBE_ROUNDS + SYNC_LAG
+        elif rounds := self._prober.consider(row, self._choice.live, self._acceptance, self._round, self._cost.few):
+            self._next_sync = self._round + rounds + SYNC_LAG
 
     # -- optional protocols (see ``base``) --------------------------------------------------------------------
 
@@ -289,11 +291,13 @@ class ThroughputPolicy:
 
     def outlook(self, batch_size: int, live: int) -> Outlook:
         row = self._times.at(batch_size)
+        live = min(live, self._ladder[-1])  # an earlier configuration had more steps
         slower = dict(zip(self._ladder, self._acceptance.slower(live), strict=True))
         return Outlook(slower, {steps: seconds for _, steps, seconds in row.rungs}, self._prober.wanted(row))
 
     def follow(self, batch_size: int, steps: int, running: int, leads: bool) -> None:
-        self._batch_size, self._choice.live, self._running = batch_size, steps, running
+        self._batch_size, self._running = batch_size, running
+        self._choice.live = min(steps, self._ladder[-1])
         self._votes, self._leads = True, leads
         row = self._times.at(batch_size)
         if leads and self._prober.wanted(row) in (None, running):

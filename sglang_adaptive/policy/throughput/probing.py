@@ -12,6 +12,7 @@ most ``ALLOWANCE_ROUNDS`` rounds.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 from sglang_adaptive.policy.throughput.acceptance import AcceptanceEstimator
@@ -31,6 +32,13 @@ QUIET_ROUNDS = 6
 Without this, steady load at batch 32 sees 67 switches per hour instead of 27 (simulated)."""
 ALLOWANCE_ROUNDS = 8.0
 """Maximum and initial credit, in rounds."""
+ZERO_ROUNDS, ZERO_USUAL = 32, 16
+"""Most and usual rounds of a probe of zero steps. It ends with a cycle of deferred draft extends, which gives one time.
+"""
+AGAIN_ROUNDS, SURPRISE = 1024, 0.05
+"""Rounds until a probe is repeated that yielded no time, or one longer than expected by this share: a prefill may have
+ended it, or another job slowed it down. Without this, a probe that ran 1.12 to 2 times as slow excludes the best depth
+for good: 0.93 of its rate (simulated)."""
 REST_ROUNDS = 51_200
 """Rounds between two probes of the same steps at one batch size, ten minutes or more: with 6,400 a steady load is
 probed 30 times per hour and gains nothing (simulated)."""
@@ -53,6 +61,14 @@ def expected_improvement(gap: float, deviation: float) -> float:
     return deviation * (math.exp(-0.5 * u * u) / _ROOT - u * 0.5 * math.erfc(u / math.sqrt(2.0)))
 
 
+def _pays(gap: float, doubt: float, rounds: int) -> bool:
+    """Whether a probe of *rounds* is expected to gain enough; *doubt* is the relative deviation of its time."""
+    learnt = doubt * doubt / math.hypot(doubt, READING / math.sqrt(TIMINGS))
+    if HORIZON_ROUNDS * learnt / _ROOT <= LEAST_GAIN_ROUNDS:  # not even without a gap
+        return False
+    return HORIZON_ROUNDS * expected_improvement(gap, learnt) - rounds * gap > LEAST_GAIN_ROUNDS
+
+
 class Prober:
     """The current probe, the budget for probes, and where they rest; everything is counted in rounds."""
 
@@ -69,6 +85,9 @@ class Prober:
         """Whether these belong to another rank's probe."""
         self._rests: dict[tuple[int, int], int] = {}
         """By anchor and steps, the round at which the rest ends."""
+        self._repeats: dict[tuple[int, int], tuple[float, int, float]] = {}
+        """By anchor and steps of every probe so far: the round from which it may be repeated, infinity once it was; the
+        live steps; and the expected time relative to theirs."""
         self._batch_size = self._alike = 0
         self._seen_at = 0
         """Round in which the draft's first position was verified or seen, or a probe out of zero steps began."""
@@ -138,16 +157,50 @@ class Prober:
         """Note that the draft's first position was verified, or seen at zero steps with *at_zero*."""
         self._seen_at, self._hears = now, self._hears or at_zero
 
-    def consider(self, row: RoundTimeRow, live: int, acceptance: AcceptanceEstimator, now: int) -> bool:
-        """Start a probe of the steps whose turn it is, if worthwhile; return whether it started."""
+    def consider(
+        self,
+        row: RoundTimeRow,
+        live: int,
+        acceptance: AcceptanceEstimator,
+        now: int,
+        few: Mapping[tuple[int, int], bool],
+    ) -> int:
+        """Start a probe of the steps whose turn it is, if worthwhile; return its most rounds, 0 without one.
+
+        *few* is as in ``CostModel``.
+        """
         if not self.budget or self._left or now % CHECK_ROUNDS or self._alike < QUIET_ROUNDS:
-            return False
+            return 0
         steps = row.rungs[now // CHECK_ROUNDS % len(row.rungs)][1]
-        rests = now < self._rests.get((row.anchor, steps), 0)
-        if rests or steps == live or live not in row.seconds or not self._pays(steps, live, row, acceptance):
+        place, rounds = (row.anchor, steps), PROBE_ROUNDS if steps else ZERO_USUAL
+        again = self._repeats_probe(place, row, now, few)
+        if (not again and now < self._rests.get(place, 0)) or steps == live or live not in row.seconds:
+            return 0
+        tokens = acceptance.tokens
+        gap = max(0.0, 1.0 - tokens[steps] / row.seconds[steps] * row.seconds[live] / tokens[live])
+        if self._credit is None or rounds * gap * row.seconds[steps] > self._credit:
+            return 0
+        if not again and not _pays(gap, row.deviation[steps], rounds):
+            return 0
+        first = place not in self._repeats
+        self._repeats[place] = now + AGAIN_ROUNDS if first else math.inf, live, row.seconds[steps] / row.seconds[live]
+        rounds = rounds if steps else ZERO_ROUNDS
+        self._start(steps, rounds, row, now)
+        return rounds
+
+    def _repeats_probe(
+        self, place: tuple[int, int], row: RoundTimeRow, now: int, few: Mapping[tuple[int, int], bool]
+    ) -> bool:
+        """Whether to repeat the probe of *place*, whatever the gap."""
+        begin, live, expected = self._repeats.get(place, (math.inf, 0, 0.0))
+        if now < begin or not few.get(place, True):
             return False
-        self._start(steps, PROBE_ROUNDS, row, now)
-        return True
+        return place not in few or row.seconds[place[1]] > (1.0 + SURPRISE) * expected * row.seconds[live]
+
+    def cycle_ended(self) -> None:
+        """End a probe of zero steps, once it had as many rounds as others: a cycle has ended."""
+        if not self._steps and self._left and ZERO_ROUNDS - self._left >= PROBE_ROUNDS:
+            self._left = 0
 
     def leave_zero(self, row: RoundTimeRow, acceptance: AcceptanceEstimator, now: int) -> None:
         """Start a one-round probe out of zero steps if the draft was not seen for long.
@@ -167,18 +220,6 @@ class Prober:
         if unseen >= wait and row.seconds[steps] - row.zero <= self._credit:
             self._seen_at, self._hears = now, False
             self._start(steps, 1, row, now)
-
-    def _pays(self, steps: int, live: int, row: RoundTimeRow, acceptance: AcceptanceEstimator) -> bool:
-        """Whether a probe is expected to gain enough, and the credit covers its expected loss."""
-        doubt = row.deviation[steps]
-        learnt = doubt * doubt / math.hypot(doubt, READING / math.sqrt(TIMINGS))
-        if HORIZON_ROUNDS * learnt / _ROOT <= LEAST_GAIN_ROUNDS:  # not even without a gap
-            return False
-        seconds, tokens = row.seconds, acceptance.tokens
-        gap = max(0.0, 1.0 - tokens[steps] / seconds[steps] * seconds[live] / tokens[live])
-        if self._credit is None or PROBE_ROUNDS * gap * seconds[steps] > self._credit:
-            return False
-        return HORIZON_ROUNDS * expected_improvement(gap, learnt) - PROBE_ROUNDS * gap > LEAST_GAIN_ROUNDS
 
     def _start(self, steps: int, rounds: int, row: RoundTimeRow, now: int) -> None:
         self._rests[row.anchor, steps] = now + REST_ROUNDS

@@ -17,6 +17,9 @@ from sglang_adaptive.policy.observation import Shape, ZeroCycle
 
 FRESH = 16
 """Readings after an absence that update the cell: the median of so many is within 1%, single ones scatter by 2.5%."""
+DISTURBED, SHORT = 0.05, 8
+"""Difference (log) between two visits of which one must have been disturbed, if the earlier one was short: then the
+lower median counts, because disturbances make rounds longer, and from SHORT readings on the later visit's."""
 MOST = 31.0
 """Maximum weight of a cell's value in readings, so that later ones can correct it."""
 MEDIAN = 7
@@ -53,8 +56,11 @@ class Cell:
         if len(fresh) >= FRESH:
             return False
         fresh.append(value)
-        self.weight = min(MOST, self._before + len(fresh))
-        self.ratio = self._start + (_median(fresh) - self._start) * len(fresh) / self.weight
+        median, before = _median(fresh), self._before
+        self.weight = min(MOST, before + len(fresh))
+        self.ratio = self._start + (median - self._start) * len(fresh) / self.weight
+        if 0.0 < before < FRESH and abs(median - self._start) > DISTURBED:
+            self.ratio = min(self._start, median) if len(fresh) < SHORT else median
         return True
 
 
@@ -110,7 +116,8 @@ class Readings:
 
     def export(self) -> dict[str, Any]:
         """Return slowdown and cells as builtins, as ``CostModel.load`` takes them."""
-        cells = [[anchor, *shape, cell.ratio, cell.weight] for (anchor, shape), cell in self.cells.items()]
+        timed = ((place, cell) for place, cell in self.cells.items() if cell.weight)
+        cells = [[anchor, *shape, cell.ratio, cell.weight] for (anchor, shape), cell in timed]
         return {"drift": self.drift, "cells": cells}
 
     def _stalls(self, cell: Cell, error: float, rounds: int) -> bool:

@@ -138,7 +138,10 @@ class CostSharing:
         """Return the first rank's *payload*, on every rank; with attention DP this rank's own."""
         policy = self._policy
         if policy is not None:
-            self._saver.offer(lambda: _learnt(policy))
+            try:
+                self._saver.offer(lambda: _learnt(policy))
+            except Exception:  # the other ranks wait for the broadcast
+                logger.warning("adaptive: measured round times could not be kept", exc_info=True)
         return payload if self._alone else self._group.broadcast_object(payload)
 
     def saved_at(self) -> float | None:

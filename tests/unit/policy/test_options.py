@@ -144,6 +144,7 @@ def test_options_keep_their_defaults() -> None:
         ("verify_budget", "policy"),
         ("profile_dir", ""),
         ("profile_dir", "a\0b"),
+        ("profile_dir", "~no-such-user/x"),
         ("margins", 0.1),
     ],
 )

@@ -131,6 +131,10 @@ def test_the_constants_that_the_page_names() -> None:
         f"`probe_budget` ({options.probe_budget:.1%} of the time served)",
         f"at most {probing.ALLOWANCE_ROUNDS:g} rounds' worth",
         f"rests at this batch size for {probing.REST_ROUNDS:,} rounds",
+        f"ends, up to {probing.ZERO_ROUNDS} rounds",
+        f"more than {probing.SURPRISE:.0%} longer than expected, is repeated once after {probing.AGAIN_ROUNDS:,} rounds",
+        f"differs by more than {readings.DISTURBED:.0%} from an earlier, shorter visit",
+        f"from {readings.SHORT} readings on the later one",
         f"once the draft was not seen for {probing.UNSEEN_ROUNDS} rounds",
         f"fewer than {policy.WELL_SEEN:g} trials",
     }
