@@ -32,6 +32,7 @@ def test_every_field(state: dict[str, Any]) -> None:
         "current_steps": int,
         "launch_steps": int,
         "forced_steps": type(None),
+        "forced_without_end": type(None),
         "tiers": list,
         "slots": list,
         "switches": int,

@@ -191,14 +191,14 @@ class CostModel:
                 continue
             deviation = math.hypot(LONE if readings < 3 else READING / math.sqrt(readings), CELL)
             measured[int(anchor), (int(steps), int(verified))] = ratio + drift, deviation
-        if _alike(measured, self._measured):
-            return False
-        self._measured = measured
         self.few = {
             (int(anchor), int(steps)): readings < SURE
             for anchor, steps, verified, _, readings in cells
             if steps == verified
         }
+        if _alike(measured, self._measured):
+            return False
+        self._measured = measured
         self._timed = [(at, self._rung[s], *cell) for (at, (s, verified)), cell in measured.items() if s == verified]
         sure = [(anchor, rung, ratio) for anchor, rung, ratio, deviation in self._timed if deviation < LONE]
         of_lookups = [ratio for (_, (steps, verified)), (ratio, _) in measured.items() if verified > steps]
