@@ -89,6 +89,9 @@ def test_ctrl_c_cuts_an_answer_off_and_ctrl_d_ends(smol: CpuServer) -> None:
         after = drafting(smol)
         assert before is not None and after is not None
         assert after.since(before).total < TOKENS / (TIERS[-1] + 1), "the request was aborted"
+        smol.generate("Hello", 4)
+        later = drafting(smol)
+        assert later is not None and later.since(after).total <= 3, "no more rounds run"
     finally:
         talking.kill()
         talking.wait()
