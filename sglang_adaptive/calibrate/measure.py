@@ -132,7 +132,7 @@ def depths(state: Mapping[str, Any], batch_size: int) -> list[int]:
     graphs = {tier["steps"]: tier["graph_batch_sizes"] for tier in state["startup"]["tiers"]}
     captured = sorted({size for sizes in graphs.values() for size in sizes or ()})
     padded = next((size for size in captured if size >= batch_size), None)
-    drafted = [steps for steps in state["tiers"] if steps not in looked_up(state)]
+    drafted = sorted({*state["tiers"]} - {*looked_up(state)})
     return [steps for steps in drafted if padded is None or padded in (graphs[steps] or ())]
 
 

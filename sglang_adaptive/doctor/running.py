@@ -8,12 +8,12 @@ from typing import Any
 from sglang_adaptive.client import Client
 from sglang_adaptive.command_line import listed
 from sglang_adaptive.doctor.check import NOTE, OK, PROBLEM, Check
-from sglang_adaptive.watch.view import DEGRADED, GONE, NOT_ADAPTIVE, Reading, read, view
+from sglang_adaptive.watch.view import DEGRADED, GONE, NOT_ADAPTIVE, Reading, read_all, view
 
 
 def checks(client: Client) -> Iterator[Check]:
     """Yield the checks of the first replica of *client*'s server, and of others that do not adapt."""
-    now = read(client, replica=0)
+    now, *others = read_all(client)
     seen = view(client.url, None, now)
     if seen["state"] == GONE:
         yield Check("server", PROBLEM, f"{client.url}: {seen['words']}")
@@ -26,10 +26,10 @@ def checks(client: Client) -> Iterator[Check]:
         return
     yield _policy(seen)
     yield from _rounds(seen, now)
-    for replica in range(1, now.replicas):
-        other = view(client.url, None, read(client, replica))
-        if other["state"] in (DEGRADED, NOT_ADAPTIVE):
-            yield Check(f"replica {replica}", PROBLEM, other["words"])
+    for replica, other in enumerate(others, start=1):
+        state = view(client.url, None, other)
+        if state["state"] in (DEGRADED, NOT_ADAPTIVE):
+            yield Check(f"replica {replica}", PROBLEM, state["words"])
 
 
 def _policy(seen: dict[str, Any]) -> Check:

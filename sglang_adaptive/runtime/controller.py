@@ -431,6 +431,7 @@ class AdaptiveController(RuntimeStates):
             profile_saved_at=self._profile_saved_at(),
             hour=self._speedup(),
             verify_budget=self.budget_report() if self.budgets_allowed else None,
+            calibration=self.calibration if self.budgets_allowed else None,
             lookups=self.lookup_report(),
             audit=self._audit(),
         )

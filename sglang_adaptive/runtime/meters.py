@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sglang_adaptive.policy.base import Forecast, ProbeTotals
+from sglang_adaptive.runtime.budgets import Calibration
 from sglang_adaptive.runtime.counters import Counters
 
 
@@ -40,6 +41,9 @@ class MeterReading:
 
     verify_budget: Mapping[str, Any] | None
     """As in ``budget_report``; None if rounds may not have budgets."""
+
+    calibration: Calibration | None
+    """Totals of the draft's chances; None if rounds may not have budgets."""
 
     lookups: Mapping[str, Any] | None
     """As in ``LookupCounter.report``; None if lookups are not counted."""

@@ -30,9 +30,6 @@ class Reading:
     problem: str | None = None
     """Why ``internal`` is None."""
 
-    replicas: int = 1
-    """Data-parallel replicas of the server."""
-
     @property
     def adaptive(self) -> dict[str, Any] | None:
         """This package's block, if speculation is adaptive."""
@@ -46,17 +43,26 @@ class Reading:
         return None if block is None else block["reason"] or "its log says why"
 
 
-def read(client: Client, replica: int, clock: Callable[[], float] = time.monotonic) -> Reading:
-    """Ask the server once. Raises IndexError when it has no such data-parallel *replica*."""
+def read_all(client: Client, clock: Callable[[], float] = time.monotonic) -> list[Reading]:
+    """Ask the server once; return a reading of each data-parallel replica, or one with the problem."""
     try:
         states = client.server_info()["internal_states"]
     except (RequestError, OSError, HTTPException) as error:
-        return Reading(clock(), time.time(), problem=in_words(error))
+        return [Reading(clock(), time.time(), problem=in_words(error))]
     except (KeyError, TypeError):
-        return Reading(clock(), time.time(), problem="it answers, but not like an SGLang server")
-    if not 0 <= replica < len(states):
-        raise IndexError(f"got {replica}; the server has {len(states)}, counted from 0")
-    return Reading(clock(), time.time(), states[replica], replicas=len(states))
+        states = ()
+    unlike = Reading(clock(), time.time(), problem="it answers, but not like an SGLang server")
+    return [Reading(clock(), time.time(), state) for state in states] or [unlike]
+
+
+def read(client: Client, replica: int, clock: Callable[[], float] = time.monotonic) -> Reading:
+    """Ask the server once. Raises IndexError when it has no such data-parallel *replica*."""
+    found = read_all(client, clock)
+    if found[0].problem is not None:
+        return found[0]
+    if not 0 <= replica < len(found):
+        raise IndexError(f"got {replica}; the server has {len(found)}, counted from 0")
+    return found[replica]
 
 
 # Formats the speedup of the last hour; assets/worth.js does the same for the page.

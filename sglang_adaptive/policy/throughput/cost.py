@@ -61,8 +61,6 @@ READING, LONE = 0.025, 0.08
 """Relative standard deviation of one reading, and of fewer than three of them: one may be an outlier."""
 CELL = 0.005
 """Relative standard deviation that a cell keeps, however many readings it has."""
-SURE = 8
-"""Readings that a single probe does not yield."""
 NOTICED = 0.002
 """Smaller changes of a cell (log) do not change the table."""
 MEASURED, PROFILE, INTERPOLATED, PRIOR = "measured", "profile", "interpolated", "prior"
@@ -170,8 +168,8 @@ class CostModel:
         self._rung = {steps: rung for rung, steps in enumerate(ladder)}
         self._measured: dict[tuple[int, Shape], tuple[float, float]] = {}
         """By anchor and shape: log-ratio to the base, and its relative standard deviation."""
-        self.few: Mapping[tuple[int, int], bool] = {}
-        """By anchor and steps of measured rounds without a budget: whether a single probe may have measured them."""
+        self.readings: Mapping[tuple[int, int], float] = {}
+        """By anchor and steps of measured rounds without a budget, the readings behind them."""
         self._timed: Sequence[tuple[int, int, float, float]] = ()
         """Rounds without a budget: anchor, ladder index, log-ratio and deviation."""
         self._mean = self._mean_of_lookups = 0.0
@@ -191,11 +189,7 @@ class CostModel:
                 continue
             deviation = math.hypot(LONE if readings < 3 else READING / math.sqrt(readings), CELL)
             measured[int(anchor), (int(steps), int(verified))] = ratio + drift, deviation
-        self.few = {
-            (int(anchor), int(steps)): readings < SURE
-            for anchor, steps, verified, _, readings in cells
-            if steps == verified
-        }
+        self.readings = {(int(at), int(steps)): count for at, steps, verified, _, count in cells if steps == verified}
         if _alike(measured, self._measured):
             return False
         self._measured = measured

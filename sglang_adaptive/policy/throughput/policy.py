@@ -219,7 +219,9 @@ class ThroughputPolicy:
     def _consider_probe(self, row: RoundTimeRow) -> None:
         if self._choice.live == 0:
             self._prober.leave_zero(row, self._acceptance, self._round)
-        elif rounds := self._prober.consider(row, self._choice.live, self._acceptance, self._round, self._cost.few):
+        elif rounds := self._prober.consider(
+            row, self._choice.live, self._acceptance, self._round, self._cost.readings
+        ):
             self._next_sync = self._round + rounds + SYNC_LAG
 
     # -- optional protocols (see ``base``) --------------------------------------------------------------------

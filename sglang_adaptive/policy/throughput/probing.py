@@ -17,6 +17,7 @@ from typing import Any
 
 from sglang_adaptive.policy.throughput.acceptance import AcceptanceEstimator
 from sglang_adaptive.policy.throughput.cost import READING, RoundTimeRow
+from sglang_adaptive.policy.throughput.readings import SHORT
 
 HORIZON_ROUNDS = 200.0
 """Rounds for which the result of a probe is assumed to hold."""
@@ -163,39 +164,37 @@ class Prober:
         live: int,
         acceptance: AcceptanceEstimator,
         now: int,
-        few: Mapping[tuple[int, int], bool],
+        readings: Mapping[tuple[int, int], float],
     ) -> int:
         """Start a probe of the steps whose turn it is, if worthwhile; return its most rounds, 0 without one.
 
-        *few* is as in ``CostModel``.
+        *readings* is as in ``CostModel``.
         """
         if not self.budget or self._left or now % CHECK_ROUNDS or self._alike < QUIET_ROUNDS:
             return 0
         steps = row.rungs[now // CHECK_ROUNDS % len(row.rungs)][1]
-        place, rounds = (row.anchor, steps), PROBE_ROUNDS if steps else ZERO_USUAL
-        again = self._repeats_probe(place, row, now, few)
+        usual, most = (PROBE_ROUNDS, PROBE_ROUNDS) if steps else (ZERO_USUAL, ZERO_ROUNDS)
+        place = row.anchor, steps
+        again = self._repeats_probe(place, row, now, readings.get(place, 0.0))
         if (not again and now < self._rests.get(place, 0)) or steps == live or live not in row.seconds:
             return 0
         tokens = acceptance.tokens
         gap = max(0.0, 1.0 - tokens[steps] / row.seconds[steps] * row.seconds[live] / tokens[live])
-        if self._credit is None or rounds * gap * row.seconds[steps] > self._credit:
+        if self._credit is None or usual * gap * row.seconds[steps] > self._credit:
             return 0
-        if not again and not _pays(gap, row.deviation[steps], rounds):
+        if not again and not _pays(gap, row.deviation[steps], usual):
             return 0
         first = place not in self._repeats
         self._repeats[place] = now + AGAIN_ROUNDS if first else math.inf, live, row.seconds[steps] / row.seconds[live]
-        rounds = rounds if steps else ZERO_ROUNDS
-        self._start(steps, rounds, row, now)
-        return rounds
+        self._start(steps, most, row, now)
+        return most
 
-    def _repeats_probe(
-        self, place: tuple[int, int], row: RoundTimeRow, now: int, few: Mapping[tuple[int, int], bool]
-    ) -> bool:
-        """Whether to repeat the probe of *place*, whatever the gap."""
+    def _repeats_probe(self, place: tuple[int, int], row: RoundTimeRow, now: int, readings: float) -> bool:
+        """Whether to repeat the probe of *place*, which has so many *readings* now, whatever the gap."""
         begin, live, expected = self._repeats.get(place, (math.inf, 0, 0.0))
-        if now < begin or not few.get(place, True):
+        if now < begin or readings >= SHORT:
             return False
-        return place not in few or row.seconds[place[1]] > (1.0 + SURPRISE) * expected * row.seconds[live]
+        return not readings or row.seconds[place[1]] > (1.0 + SURPRISE) * expected * row.seconds[live]
 
     def cycle_ended(self) -> None:
         """End a probe of zero steps, once it had as many rounds as others: a cycle has ended."""

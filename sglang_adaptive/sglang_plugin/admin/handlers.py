@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import json
 import logging
-import math
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
@@ -161,11 +160,10 @@ class LeaseOver(OfController):
 
     def problem(self, key: str, value: Any) -> str | None:
         # The number of an expired hold changes nothing.
-        known = isinstance(value, int | float) and math.isfinite(value)
-        return None if known else f"{key}: got {value!r}; expected the number of a hold"
+        return None if isinstance(value, int) else f"{key}: got {value!r}; expected the number of a hold"
 
     def apply(self, key: str, value: Any) -> None:
-        if self._controller.end_lease(int(value)):
+        if self._controller.end_lease(value):
             held = self._controller.forced_steps
             now = "released" if held is None else f"held at {held} again"
             logger.info("adaptive: draft steps %s: the hold was not renewed", now)

@@ -6,11 +6,10 @@ steps, a scheduler has at most ``most_series(D, P)`` series; docs/monitoring.md 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from sglang_adaptive.runtime.budgets import BINS, UNITS
+from sglang_adaptive.runtime.budgets import BINS, UNITS, Calibration
 from sglang_adaptive.runtime.counters import CAUSES, REGIONS, Counters, Region
 from sglang_adaptive.runtime.meters import MeterReading
 from sglang_adaptive.sglang_plugin.audit_scheduler import VERDICTS
@@ -72,16 +71,12 @@ def _by_region(of: Callable[[Region], float]) -> Read:
     return lambda reading: {name: of(region) for name, region in reading.counters.regions.items()}
 
 
-def _by_chance(of: Callable[[Mapping[str, Any]], float]) -> Read:
-    """Return a reader of the bins of the draft's chances; it reads none without verify budgets.
-
-    A bin has shares. Their products with the trials are rounded to what was counted, because a total that falls by a
-    rounding error would be taken for a restart.
-    """
+def _by_chance(of: Callable[[Calibration], Sequence[int]], unit: int = 1) -> Read:
+    """Return a reader of totals by bin of the draft's chances, in *unit*; it reads none without verify budgets."""
 
     def read(reading: MeterReading) -> Mapping[str, float]:
-        bins = reading.verify_budget["calibration"] if reading.verify_budget else ()
-        return {f"{one['from']:.1f}-{one['to']:.1f}": of(one) for one in bins}
+        totals = () if reading.calibration is None else of(reading.calibration)
+        return {f"{at / BINS:.1f}-{(at + 1) / BINS:.1f}": total / unit for at, total in enumerate(totals)}
 
     return read
 
@@ -229,7 +224,7 @@ METRICS = (
         "chance_trials_total",
         COUNTER,
         "Verified drafts whose predecessors were all accepted, by the chance that the draft model gave them.",
-        _by_chance(lambda one: one["trials"]),
+        _by_chance(lambda calibration: calibration.trials),
         CHANCE,
         needs="throughput",
     ),
@@ -237,7 +232,7 @@ METRICS = (
         "chance_believed_total",
         COUNTER,
         "Sum of the chances of the drafts in chance_trials_total.",
-        _by_chance(lambda one: round(UNITS * one["trials"] * (one["believed"] or 0.0)) / UNITS),
+        _by_chance(lambda calibration: calibration.believed, UNITS),
         CHANCE,
         needs="throughput",
     ),
@@ -245,7 +240,7 @@ METRICS = (
         "chance_accepted_total",
         COUNTER,
         "Drafts in chance_trials_total that were accepted.",
-        _by_chance(lambda one: round(one["trials"] * (one["accepted"] or 0.0))),
+        _by_chance(lambda calibration: calibration.accepted),
         CHANCE,
         needs="throughput",
     ),

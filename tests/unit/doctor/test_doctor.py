@@ -15,6 +15,8 @@ from sglang_adaptive.doctor.check import NOTE, OK, PROBLEM, Check
 from sglang_adaptive.doctor.command import main
 from sglang_adaptive.doctor.installation import take_apart
 from sglang_adaptive.sglang_plugin.contract import RELEASES, supported
+from tests.answering import answering
+from tests.live_controllers import ema, serve
 
 FITS: dict[str, list[str]] = {"missing": [], "changed": []}
 ARGUMENTS = ["--model-path", "M", "--port=1"]
@@ -132,3 +134,14 @@ def test_launch_answers_and_verdicts(answer: dict[str, object], capsys: pytest.C
     code, told = verdict(asked=True, reason=None, unresolved="there is no GPU here")
     assert code == 0 and told.startswith("Verdict: the arguments of this launch line are fine")
     assert {check.name: check.status for check in installation.checks(None)}["launch line"] == NOTE
+
+
+def test_a_replica_that_has_failed_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    sound, failed = ema(), ema()
+    failed.policy_failed(RuntimeError("planted"))
+    states = [{"adaptive": serve(one, 4, 0.5)} for one in (sound, failed)]
+    answer = json.dumps({"internal_states": states})
+    with answering(200, answer.encode()) as url:
+        assert main(["--url", url]) == 1
+    said = capsys.readouterr().out
+    assert "replica 1" in said and "planted" in said and "replica 0" not in said

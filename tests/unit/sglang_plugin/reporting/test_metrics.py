@@ -19,6 +19,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
 
 from sglang_adaptive.policy.options import MAX_STEPS
 from sglang_adaptive.policy.throughput import ThroughputOptions, ThroughputPolicy
+from sglang_adaptive.runtime.budgets import Calibration
 from sglang_adaptive.runtime.controller import AdaptiveController
 from sglang_adaptive.runtime.round_note import RoundNote
 from sglang_adaptive.runtime.round_times import RoundClock
@@ -148,13 +149,13 @@ def test_expected_and_observed_rates_by_region(served: Served) -> None:
 
 def test_sums_of_chances_never_fall() -> None:
     """Prometheus would take a total that falls by a rounding error for a restart."""
-    before = {"believed": 0.0, "accepted": 0.0}
+    before, calibration = {"believed": 0.0, "accepted": 0.0}, Calibration()
+    reading: Any = SimpleNamespace(calibration=calibration)
     for trials in range(1, 3000):
         accepted, believed = trials // 3, 0.9 * trials
-        one = {"from": 0.8, "to": 1.0, "trials": trials, "believed": believed / trials, "accepted": accepted / trials}
-        reading: Any = SimpleNamespace(verify_budget={"calibration": [one]})
+        calibration.add([0, 0, 0, 0, 1], [0, 0, 0, 0, 900], [0, 0, 0, 0, int(trials % 3 == 0)])
         for name, exact in (("believed", believed), ("accepted", accepted)):
-            (now,) = BY_NAME[f"chance_{name}_total"].read(reading).values()  # type: ignore[union-attr]
+            now = BY_NAME[f"chance_{name}_total"].read(reading)["0.8-1.0"]  # type: ignore[index]
             assert now >= before[name] and now == pytest.approx(exact, abs=0.001)
             before[name] = now
 
