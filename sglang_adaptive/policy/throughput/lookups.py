@@ -53,9 +53,8 @@ MARGIN = 0.03
 MARGIN_PER_LOST = 0.5
 """Additional gain that they must promise per round of the live steps lost and not regained. Other rounds do not change
 that: if losses are forgotten over 500 rounds of any kind, the worst of 87 cells with rounds of 2 ms is at 0.988 of the
-policy without lookups instead of 0.990. With 0.2 a mixture of experts,
-whose lookup rounds are slow, is served at worst at 0.986 of the policy without lookups, with 0.5 at 0.990 (simulated).
-"""
+policy without lookups instead of 0.990. With 0.2 a mixture of experts, whose lookup rounds are slow, is served at worst
+at 0.986 of it, with 0.5 at 0.990 (simulated)."""
 TRACKING_SECONDS, TRACKING_TRUST = 1e-4, 3.0
 """Host time to track texts, per round, as assumed at first, and its weight in comparisons: 5 to 7% of SmolLM2's rounds
 of 1.3 to 1.6 ms on an H100."""

@@ -24,7 +24,7 @@ HORIZON_ROUNDS = 200.0
 LEAST_GAIN_ROUNDS = 1.0
 """Minimum expected gain of a probe, in rounds of the live steps; switching there and back costs a fifth of it."""
 PROBE_ROUNDS, TIMINGS = 5, 3
-"""Rounds of a probe, and the minimum number of times it yields: its first round is never timed, and a median of three
+"""Rounds of a probe, and the times that it is expected to yield: its first round is never timed, and a median of three
 outvotes an outlier."""
 CHECK_ROUNDS = 4
 """Rounds between two checks for a worthwhile probe, of one number of steps each: checking all takes long."""
