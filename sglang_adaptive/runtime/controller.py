@@ -199,6 +199,7 @@ class AdaptiveController(RuntimeStates):
         note.looked_up = note.steps in self.lookups
         note.chosen = self._forced_steps is None
         note.seconds = self._clock.read(note.steps, note.batch_size, note.budget, note.looked_up)
+        note.since_last = self._clock.since_last
         if note.steps and note.lengths and not note.looked_up:
             self._context_lengths.add(note.lengths, counts, note.verified or [note.steps] * len(counts))
         if note.trials:

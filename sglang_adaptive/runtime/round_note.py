@@ -22,6 +22,9 @@ class RoundNote(RoundObservation):
     lengths: Sequence[int] = ()
     """Sequence lengths of the requests before the round, in the order of the accept counts; empty when unknown."""
 
+    since_last: float | None = None
+    """Seconds since the result before it arrived, also where they are not the round's ``seconds``; None if unknown."""
+
     audit: bool = False
     """Whether all its requests are decoded again for the audit; nothing is counted or learned from it."""
 

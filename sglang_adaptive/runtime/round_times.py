@@ -28,6 +28,8 @@ class RoundClock:
 
     def __init__(self, now: Callable[[], float] = time.perf_counter) -> None:
         self.now = now
+        self.since_last: float | None = None
+        """Seconds between the latest two results, whether or not they time a round; None before the second."""
         self._last_arrival: float | None = None
         self._last_shape: tuple[int, int | None, int] | None = None
 
@@ -38,14 +40,11 @@ class RoundClock:
     def read(self, steps: int, batch_size: int, budget: int | None = None, looked_up: bool = False) -> float | None:
         """Return the seconds of the round whose result arrives now; None when it cannot be timed."""
         now, shape, last = self.now(), (steps, budget, batch_size), self._last_shape
-        seconds: float | None = None
         alike = shape == last or (looked_up and last is not None and last[-1] == batch_size)
-        if alike and self._last_arrival is not None:
-            seconds = now - self._last_arrival
-            if seconds <= 0.0:  # the clock is too coarse, or was set back
-                seconds = None
+        self.since_last = None if self._last_arrival is None else now - self._last_arrival
         self._last_arrival, self._last_shape = now, shape
-        return seconds
+        # 0 or less: the clock is too coarse, or was set back.
+        return self.since_last if alike and self.since_last is not None and self.since_last > 0.0 else None
 
 
 # Recent round times by batch size and steps, with any policy, for calibration and monitoring.

@@ -1,9 +1,13 @@
-"""Records each round in a file: steps, and accepted drafts by request; no text and no tokens.
+"""Records each round in a file as the policy observes it: steps, accepted drafts by request, and times; no text.
 
 The file consists of text lines. The first is a JSON object with ``format`` and ``version``. Then
 
     @ 3f0c... 91ab...    the requests of the following rounds, in this order, as salted ids
-    3 20                 a round of 3 steps: the first request had 2 drafts accepted, the second none
+    3 20 9312            a round of 3 steps: the first request had 2 drafts accepted, the second none, and the result
+                         arrived 9312 microseconds after the one before it, which is the round's time
+    3 20 ~9312           the same where that is not the round's time: a prefill, other steps or another batch came first
+    0 00 5127 +01        a round of zero steps that ran the draft extend (+), with shadow accepts of 0 and 1
+    3 20 9312 h          an operator held the steps
     ! 12                 12 rounds were not written: the disk was too slow, or they did not verify all drafts
     ? 31 0:9:9 16:2:31   the would-be lookups of a finished request: 31 output tokens in runs of lookups; 9 rounds with
                          9 tokens for matches from 0, and 2 rounds with 31 tokens for matches from 16; see
@@ -26,12 +30,13 @@ from collections.abc import Hashable, Iterable, Sequence
 from pathlib import Path
 from typing import IO
 
-from sglang_adaptive.policy.observation import RoundObservation
+from sglang_adaptive.runtime.round_note import RoundNote
 
 logger = logging.getLogger(__name__)
 
-FORMAT, VERSION = "sglang-adaptive rounds", 2
+FORMAT, VERSION = "sglang-adaptive rounds", 3
 WHO, LOST, LOOKED_UP = "@", "!", "?"
+UNTIMED, HELD, EXTENDED = "~", "h", "+"
 DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
 WRITE_SECONDS = 0.5
 """Seconds between two writes, and the most that a killed server loses."""
@@ -49,7 +54,7 @@ class RoundTrace:
         self.file = file
         self._most = max_bytes / 2.0
         self._key = secrets.token_bytes(16)
-        self._waiting: deque[RoundObservation] = deque()
+        self._waiting: deque[RoundNote] = deque()
         self._looked_up: deque[str] = deque(maxlen=MOST_WAITING)
         self._lost = 0
         self._who: Sequence[Hashable] | None = None
@@ -59,12 +64,12 @@ class RoundTrace:
         self._thread = threading.Thread(target=self._run, name="round-trace", daemon=True)
         self._thread.start()
 
-    def add(self, observation: RoundObservation) -> None:
+    def add(self, done: RoundNote) -> None:
         """Add a round; rounds with unknown requests are left out, and rounds with a budget count as lost."""
-        if not observation.requests:
+        if not done.requests:
             return
-        if len(self._waiting) < MOST_WAITING and observation.budget is None:
-            self._waiting.append(observation)
+        if len(self._waiting) < MOST_WAITING and done.budget is None:
+            self._waiting.append(done)
         else:
             self._lost += 1
 
@@ -113,8 +118,7 @@ class RoundTrace:
             if done.requests != self._who:
                 self._who = done.requests
                 self._line(f"{WHO} {' '.join(map(self._salted, done.requests))}")
-            digits = "".join([DIGITS[count] for count in done.num_correct_drafts_per_req])
-            self._line(f"{done.steps} {digits}")
+            self._line(_round(done))
         for _ in range(len(self._looked_up)):
             self._line(self._looked_up.popleft())
         if self._lost:
@@ -129,3 +133,13 @@ class RoundTrace:
 
     def _salted(self, request: Hashable) -> str:
         return hashlib.blake2b(str(request).encode(), key=self._key, digest_size=ID_BYTES).hexdigest()
+
+
+def _round(done: RoundNote) -> str:
+    """Return a round's line."""
+    digits = "".join([DIGITS[count] for count in done.num_correct_drafts_per_req])
+    took = f"{'' if done.seconds else UNTIMED}{round(1e6 * (done.since_last or 0.0))}"
+    marks = "" if done.chosen else HELD
+    if not done.steps:
+        marks += (EXTENDED if done.extended else "") + "".join(map(str, done.shadow_accepts))
+    return f"{done.steps} {digits} {took} {marks}".rstrip()

@@ -6,11 +6,13 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, chain
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -18,15 +20,36 @@ from sglang_adaptive.lab.simulate.cost import SimulationError
 from sglang_adaptive.lab.simulate.real.texts import Texts
 from sglang_adaptive.lookups.tally import MATCHES, Tally
 from sglang_adaptive.policy.options import MAX_STEPS
-from sglang_adaptive.runtime.round_trace import DIGITS, FORMAT, LOOKED_UP, LOST, VERSION, WHO
+from sglang_adaptive.runtime.round_trace import DIGITS, EXTENDED, FORMAT, HELD, LOOKED_UP, LOST, UNTIMED, VERSION, WHO
 
 _VALUE = {digit: value for value, digit in enumerate(DIGITS)}
+_ROUND = re.compile(rf"(\d+) ([{DIGITS}]+) ({UNTIMED}?)(\d+)(?: ({HELD}?)({re.escape(EXTENDED)}?)([01]*))?")
+
+
+class Recorded(NamedTuple):
+    """A round as the server's policy observed it."""
+
+    requests: Sequence[str]
+    steps: int
+    counts: Sequence[int]
+    """Accepted drafts by request."""
+    since_last: float
+    """Seconds from the result before it to this one."""
+    timed: bool
+    """Whether that is the time of the round."""
+    held: bool
+    """Whether an operator held the steps."""
+    extended: bool
+    """At 0 steps: whether the round ran the draft extend."""
+    shadow_accepts: Sequence[int]
 
 
 @dataclass(eq=False)
 class Rounds:
-    """What a server recorded: every request's rounds, and the number of requests in each round."""
+    """What a server recorded: its rounds, and every request's rounds."""
 
+    stream: list[Recorded] = field(default_factory=list)
+    """The rounds in the order of their results."""
     requests: dict[str, list[list[tuple[int, int]]]] = field(default_factory=dict)
     """By request, in arrival order: stretches of (steps, accepted drafts) without a gap."""
     batches: Counter[int] = field(default_factory=Counter)
@@ -77,8 +100,8 @@ class _Reader:
             expected = f'"format": "{FORMAT}", "version": {VERSION}'
             raise SimulationError(f"--trace {self._file}: line 1: {first[:60]!r}; expected {expected}")
         for number, line in enumerate(lines, 2):
-            if not self._take(*line.split(" ")):
-                expected = "requests after @, lookups after ?, or steps and one digit a request"
+            if not self._take(line):
+                expected = "requests after @, lookups after ?, or steps, one digit a request and microseconds"
                 raise SimulationError(f"--trace {self._file}: line {number}: {line[:60]!r}; expected {expected}")
 
     def _lines(self) -> Iterator[str]:
@@ -89,21 +112,17 @@ class _Reader:
             raise SimulationError(f"--trace {self._file}: cannot be read ({reason})") from error
         yield from text[: text.rfind("\n") + 1].splitlines()
 
-    def _take(self, first: str, *rest: str) -> bool:
-        """Process the words of a line; return whether it is well formed."""
+    def _take(self, line: str) -> bool:
+        """Process a line; return whether it is well formed."""
+        first, *rest = line.split(" ")
         if first == WHO:
-            self._who = list(rest)
+            self._who = rest
             return bool(rest)
         if first == LOOKED_UP:
             return self._look_up(*rest)
-        if len(rest) != 1:
-            return False
         if first == LOST:
-            return self._lose(rest[0])
-        steps, counts = first, rest[0]
-        if not steps.isdecimal() or int(steps) > MAX_STEPS or len(counts) != len(self._who):
-            return False
-        return self._round(int(steps), counts)
+            return len(rest) == 1 and self._lose(rest[0])
+        return self._round(_ROUND.fullmatch(line))
 
     def _lose(self, rounds: str) -> bool:
         if not rounds.isdecimal():
@@ -126,10 +145,17 @@ class _Reader:
         self._found.lookups += Tally(1, rounds, tokens, int(in_runs))
         return True
 
-    def _round(self, steps: int, digits: str) -> bool:
-        counts = [_VALUE.get(digit, MAX_STEPS + 1) for digit in digits]
-        if max(counts) > steps:
+    def _round(self, found: re.Match[str] | None) -> bool:
+        if found is None:
             return False
+        steps, counts = int(found[1]), [_VALUE[digit] for digit in found[2]]
+        if steps > MAX_STEPS or len(counts) != len(self._who) or max(counts) > steps:
+            return False
+        shadow = [int(digit) for digit in found[7] or ""]
+        timed, held, extended = not found[3], bool(found[5]), bool(steps or found[6])
+        self._found.stream.append(
+            Recorded(self._who, steps, counts, 1e-6 * int(found[4]), timed, held, extended, shadow)
+        )
         for request, count in zip(self._who, counts, strict=True):
             self._found.requests.setdefault(request, [[]])[-1].append((steps, count))
         self._found.batches[len(counts)] += 1

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from pathlib import Path
 
 import pytest
 
@@ -13,7 +12,6 @@ from sglang_adaptive.runtime.budgets import BINS, LEAST, MOST, UNITS, Calibratio
 from sglang_adaptive.runtime.counters import Counters, RoundMix
 from sglang_adaptive.runtime.round_note import RoundNote
 from sglang_adaptive.runtime.round_times import RoundClock, RoundTimes
-from sglang_adaptive.runtime.round_trace import RoundTrace
 from sglang_adaptive.runtime.speedup import at_fixed_depths
 from tests.unit.runtime.test_controller import AdaptiveController, ScriptedPolicy, Ticks, Worker, serving
 
@@ -149,15 +147,6 @@ def test_a_fixed_depth_is_held_against_the_text_and_not_against_what_was_kept() 
     fixed = {one.steps: one.seconds for one in at_fixed_depths(mix, prices)}
     assert fixed[3] == pytest.approx(0.02 * (0.03 / 0.02) * 6 / 8)
     assert not list(at_fixed_depths(RoundMix(3, 3, True, 2), prices)), "no time for such rounds is known"
-
-
-def test_a_trace_has_no_rounds_that_say_less(tmp_path: Path) -> None:
-    trace = RoundTrace(tmp_path / "rounds", 1e6)
-    for budget in (None, 1, None):
-        trace.add(RoundObservation(3, [1, 2], 2, requests=("a", "b"), budget=budget))
-    trace.close()
-    lines = (tmp_path / "rounds").read_text().splitlines()[2:]
-    assert sorted(lines) == ["! 1", "3 12", "3 12"]
 
 
 def test_the_warm_up_runs_every_budget_at_the_deepest_steps() -> None:

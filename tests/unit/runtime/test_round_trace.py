@@ -11,18 +11,17 @@ from sglang_adaptive.lab.simulate.cost import SimulationError
 from sglang_adaptive.lab.simulate.rounds import read_rounds
 from sglang_adaptive.lookups.lookup import Text
 from sglang_adaptive.lookups.tally import Tally
-from sglang_adaptive.policy.observation import RoundObservation
 from sglang_adaptive.runtime import round_trace
 from sglang_adaptive.runtime.round_note import RoundNote
 from sglang_adaptive.runtime.round_trace import RoundTrace
 from tests.unit.runtime.test_controller import serving
 
 
-def seen(steps: int, **accepted: int) -> RoundObservation:
-    return RoundObservation(steps, list(accepted.values()), len(accepted), requests=list(accepted))
+def seen(steps: int, **accepted: int) -> RoundNote:
+    return RoundNote(steps, list(accepted.values()), len(accepted), requests=list(accepted))
 
 
-def written(file: Path, *rounds: RoundObservation) -> None:
+def written(file: Path, *rounds: RoundNote) -> None:
     trace = RoundTrace(file, 1e6)
     for observation in rounds:
         trace.add(observation)
@@ -37,6 +36,20 @@ def test_what_is_written_is_read_back(tmp_path: Path) -> None:
     assert b == [[(3, 0), (3, 1), (0, 0), (12, 11)]]
     assert c == [[(12, 12)]]
     assert found.steps == {3: 2, 0: 1, 12: 1} and found.batches == {2: 3, 1: 1}
+
+
+def test_times_and_what_else_a_policy_observes_are_read_back(tmp_path: Path) -> None:
+    timed, untimed, held, zero = seen(3, a=2), seen(3, a=1), seen(1, a=0), seen(0, a=0, b=0)
+    timed.seconds = timed.since_last = 0.0123456
+    untimed.since_last = 2.5
+    held.chosen = False
+    zero.extended, zero.shadow_accepts = False, [1, 0]
+    written(tmp_path / "t", timed, untimed, held, zero, seen(0, a=0))
+    rounds = read_rounds(tmp_path / "t").stream
+    assert [(done.since_last, done.timed) for done in rounds[:2]] == [(pytest.approx(0.012346), True), (2.5, False)]
+    assert [done.held for done in rounds] == [False, False, True, False, False]
+    assert [done.extended for done in rounds] == [True, True, True, False, True]
+    assert [list(done.shadow_accepts) for done in rounds] == [[], [], [], [1, 0], []]
 
 
 def test_lookups_of_finished_requests_are_written_beside_the_rounds(tmp_path: Path) -> None:
@@ -69,7 +82,7 @@ def test_ids_are_salted(tmp_path: Path) -> None:
 
 
 def test_a_round_of_unknown_requests_is_left_out(tmp_path: Path) -> None:
-    written(tmp_path / "t", RoundObservation(3, [1], 1), seen(3, a=1))
+    written(tmp_path / "t", RoundNote(3, [1], 1), seen(3, a=1))
     assert read_rounds(tmp_path / "t").count == 1
 
 

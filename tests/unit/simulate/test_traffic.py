@@ -16,13 +16,13 @@ from sglang_adaptive.lab.simulate.real.texts import Texts
 from sglang_adaptive.lab.simulate.rounds import Rounds, batches, read_rounds, runs_of, seen, texts_of
 from sglang_adaptive.lookups.lookup import Text
 from sglang_adaptive.lookups.tally import Tally
-from sglang_adaptive.policy.observation import RoundObservation
+from sglang_adaptive.runtime.round_note import RoundNote
 from sglang_adaptive.runtime.round_trace import RoundTrace
 from tests.drawn_texts import drawn_trace
 
 TEXTS = Texts.of(drawn_trace({"easy": (0.98, 0.8), "hard": (0.5, 0.1)}, requests=20, tokens=200))
 LADDER = (0, 1, 2, 3, 5, 7)
-HEAD = '{"format": "sglang-adaptive rounds", "version": 2}\n'
+HEAD = '{"format": "sglang-adaptive rounds", "version": 3}\n'
 
 
 def served(file: Path, steps: list[int], batch: int = 4, lookups: Sequence[Tally] = ()) -> Rounds:
@@ -34,7 +34,7 @@ def served(file: Path, steps: list[int], batch: int = 4, lookups: Sequence[Tally
         depth, now = steps[now // 50 % len(steps)], now + 1
         requests = [f"request {number}" for number in live.requests]
         counts = live.advance(live.drawn(), depth)
-        trace.add(RoundObservation(depth, counts, batch, requests=requests))
+        trace.add(RoundNote(depth, counts, batch, requests=requests))
         live.leave(now)
         live.join(now)
     for tally in lookups:
@@ -130,15 +130,17 @@ def test_a_killed_server_leaves_a_readable_trace(tmp_path: Path) -> None:
         (None, "cannot be read (No such file or directory)"),
         ("", "line 1: ''; expected"),
         ("some text\n", "line 1: 'some text'; expected"),
-        (HEAD.replace("2}", "3}"), "line 1: "),
+        (HEAD.replace("3}", "2}"), "line 1: "),
         (HEAD, "contains no rounds"),
         (f"{HEAD}3 1\n", "line 2: '3 1'; expected"),
-        (f"{HEAD}@ a b\n3 1\n", "line 3: '3 1'; expected"),
-        (f"{HEAD}@ a\n3 4\n", "line 3: '3 4'; expected"),
-        (f"{HEAD}@ a\n99 1\n", "line 3: '99 1'; expected"),
-        (f"{HEAD}@ a\n3 -\n", "line 3: '3 -'; expected"),
+        (f"{HEAD}@ a b\n3 1 90\n", "line 3: '3 1 90'; expected"),
+        (f"{HEAD}@ a\n3 4 90\n", "line 3: '3 4 90'; expected"),
+        (f"{HEAD}@ a\n99 1 90\n", "line 3: '99 1 90'; expected"),
+        (f"{HEAD}@ a\n3 - 90\n", "line 3: '3 - 90'; expected"),
+        (f"{HEAD}@ a\n3 1\n", "line 3: '3 1'; expected"),
+        (f"{HEAD}@ a\n3 1 -90\n", "line 3: '3 1 -90'; expected"),
         (f"{HEAD}! many\n", "line 2: '! many'; expected"),
-        (f"{HEAD}@ a\n0 0\n", "every round ran at 0 steps"),
+        (f"{HEAD}@ a\n0 0 90 +\n", "every round ran at 0 steps"),
         (f"{HEAD}@ \u00e9\n", "cannot be read (not a round trace)"),
     ],
 )
