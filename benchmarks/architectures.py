@@ -318,7 +318,7 @@ class Examined:
             return
         self.record["attention_backend"] = info.get("attention_backend")
         kept = ("startup", "active", "reason", "switches", "rounds_by_tier", "accepted_by_tier", "degraded_reason")
-        for name in (*kept, "zero_steps", *(["verify_budget"] if "verify_budget" in state else [])):
+        for name in (*kept, "zero_steps"):
             self.record[name] = state.get(name)
 
     def _keep(self) -> None:
@@ -408,8 +408,6 @@ def told(record: Record) -> str:
     counts = ", ".join(f"{sum(run[verdict] for run in runs)} {verdict}" for verdict in (EQUAL, TIE, DIFFERENT))
     accepted = sum(run["accepted"] for run in runs)
     line = f"{record['family']}: {verdict_on(record)}; {counts}; {accepted} accepted drafts; {record.get('seconds')} s"
-    if record.get("verify_budget"):
-        line += f"; {record['verify_budget']['packed_rounds']} rounds with unequal numbers of drafts"
     return f"{line}; {record['error']}" if record.get("error") else line
 
 

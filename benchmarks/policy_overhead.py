@@ -28,16 +28,14 @@ import msgspec
 
 from benchmarks.harness.results import command_parser, origin, write
 from benchmarks.harness.start import names
-from sglang_adaptive.policy.observation import BudgetEvidence, RoundObservation
+from sglang_adaptive.policy.observation import RoundObservation
 from sglang_adaptive.policy.profile import CostProfile, loads_profile, shipped_config
-from sglang_adaptive.policy.throughput import ThroughputOptions, ThroughputPolicy
-from sglang_adaptive.runtime.budgets import LOOKS, budgets_seen
+from sglang_adaptive.policy.throughput import ThroughputPolicy
 from sglang_adaptive.runtime.controller import AdaptiveController
 from sglang_adaptive.runtime.history import HOUR, SPANS, History
 from sglang_adaptive.runtime.round_times import RoundClock
 from tests.live_controllers import controller
 
-LADDER = ThroughputOptions().candidate_steps
 DEEPEST, ACCEPTANCE = 7, (0.75, 0.97)
 """Drafts of a drawn round, the first one's chance, and each next one's share of the previous chance."""
 
@@ -81,32 +79,22 @@ def draw(batch: int) -> list[list[int]]:
     return [[accepted(rng, DEEPEST, *ACCEPTANCE) for _ in range(batch)] for _ in range(DRAWN_ROUNDS)]
 
 
-def time_throughput(
-    drawn: Sequence[list[int]], batch: int, rounds: int, budgets: bool = False
-) -> dict[str, list[float]]:
+def time_throughput(drawn: Sequence[list[int]], batch: int, rounds: int) -> dict[str, list[float]]:
     """Return nanoseconds of each round, and of each hand-over."""
     table = profile()
     seconds, rng = seconds_of(table), random.Random(1)
-    policy = ThroughputPolicy(3, ThroughputOptions(verify_budget=budgets), table)
-    policy.allow_budgets(True)
-    name = "throughput, budgets" if budgets else "throughput"
+    policy = ThroughputPolicy(3, profile=table)
     timed, handed = [], []
     requests = [f"request {index}" for index in range(batch)]
-    last: tuple[int, int | None] = -1, None
+    last = -1
     for index in range(rounds + WARMUP_ROUNDS):
-        raw = drawn[index % len(drawn)]
         start = time.perf_counter_ns()
         steps = policy.get_steps_for_batch(batch)
         spent = time.perf_counter_ns() - start
-        counts = [min(steps, count) for count in raw]
-        place = steps, policy.budget
-        took = seconds[batch, steps if policy.budget is None else policy.budget]
-        clock = took * noise(rng) if place == last else None
-        last = place
+        counts = [min(steps, count) for count in drawn[index % len(drawn)]]
+        clock = seconds[batch, steps] * noise(rng) if steps == last else None
+        last = steps
         observation = RoundObservation(steps, counts, batch, clock, requests=requests)
-        if budgets:
-            observation.budget, observation.completed = policy.budget, counts
-            observation.evidence = None if index % LOOKS else evidence(raw, steps, policy.budget)
         start = time.perf_counter_ns()
         policy.observe(observation)
         spent += time.perf_counter_ns() - start
@@ -115,17 +103,7 @@ def time_throughput(
             start = time.perf_counter_ns()
             policy.import_cost(policy.export_cost())
             handed.append(time.perf_counter_ns() - start)
-    return {name: timed[WARMUP_ROUNDS:], f"{name} hand-over": handed}
-
-
-def evidence(raw: Sequence[int], steps: int, budget: int | None) -> BudgetEvidence | None:
-    """Return what a look at the round reports if a budget saves 60% of what a uniform cut loses."""
-    budgets = budgets_seen(LADDER, steps, budget)
-    if not budgets:
-        return None
-    whole, *uniform = (sum(min(count, cut) for count in raw) for cut in (steps, *budgets))
-    ranked = [cut + round(0.6 * (whole - cut)) for cut in uniform]
-    return BudgetEvidence(steps, whole, *(dict(zip(budgets, found, strict=True)) for found in (ranked, uniform)))
+    return {"throughput": timed[WARMUP_ROUNDS:], "throughput hand-over": handed}
 
 
 def time_sglang(drawn: Sequence[list[int]], batch: int, rounds: int) -> list[float]:
@@ -148,14 +126,13 @@ def decision(given: argparse.Namespace) -> dict[str, Any]:
     """Return median, p99 and worst microseconds of a decision and of a hand-over, by policy."""
     drawn = draw(given.batch)
     timed = time_throughput(drawn, given.batch, given.rounds)
-    timed |= time_throughput(drawn, given.batch, given.rounds, budgets=True)
     timed["SGLang EMA"] = time_sglang(drawn, given.batch, given.rounds)
     found = {}
     for name, values in timed.items():
         ordered = sorted(values)
         median, p99 = statistics.median(ordered) / 1e3, ordered[int(0.99 * len(ordered))] / 1e3
         found[name] = {"median_us": median, "p99_us": p99, "worst_us": ordered[-1] / 1e3, "rounds": len(ordered)}
-        print(f"{name:29s} median {median:7.2f}  p99 {p99:7.2f}  microseconds  ({len(ordered)} calls)", flush=True)
+        print(f"{name:20s} median {median:7.2f}  p99 {p99:7.2f}  microseconds  ({len(ordered)} calls)", flush=True)
     return {"policies": found, "batch": given.batch}
 
 

@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.harness import hook_times, load, stacks, start, texts
-from benchmarks.harness.acceptance import QUESTION, TRACE_FILE, VERIFY_BUDGET
+from benchmarks.harness.acceptance import QUESTION, TRACE_FILE
 from benchmarks.harness.load import Blocks, Body, Make, greedy, in_blocks
 from benchmarks.harness.results import Report, command_parser
 from benchmarks.harness.start import DEPTHS, POLICIES, Contender, Host, Policy, Server
@@ -51,13 +51,6 @@ BEFORE = "throughput-before"
 """Our server with SWITCHED_OFF, to measure the gain of the newest parts in one run."""
 
 SWITCHED_OFF = tuple(f"SGLANG_ADAPTIVE_{name}" for name in ("SHORT_VERIFY", "SHORT_DRAFT", "RELAY", "ISOLATION"))
-
-BUDGET = "budget-"
-"""Prefix of a number of drafts: our server with that verify budget, forced."""
-
-BUDGETS = "throughput-budgets"
-"""Our server with budgets chosen by the policy. A large target leaves room for one server: this one also holds depths
-and pairs of steps and budget, and runs without budgets under another configuration."""
 
 REAL = "SmolLM2-135M-Instruct and its EAGLE-3 draft on Spec-Bench's questions; acceptance is the models' own"
 REPLAYED = "a model's shape with dummy weights; acceptance is replayed from a trace, position by position"
@@ -124,8 +117,6 @@ def _start(given: argparse.Namespace, end: float) -> int:
 
 def _policy(name: str, folder: Path) -> Policy:
     """Return a contender's arguments. Raises KeyError for another name."""
-    if name.startswith(BUDGET):
-        return replace(POLICIES[OURS], name=name, variables={VERIFY_BUDGET: name.removeprefix(BUDGET)})
     if name == BEFORE:
         return replace(POLICIES[OURS], name=name, variables=dict.fromkeys(SWITCHED_OFF, "0"))
     if name == TIMED:
@@ -282,43 +273,19 @@ def contenders(servers: Sequence[Server], given: argparse.Namespace) -> list[Con
     """Return the servers, and after those without speculation the depths held on ours, and on ours before."""
     by_name = {server.name: server for server in servers}
     first = [Contender(server) for server in servers if not server.policy.speculate]
-    if BUDGETS in by_name:
-        return [*first, *_on_one_server(by_name[BUDGETS], given)]
     held = [Contender(by_name[OURS], steps) for steps in given.depths] if OURS in by_name else []
     if BEFORE in by_name:
         held += [Contender(by_name[BEFORE], steps, f"{BEFORE}-{steps}") for steps in given.depths]
-    for server in (server for name, server in by_name.items() if name.startswith(BUDGET)):
-        kept = int(server.name.removeprefix(BUDGET))
-        if not held:  # A large target leaves room for one server: the budget does not touch its rounds of fewer steps.
-            held += [Contender(server, steps) for steps in given.depths if steps <= kept]
-        held += [Contender(server, steps, f"{server.name}-of-{steps}") for steps in given.depths if steps > kept]
-    free = [server for server in servers if server.policy.speculate and not server.name.startswith(BUDGET)]
-    return [*first, *held, *map(Contender, free)]
-
-
-def _on_one_server(server: Server, given: argparse.Namespace) -> list[Contender]:
-    """Return one server's contenders, in turn: held depths and pairs, and our policy without and with budgets."""
-    config = dict(server.policy.config or {})
-    without, with_budgets = (
-        {**config, "throughput": {**config.get("throughput", {}), "verify_budget": on}} for on in (False, True)
-    )
-    held = [Contender(server, steps, budget=0) for steps in given.depths]
-    pairs = [Contender(server, steps, f"{steps}-verified-{budget}", budget) for steps, budget in given.pairs]
-    free = [Contender(server, None, OURS, 0, without), Contender(server, None, BUDGETS, 0, with_budgets)]
-    return [*held, *pairs, *free]
+    return [*first, *held, *(Contender(server) for server in servers if server.policy.speculate)]
 
 
 def replay(phase: Phase) -> None:
     """A shape: every contender in turn at every batch size, on recorded acceptance."""
     given = phase.given
     phase.attach(REPLAYED, context=given.context, pair=given.pair)
-    make_of, taking_part = phase.recorded(), contenders(phase.servers, given)
-    one_server = next((one.server for one in taking_part if one.name == BUDGETS), None)
-    race = phase.race(taking_part, make_of, BUDGETS if one_server else OURS, phase.end)
+    race = phase.race(contenders(phase.servers, given), phase.recorded(), OURS, phase.end)
     phase.report.content["batches"] = race.turns
     race.run()
-    if one_server is not None:
-        phase.report.content["verify_budget"] = next(iter(one_server.states()), {}).get("verify_budget")
 
 
 def context_of(place: int, tokens: int) -> list[int]:
@@ -572,12 +539,6 @@ def parser() -> argparse.ArgumentParser:
         add("--tokens", type=int, default=192, help="new tokens per request; the maximum in replay")
         add("--error", type=float, default=0.01, help="stop early at this relative standard error")
         add("--depths", type=start.ints, default=[], help="depths to hold in turn on our server")
-        add(
-            "--pairs",
-            type=start.pairs,
-            default=[],
-            help="STEPS:BUDGET,... to hold on throughput-budgets (replay)",
-        )
         add("--context", type=int, default=1000, help="tokens per prompt (replay)")
         add("--rate", type=float, help="requests per second (poisson); default: half of none's rate at batch 16")
     return made

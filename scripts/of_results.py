@@ -19,7 +19,7 @@ from sglang_adaptive.policy.throughput.lookups import REQUESTS
 RESULTS = Path(__file__).parents[1] / "benchmarks" / "results"
 Lines = Iterator[str]
 Content = dict[str, Any]
-OURS, NONE, EMA, BUDGETS = "throughput", "none", "sglang-ema", "throughput-budgets"
+OURS, NONE, EMA = "throughput", "none", "sglang-ema"
 
 
 def load(*names: str) -> Any:
@@ -393,7 +393,7 @@ def _unlikely(record: Content) -> str:
     return f"{worst:.1%}, {record['reference']['unlikely_tokens']:.1%}"
 
 
-# -- docs/performance.md: attention DP, long contexts, verify budgets ------------------------------------------------
+# -- docs/performance.md: attention DP, long contexts, lookups --------------------------------------------------------
 
 
 def attention_dp() -> Lines:
@@ -478,45 +478,6 @@ def unpaired(ours: Sequence[float], theirs: Sequence[float]) -> Ratio:
     return Ratio(value, value * sqrt(sum(spreads)))
 
 
-def budgets_served() -> Lines:
-    """Yield by batch size the policy without and with verify budgets, and the best held pair, over the best static
-    depth of that batch size, with standard errors."""
-    head = ("the best static depth, tokens/s", "`throughput`", "with budgets", "the best held pair", "turns")
-    yield from table("batch", *head)
-    for size, turns in batches(load("served", "replay-32b.json")).items():
-        rate = mean_rates(turns)
-        best = max(filter(drafts, rate), key=lambda name: rate[name])
-        pair = max((name for name in rate if "-verified-" in name), key=lambda name: rate[name])
-        held = "{} steps, {} verified".format(*pair.split("-verified-"))
-        cells = [str(over(turns, best, name)) for name in (OURS, BUDGETS, pair)]
-        yield row(size, f"{rate[best]:.0f} ({title(best)})", *cells[:2], f"{cells[2]} ({held})", len(turns))
-
-
-def budgets_chosen() -> Lines:
-    """Yield what the policy reached from a profile, over the best uniform depth: only rectangles, then budgets."""
-    cells = load("verify_budget", "policy", "policy.json")["cells"]
-    yield from table("trace", "round times", *sorted({cell["batch"] for cell in cells}))
-    found: dict[tuple[str, str], list[str]] = {}
-    for cell in cells:
-        one = cell["from a profile"]
-        shown = f"{one['rectangles']:.3f}, {one['budgets']:.3f}" + ("" if cell["measured"] else " *")
-        found.setdefault((cell["trace"], cell["profile"]), []).append(shown)
-    for names, shown_cells in found.items():
-        yield row(*names, *shown_cells)
-
-
-def budgets_over_rectangles() -> Lines:
-    """Yield budgets over rectangles, by trace and by what the policy starts with."""
-    cells = load("verify_budget", "policy", "policy.json")["cells"]
-    yield from table("trace", "the policy starts", "mean", "worst cell", "worst run", "cells from 0.99 on")
-    for trace in dict.fromkeys(cell["trace"] for cell in cells):
-        for start in ("from a profile", "from nothing"):
-            own = [cell[start] for cell in cells if cell["trace"] == trace]
-            each = [one["ratio"] for one in own]
-            worst = (f"{value:.3f}" for value in (fmean(each), min(each), min(one["worst"] for one in own)))
-            yield row(trace, start, *worst, f"{sum(one >= 0.99 for one in each)} of {len(each)}")
-
-
 LOOKED_UP = {
     "smollm2-greedy, repetitions cut": "Spec-Bench, SmolLM2, each answer up to its first loop",
     "smollm2-greedy": "the same, whole",
@@ -562,10 +523,9 @@ def performance() -> dict[str, Lines]:
     """Return the tables of docs/performance.md."""
     served = _served("served-replay", "served-replay-rates", "served-long", "served-greedy", "served-sampled")
     return {
-        **served, "start-up": start_up(load("start_up", "start-up.json")), "verify-budget-served": budgets_served(),
-        "long-contexts": long_contexts(), "long-rounds": long_rounds(), "long-served": long_served(),
-        "attention-dp-served": attention_dp(), "lookup-replay": lookup_replay(),
-        "ngram-prompts": ngram_prompts(),
+        **served, "start-up": start_up(load("start_up", "start-up.json")), "long-contexts": long_contexts(),
+        "long-rounds": long_rounds(), "long-served": long_served(), "attention-dp-served": attention_dp(),
+        "lookup-replay": lookup_replay(), "ngram-prompts": ngram_prompts(),
     }  # fmt: skip
 
 

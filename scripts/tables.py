@@ -33,10 +33,6 @@ PAGES: dict[str, Callable[[], Parts]] = {
     "docs/launch-lines.md": launch_lines.tables,
     "docs/measurements.md": of_results.measurements,
     "docs/performance.md": of_results.performance,
-    "benchmarks/results/verify_budget/README.md": lambda: {
-        "verify-budget-policy": of_results.budgets_chosen(),
-        "verify-budget-policy-ratios": of_results.budgets_over_rectangles(),
-    },
 }  # fmt: skip
 
 

@@ -25,7 +25,7 @@ import numpy as np
 
 from benchmarks.harness import hook_times, internals, plugin, stacks
 from sglang_adaptive.lab.simulate.trace import expected_tokens, hazards
-from sglang_adaptive.lab.traces import LEVELS, read
+from sglang_adaptive.lab.traces import read
 
 PROCESS_FILE = "BENCHMARK_ACCEPTANCE_FILE"
 """Environment variable: the mapped file."""
@@ -38,9 +38,6 @@ TRACE_FILE = "BENCHMARK_ACCEPTANCE_TRACE"
 
 BLOCKS = "BENCHMARK_ACCEPTANCE_BLOCKS"
 """Environment variable: set if the draft proposes blocks (DFLASH)."""
-
-VERIFY_BUDGET = "SGLANG_ADAPTIVE_VERIFY_BUDGET"
-"""This package's variable that forces a budget, or lets the policy choose one."""
 
 CUSTOM = "acceptance"
 """Key in a request's ``sampling_params.custom_params``: its own process, as [p, decay]."""
@@ -95,8 +92,6 @@ def register() -> None:
         HookRegistry.register(blocks + "DFlashWorkerV2.forward_batch_generation", draw.begin_block, HookType.BEFORE)
     HookRegistry.register(internals.RESOLVING, draw.resolving, HookType.BEFORE)
     HookRegistry.register(internals.SHADOW_ACCEPTS, draw.shadow_accepts, HookType.AROUND)
-    if draw.budget is not None:
-        draw.budget.register()
 
 
 # -- the mapped file ------------------------------------------------------------------------------------------------
@@ -344,8 +339,6 @@ class Draw:
         self._resolved: Sequence[Any] = ()
         self._chance = random.Random(0)  # all ranks draw the same
         self._replay = Replay.of_file(os.environ.get(TRACE_FILE))
-        budgets = self._replay is not None and VERIFY_BUDGET in os.environ
-        self.budget = BudgetReplay(self._replay) if budgets else None
 
     def begin(self, worker: Any, batch: Any, *_: Any, **__: Any) -> None:
         """Before a batch is verified: record each request's process, its own or the common one."""
@@ -395,7 +388,7 @@ class Draw:
         import torch
 
         if self._replay is not None and self._replay.concerns(bs):
-            counts = self._replay.accept(steps, None if self.budget is None else self.budget.take())
+            counts = self._replay.accept(steps)
             correct = _on_device(torch.tensor(counts, dtype=torch.int32), device)
         else:
             correct = self._next(bs, device).clamp(max=steps)
@@ -492,22 +485,16 @@ class Replay:
     is known in advance, so the position is counted here, on the request itself.
     """
 
-    def __init__(self, questions: Sequence[bytes], confidences: Sequence[Any] = ()) -> None:
-        """*questions* holds L, 0 to C, at every position of every question (``benchmarks/traces``).
-
-        *confidences* holds the draft's probabilities of its tokens there: uint8 [positions, C], by question.
-        """
-        self._questions, self._confidences = questions, confidences
+    def __init__(self, questions: Sequence[bytes]) -> None:
+        """*questions* holds L, 0 to C, at every position of every question (``benchmarks/traces``)."""
+        self._questions = questions
         self._requests: Sequence[Any] = ()
         self._starts: list[int] = []
 
     @classmethod
     def of_file(cls, path: str | None) -> Replay | None:
         """Return the replay of the trace at *path*, None without one. Raises TraceError."""
-        if not path:
-            return None
-        recorded = list(read(path).requests())
-        return cls([accepted.tobytes() for _, accepted, _ in recorded], [sure for *_, sure in recorded])
+        return cls([accepted.tobytes() for _, accepted, _ in read(path).requests()]) if path else None
 
     def begin(self, requests: Sequence[Any]) -> None:
         """Before a round of *requests*: record where each starts, and add the token that every round yields."""
@@ -522,25 +509,12 @@ class Replay:
             raise RuntimeError(f"{len(self._requests)} of {requests} requests name a question of the trace")
         return bool(self._requests)
 
-    def sure(self, steps: int) -> list[list[float]]:
-        """Return the draft's probability of each of *steps* drafts, by request of the round; 0 past recorded text."""
-        return [self._sure_at(req, start, steps) for req, start in zip(self._requests, self._starts, strict=True)]
-
-    def _sure_at(self, request: Any, position: int, steps: int) -> list[float]:
-        levels = self._confidences[question(request) or 0]
-        if not 0 <= position < len(levels):
-            return [0.0] * steps
-        return [(int(level) + 0.5) / LEVELS for level in levels[position][:steps]]
-
-    def accept(self, steps: int, kept: Sequence[int] | None = None) -> list[int]:
+    def accept(self, steps: int) -> list[int]:
         """Return how many of *steps* drafts each request of the round accepts, and advance by that many.
 
-        Only the first *kept* of each are verified; None is all. Zero-step rounds do not call this: their requests
-        advance by one token.
+        Zero-step rounds do not call this: their requests advance by one token.
         """
-        most = [steps] * len(self._requests) if kept is None else kept
-        each = zip(self._requests, self._starts, most, strict=True)
-        counts = [min(self._at(req, start), limit) for req, start, limit in each]
+        counts = [min(self._at(req, start), steps) for req, start in zip(self._requests, self._starts, strict=True)]
         for req, start, count in zip(self._requests, self._starts, counts, strict=True):
             setattr(req, _POSITION, start + count + 1)
         return counts
@@ -552,60 +526,6 @@ class Replay:
     def _at(self, request: Any, position: int) -> int:
         counts = self._questions[question(request) or 0]
         return counts[position] if 0 <= position < len(counts) else 0
-
-
-class BudgetReplay:
-    """A verify budget on replayed acceptance: ranks by the trace's confidence; only kept drafts can be accepted.
-
-    With dummy weights the draft's own chances mean nothing. The host knows each request's position in the trace, so it
-    gives the device the draft's recorded probabilities there and their ranks in the batch: the host must know what is
-    kept, and two devices may round products differently. The device packs, spreads and counts as it does for real
-    chances.
-    """
-
-    def __init__(self, replay: Replay) -> None:
-        self._replay = replay
-        self._sure: Any = None
-        """The draft's probabilities in a replayed round, float32 [requests, steps], on the host."""
-        self._kept: list[int] | None = None
-
-    def register(self) -> None:
-        """Hook this process's packed rounds and allow them: accepted drafts are cut to the kept ones."""
-        from sglang.srt.plugins.hook_registry import HookRegistry, HookType
-
-        def around(method: Callable[..., Any]) -> Callable[..., Any]:
-            return lambda original, *args: method(original, *args)
-
-        HookRegistry.register(internals.PACKING, around(self.packing), HookType.AROUND)
-        HookRegistry.register(internals.RANKS, around(self.ranks), HookType.AROUND)
-        HookRegistry.register(internals.ACCEPTS_UNSEEN, lambda: False, HookType.REPLACE)
-
-    def take(self) -> list[int] | None:
-        """Return, once, how many drafts the round keeps of each request; None if it verifies all."""
-        kept, self._kept = self._kept, None
-        return kept
-
-    def packing(self, original: Callable[..., Any], rounds: Any, verify_input: Any) -> Any:
-        """Around PackedRounds.packing: replace the draft's chances with the trace's."""
-        import torch
-
-        self._sure = self._kept = None
-        requests, width = verify_input.retrieve_next_token.shape
-        drafted = rounds.drafted()
-        if drafted is None or not self._replay.concerns(requests):
-            return original(rounds, verify_input)
-        self._sure = torch.tensor(self._replay.sure(width - 1))
-        rounds.note_drafts(_on_device(self._sure, drafted.device))
-        packing = original(rounds, verify_input)
-        if packing is not None:
-            self._kept = internals.kept_drafts(self._sure, len(packing.places) // requests - 1)
-        return packing
-
-    def ranks(self, original: Callable[..., Any], chances: Any) -> Any:
-        """Around ranks: rank a replayed round on the host."""
-        if self._sure is None or chances.device == self._sure.device:
-            return original(chances)
-        return _on_device(original(self._sure[:, : chances.shape[1]]).contiguous(), chances.device)
 
 
 if os.environ.get(hook_times.FILE) and plugin.in_scheduler():

@@ -5,8 +5,6 @@ A change inside the package may break any of them. Servers are driven by configu
 
 from __future__ import annotations
 
-from typing import Any
-
 _PLUGIN = "sglang_adaptive.sglang_plugin."
 
 SHADOW_ACCEPTS = _PLUGIN + "zero_steps.shadow.accepts"
@@ -26,23 +24,6 @@ ROUND_SAMPLE = _PLUGIN + "round.Round.sample"
 
 ROUND_DRAFT = _PLUGIN + "round.Round.draft"
 """(round, draft, drafter, batch) -> the verify input of a round that drafts, or looks its drafts up."""
-
-PACKING = _PLUGIN + "verify_budget.rounds.PackedRounds.packing"
-"""(rounds, verify_input): what a round with a verify budget keeps; None if it verifies all."""
-
-RANKS = _PLUGIN + "verify_budget.rounds.ranks"
-"""(chances [requests, steps]) -> the rank of each draft among the batch."""
-
-ACCEPTS_UNSEEN = _PLUGIN + "verify_budget.setup_check.accepts_unseen"
-"""() -> bool: whether unverified drafts are accepted."""
-
-
-def kept_drafts(chances: Any, budget: int) -> list[int]:
-    """Return how many of each request's drafts are kept by *chances*, float32 [requests, steps] on the host."""
-    from sglang_adaptive.sglang_plugin.verify_budget import packing, rounds
-
-    found: list[int] = packing.prefixes(rounds.ranks(chances), budget).tolist()
-    return found
 
 
 def without_mamba2_repair() -> None:

@@ -102,7 +102,6 @@ POLICIES = {
         Policy("sglang-ema-all", arguments=_STOCK, config={"1": {"candidate_steps": [0, 1, 2, 3, 4, 5, 7]}}),
         Policy("ema", config={"policy": "ema", "1": {"candidate_steps": list(DEPTHS)}}, ours=True),
         Policy("throughput", config=_THROUGHPUT, ours=True),
-        Policy("throughput-budgets", config={**_THROUGHPUT, "throughput": {"verify_budget": True}}, ours=True),
         Policy("throughput-lookups", config={**_THROUGHPUT, "throughput": {"lookup": True}}, ours=True),
         Policy("throughput-saved", config=_THROUGHPUT, ours=True, saved_profile=True),
         Policy(
@@ -394,8 +393,6 @@ class Contender:
     steps: int | None = None
     """The held depth; None lets the policy decide."""
     title: str = ""
-    budget: int | None = None
-    """Drafts verified per request while steps are held, 0 for all; None to leave it unchanged."""
     config: Mapping[str, Any] | None = None
     """The adaptive configuration to apply; None to leave it unchanged."""
 
@@ -410,8 +407,6 @@ class Contender:
             self.server.client.configure(self.config)
         if self.server.policy.ours:
             self.server.force(self.steps)
-        if self.budget is not None:
-            self.server.client.force_budget(self.budget)
 
 
 _STARTED: list[Server] = []

@@ -15,7 +15,6 @@ from benchmarks.harness import acceptance
 from benchmarks.harness.acceptance import (
     RING,
     TRACE_FILE,
-    BudgetReplay,
     Declared,
     Draw,
     Meter,
@@ -30,7 +29,6 @@ from benchmarks.harness.load import request_body
 from benchmarks.policies import own_p
 from sglang_adaptive.lab.cpu_engine.kernels.verify import verify_tree_greedy_cpu
 from sglang_adaptive.runtime.round_note import RoundNote
-from sglang_adaptive.sglang_plugin.verify_budget.rounds import PackedRounds
 from sglang_adaptive.sglang_plugin.zero_steps import shadow
 
 TRACE = Path(__file__).parents[3] / "benchmarks" / "traces" / "tiny.npz"
@@ -254,7 +252,7 @@ def test_the_server_s_draw_takes_a_request_s_counts_from_the_trace(
     monkeypatch.setenv(TRACE_FILE, str(TRACE))
     draw, reqs = Draw(process), [recorded(0), recorded(30)]
     replay = Replay.of_file(str(TRACE))
-    assert replay is not None and Replay.of_file(None) is None and draw.budget is None
+    assert replay is not None and Replay.of_file(None) is None
     expected = [recorded(0), recorded(30)]
     for steps in (3, 7, 1, 5):
         draw.begin(None, SimpleNamespace(reqs=reqs))
@@ -267,42 +265,6 @@ def test_the_server_s_draw_takes_a_request_s_counts_from_the_trace(
     draw.resolving(None, result, SimpleNamespace(reqs=reqs))
     drawn = draw.shadow_accepts(shadow.accepts, drafts, [(0, 0), (1, 1)], result)
     assert drawn == [replay.shadow(one) for one in reqs]
-
-
-def test_a_budget_accepts_only_what_it_keeps() -> None:
-    replay = Replay([bytes([3, 9, 9, 1]), bytes([2, 9, 9])])
-    first, second = recorded(0), recorded(1)
-    replay.begin([first, second])
-    assert replay.accept(7, [1, 5]) == [1, 2]
-    replay.begin([first, second])
-    assert replay.accept(7) == [7, 0], "the first one did not go on behind what was kept"
-
-
-def test_a_budget_ranks_by_the_trace() -> None:
-    """The device keeps the drafts that the trace's confidences select."""
-    sure = [[[31, 31, 31]], [[16, 0, 0]], [[31, 20, 0]]]
-    budget = BudgetReplay(replay := Replay([bytes([3])] * 3, [torch.tensor(row).numpy() for row in sure]))
-    asked = [1]
-    rounds = PackedRounds(lambda: asked[0])
-    verify = SimpleNamespace(retrieve_next_token=torch.zeros(3, 4), kv_loc_plan=object())
-    replay.begin([recorded(0), recorded(1), recorded(2)])
-    rounds.note_drafts(torch.full((3, 3), 0.5))
-    packing = budget.packing(PackedRounds.packing, rounds, verify)
-    assert (packing.lengths - 1).tolist() == [2, 0, 1] == budget.take()
-    assert budget.take() is None
-    asked[0] = 3
-    rounds.note_drafts(torch.full((3, 3), 0.5))
-    assert budget.packing(PackedRounds.packing, rounds, verify) is None is budget.take()
-
-
-def test_behind_the_recorded_text_nothing_is_sure() -> None:
-    replay = Replay([bytes([1])], [torch.tensor([[16, 31]]).numpy()])
-    one = recorded(0)
-    replay.begin([one])
-    assert replay.sure(2) == [[16.5 / 32, 31.5 / 32]]
-    replay.accept(2)
-    replay.begin([one])
-    assert replay.sure(2) == [[0.0, 0.0]]
 
 
 # -- counted ----------------------------------------------------------------------------------------------------

@@ -24,12 +24,11 @@ TINY = Path(__file__).parents[3] / "benchmarks" / "traces" / "tiny.npz"
 
 
 def servers(*names: str) -> Any:
-    known = {**POLICIES, "budget-2": POLICIES["throughput"]}
-    return [SimpleNamespace(name=name, policy=known[name]) for name in names]
+    return [SimpleNamespace(name=name, policy=POLICIES[name]) for name in names]
 
 
-def named(*names: str, depths: tuple[int, ...] = (), pairs: tuple[tuple[int, int], ...] = ()) -> list[str]:
-    given: Any = SimpleNamespace(depths=depths, pairs=pairs)
+def named(*names: str, depths: tuple[int, ...] = ()) -> list[str]:
+    given: Any = SimpleNamespace(depths=depths)
     return [one.name for one in contenders(servers(*names), given)]
 
 
@@ -37,17 +36,6 @@ def test_depths_are_held_behind_those_without_speculation() -> None:
     assert named("sglang-ema", "none", "throughput", depths=(1, 3)) == [
         "none", "static-1", "static-3", "sglang-ema", "throughput",
     ]  # fmt: skip
-    assert named("budget-2", depths=(1, 3)) == ["static-1", "budget-2-of-3"]
-    assert named("budget-2", "throughput", depths=(1, 3)) == ["static-1", "static-3", "budget-2-of-3", "throughput"]
-
-
-def test_one_server_is_several_contenders() -> None:
-    found = named("throughput-budgets", depths=(0, 3), pairs=((5, 3),))
-    assert found == ["static-0", "static-3", "5-verified-3", "throughput", "throughput-budgets"]
-    given: Any = SimpleNamespace(depths=(), pairs=())
-    rectangles, budgets = contenders(servers("throughput-budgets"), given)
-    switched = [one.config["throughput"]["verify_budget"] for one in (rectangles, budgets) if one.config]
-    assert switched == [False, True]
 
 
 def test_the_trace_of_the_start_is_the_one_that_is_replayed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -151,7 +151,7 @@ def test_a_contender_brings_its_server_into_its_state() -> None:
 
     class Told:
         policy, name = POLICIES["throughput"], "throughput"
-        force = configure = force_budget = staticmethod(asked.append)
+        force = configure = staticmethod(asked.append)
 
         @property
         def client(self) -> Told:
@@ -161,8 +161,7 @@ def test_a_contender_brings_its_server_into_its_state() -> None:
     for contender, name, orders in (
         (Contender(server), "throughput", [None]),
         (Contender(server, 3), "static-3", [3]),
-        (Contender(server, 5, "5-verified-3", 3), "5-verified-3", [5, 3]),
-        (Contender(server, None, "ours", 0, {"policy": "throughput"}), "ours", [{"policy": "throughput"}, None, 0]),
+        (Contender(server, None, "ours", {"policy": "throughput"}), "ours", [{"policy": "throughput"}, None]),
     ):
         asked.clear()
         contender.take_over()
