@@ -155,7 +155,7 @@ def main(argv: Sequence[str]) -> int:
         texts = [one for one in texts if len(one.ids) > one.prompt + CHAIN]  # a shorter answer has no complete chain
         for reach in reaches(pair.trained):
             draft.reach = reach
-            accepted = [recorder.accepted(one)[0] for one in texts]
+            accepted = [recorder.accepted(one) for one in texts]
             rates = {steps: fmean(taken for one in accepted for taken in rounds(one, steps)) for steps in DEPTHS}
             cells.append({"length": length, "reach": reach.name, "tokens_a_round": rates})
             print(f"{length:6d}  {reach.name:36s} " + "  ".join(f"{rate:.3f}" for rate in rates.values()), flush=True)

@@ -35,7 +35,6 @@ def drawn_trace(
         length=lengths,
         loop_start=lengths.copy(),
         accepted=np.concatenate(accepted),
-        confidence=np.zeros((int(lengths.sum()), CHAIN), np.uint8),
     )
 
 

@@ -95,20 +95,19 @@ def accept_lengths(
 
 
 @torch.no_grad()
-def drafted_blocks(target: Target, draft: BlockDraft, ids: Tensor, steps: int) -> tuple[Tensor, Tensor]:
+def drafted_blocks(target: Target, draft: BlockDraft, ids: Tensor, steps: int) -> Tensor:
     """Like `correct_drafts`, for blocks of *steps* drafts; a block starts with the token after its anchor.
 
-    Returns [B, T - steps - 1], and [B, T - steps - 1, steps], the draft's probability of each token it proposes.
+    Returns [B, T - steps - 1].
     """
     logits, features = target(ids)
     best = logits.argmax(dim=-1)
-    correct, sure = [], []
+    correct = []
     for begin in torch.arange(1, ids.shape[1] - steps).split(ANCHORS):
-        drafted = draft.logits(target, ids, features, begin, steps + 1).softmax(dim=-1).max(dim=-1)
+        drafted = draft.logits(target, ids, features, begin, steps + 1).argmax(dim=-1)
         wanted = best[:, begin[:, None] + torch.arange(steps)]
-        correct.append((drafted.indices == wanted).long().cumprod(dim=-1).sum(dim=-1))
-        sure.append(drafted.values)
-    return torch.cat(correct, dim=1), torch.cat(sure, dim=1)
+        correct.append((drafted == wanted).long().cumprod(dim=-1).sum(dim=-1))
+    return torch.cat(correct, dim=1)
 
 
 def accept_lengths_of_blocks(
@@ -118,8 +117,8 @@ def accept_lengths_of_blocks(
     found: dict[int, list[list[int]]] = {depth: [] for depth in depths}
     for some, ids in _padded(writings):
         for depth in depths:
-            correct, _ = drafted_blocks(target, draft, ids, depth)
-            for row, writing in zip(correct.tolist(), some, strict=True):
+            correct = drafted_blocks(target, draft, ids, depth).tolist()
+            for row, writing in zip(correct, some, strict=True):
                 found[depth].append(rounds(row[: len(writing.ids) - depth - 1], writing.prompt, depth))
     return found
 

@@ -19,7 +19,7 @@ from benchmarks.harness.results import command_parser
 from benchmarks.traces.record import origin
 from benchmarks.traces.repetition import loop_start
 from sglang_adaptive.lab.cpu_engine import models
-from sglang_adaptive.lab.traces import Trace, quantised, write
+from sglang_adaptive.lab.traces import Trace, write
 from train import checkpoint, evaluate
 from train.block_draft import BLOCK, BlockDraft
 from train.target import Target
@@ -45,20 +45,16 @@ def main(argv: Sequence[str]) -> int:
             category=tuple(category for category, _ in prompts),
             length=np.full(len(prompts), given.positions, np.int32),
             loop_start=np.array([loop_start(output, given.positions) for output in outputs], np.int32),
-            accepted=np.concatenate([accepted for accepted, _ in found]),
-            confidence=np.concatenate([levels for _, levels in found]),
+            accepted=np.concatenate(found),
         ),
     )
     return 0
 
 
-def judged(
-    target: Target, draft: BlockDraft, one: evaluate.Writing, positions: int
-) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.uint8]]:
-    """Return accepted drafts [positions] and confidence [positions, 15] of the blocks at a text's output tokens."""
-    correct, sure = evaluate.drafted_blocks(target, draft, one.ids[None], DRAFTS)
-    rows = slice(one.prompt - 1, one.prompt - 1 + positions)
-    return correct[0, rows].numpy().astype(np.uint8), quantised(sure[0, rows].numpy())
+def judged(target: Target, draft: BlockDraft, one: evaluate.Writing, positions: int) -> npt.NDArray[np.uint8]:
+    """Return accepted drafts [positions] of the blocks at a text's output tokens."""
+    correct = evaluate.drafted_blocks(target, draft, one.ids[None], DRAFTS)
+    return correct[0, one.prompt - 1 : one.prompt - 1 + positions].numpy().astype(np.uint8)
 
 
 def _parser() -> argparse.ArgumentParser:

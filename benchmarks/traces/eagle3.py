@@ -45,8 +45,8 @@ class Eagle3:
         self.cos, self.sin = rotary(config, config.max_position_embeddings, device, dtype)
 
     @torch.inference_mode()
-    def chains(self, embedding: Tensor, ids: Tensor, features: Tensor, first: int, steps: int) -> tuple[Tensor, Tensor]:
-        """Return the tokens that the chains propose, and the draft's probability of each, both [A, steps].
+    def chains(self, embedding: Tensor, ids: Tensor, features: Tensor, first: int, steps: int) -> Tensor:
+        """Return the tokens that the chains propose, [A, steps].
 
         ids [T] is a text and features [>= T - 1, ..] the target's along it. The chain of row r reads the features up to
         r, knows token r + 1 and proposes tokens r + 2 onwards; there is one for each of the A rows *first* to T - 2.
@@ -58,7 +58,7 @@ class Eagle3:
         hidden, known = self.times(features[first:rows], self.fc), ids[first + 1 :]
         later = torch.arange(rows, device=ids.device) > starts[:, None]
         own: list[tuple[Tensor, Tensor]] = []
-        tokens, sure = [], []
+        tokens = []
         for step in range(steps):
             q, k, v = self._qkv(self._input(embedding[known], hidden), starts + step)
             if step:  # the first step's own row is a true row
@@ -66,12 +66,9 @@ class Eagle3:
             hidden = hidden + self.times(self._attend(q, keys, values, own, later), self.layer.o)
             inner = swiglu(self.times(self._normed(hidden, self.layer.post_norm), self.layer.gate_up))
             hidden = hidden + self.times(inner, self.layer.down)
-            logits = self.times(self._normed(hidden, self.norm), self.head).float()
-            best = logits.max(dim=-1)
-            known = self.target_ids[best.indices]
+            known = self.target_ids[self.times(self._normed(hidden, self.norm), self.head).argmax(dim=-1)]
             tokens.append(known)
-            sure.append((best.values - logits.logsumexp(dim=-1)).exp())
-        return torch.stack(tokens, dim=-1), torch.stack(sure, dim=-1)
+        return torch.stack(tokens, dim=-1)
 
     def times(self, x: Tensor, matrix: Tensor) -> Tensor:
         """Apply a matrix of this draft; a subclass may inspect the inputs."""

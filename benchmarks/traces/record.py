@@ -19,7 +19,7 @@ from benchmarks.traces import texts
 from benchmarks.traces.prompts import Prompt, load
 from benchmarks.traces.recorder import Recorder, Recording
 from benchmarks.traces.weights import ModelError, fingerprint
-from sglang_adaptive.lab.traces import CHAIN, Trace, write
+from sglang_adaptive.lab.traces import Trace, write
 from sglang_adaptive.provenance import cpu_model, pasteable
 
 
@@ -83,7 +83,6 @@ def save(path: Path, about: dict, done: list[tuple[Prompt, Recording]]) -> None:
         length=np.array([len(one.accepted) for _, one in done], np.int32),
         loop_start=np.array([one.loop_start for _, one in done], np.int32),
         accepted=np.concatenate([np.zeros(0, np.uint8), *(one.accepted for _, one in done)]),
-        confidence=np.concatenate([np.zeros((0, CHAIN), np.uint8), *(one.confidence for _, one in done)]),
         match=np.concatenate([np.zeros(0, np.uint8), *(one.lookups[:, 0] for _, one in done)]),
         looked_up=np.concatenate([np.zeros(0, np.uint8), *(one.lookups[:, 1] for _, one in done)]),
     )

@@ -17,7 +17,7 @@ from benchmarks.traces.prompts import as_chat
 from benchmarks.traces.repetition import loop_start
 from benchmarks.traces.weights import ModelError
 from benchmarks.traces.writing import Writing, write
-from sglang_adaptive.lab.traces import CHAIN, lookups, quantised
+from sglang_adaptive.lab.traces import CHAIN, lookups
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,6 @@ class Recording:
     tokens: tuple[int, ...]
     """The output."""
     accepted: npt.NDArray[np.uint8]
-    confidence: npt.NDArray[np.uint8]
     loop_start: int
     lookups: npt.NDArray[np.uint8]
     """[positions, 2]: the match before looked-up drafts, and how many of these are right."""
@@ -66,25 +65,25 @@ class Recorder:
 
     def judged(self, writing: Writing, positions: int) -> Recording:
         """Return the recording of *writing*, of up to *positions* positions."""
-        counts, levels = (rows[:positions] for rows in self.accepted(writing))
+        counts = self.accepted(writing)[:positions]
         kept, ids = len(counts), writing.ids.tolist()
         prompt, tokens = tuple(ids[: writing.prompt]), tuple(ids[writing.prompt :])
         looked_up = lookups(ids, writing.prompt, kept)
-        return Recording(prompt, tokens, counts, levels, loop_start(tokens, kept), looked_up)
+        return Recording(prompt, tokens, counts, loop_start(tokens, kept), looked_up)
 
-    def accepted(self, writing: Writing) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.uint8]]:
-        """Return the drafts accepted at every position that can be judged [A], and their confidence [A, CHAIN].
+    def accepted(self, writing: Writing) -> npt.NDArray[np.uint8]:
+        """Return the drafts accepted at every position that can be judged [A].
 
         Each position's chain is compared with the output. Nothing is accepted after its end.
         """
         output = writing.ids[writing.prompt :]
         kept = len(output) - 1 if writing.ended else len(output) - CHAIN
         first = writing.prompt - 1  # the row that knows output token 0
-        drafts, sure = self.draft.chains(self.target.embedding, writing.ids, writing.features, first, CHAIN)
+        drafts = self.draft.chains(self.target.embedding, writing.ids, writing.features, first, CHAIN)
         padded = torch.cat([output, output.new_full((CHAIN,), -1)])
         truth = padded.unfold(0, CHAIN, 1)[1 : kept + 1]
         right = (drafts[:kept] == truth).long().cumprod(dim=-1).sum(dim=-1)
-        return right.cpu().numpy().astype(np.uint8), quantised(sure[:kept].float().cpu().numpy())
+        return right.cpu().numpy().astype(np.uint8)
 
 
 def text_ends(target: Path, tokenizer_end: int | None) -> frozenset[int]:

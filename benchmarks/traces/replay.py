@@ -12,7 +12,7 @@ import numpy.typing as npt
 from sglang_adaptive.lab.traces import Trace, TraceError, read
 
 DEPTHS = (1, 2, 3, 5, 7, 15)
-"""Those that a trace's chain reaches are shown."""
+"""Those that a trace's longest chain reaches are shown."""
 
 
 def rounds(accepted: npt.NDArray[np.uint8], steps: int) -> list[int]:
@@ -26,7 +26,7 @@ def rounds(accepted: npt.NDArray[np.uint8], steps: int) -> list[int]:
 
 def tokens_a_round(trace: Trace, steps: int) -> float:
     """Return the mean over all rounds of all requests."""
-    return float(np.mean([tokens for _, accepted, _ in trace.requests() for tokens in rounds(accepted, steps)]))
+    return float(np.mean([tokens for _, accepted in trace.requests() for tokens in rounds(accepted, steps)]))
 
 
 def by_category(trace: Trace) -> Iterator[tuple[str, Trace, Trace]]:
@@ -38,7 +38,7 @@ def by_category(trace: Trace) -> Iterator[tuple[str, Trace, Trace]]:
 
 def table(trace: Trace) -> list[str]:
     """Return the lines of a table: one row per category and one for all; each mean as recorded, and with loops cut."""
-    depths = [depth for depth in DEPTHS if depth <= trace.confidence.shape[1]]
+    depths = [depth for depth in DEPTHS if depth <= trace.accepted.max(initial=0)]
     lines = ["| category | requests | positions | in loops | " + " | ".join(map(str, depths)) + " |"]
     lines.append("|---" * (len(depths) + 4) + "|")
     for category, part, cut in by_category(trace):

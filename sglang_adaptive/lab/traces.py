@@ -21,7 +21,7 @@ from sglang_adaptive.policy.errors import printable, shown
 
 FORMAT_VERSION = 1
 WORDS = ("target", "draft", "prompts", "hardware", "command", "date")
-ARRAYS = ("about", "category", "length", "loop_start", "accepted", "confidence")
+ARRAYS = ("about", "category", "length", "loop_start", "accepted")
 OF_LOOKUPS = ("match", "looked_up")
 """Arrays that a trace may lack."""
 
@@ -47,9 +47,6 @@ CHAIN = 7
 
 LONGEST_CHAIN = 63
 """Maximum drafts of a chain or block in a trace."""
-
-LEVELS = 32
-"""Levels of the quantized confidence."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,9 +92,6 @@ class Trace:
     accepted: npt.NDArray[np.uint8]
     """[N] accepted drafts of the chain, 0 to C, request by request."""
 
-    confidence: npt.NDArray[np.uint8]
-    """[N, C] probability p that the draft gives each token it proposes, as floor(32 p), at most 31."""
-
     match: npt.NDArray[np.uint8] | None = None
     """[N] tokens before the drafts that agree with an earlier place of the request's text; see ``lookups``.
 
@@ -108,19 +102,14 @@ class Trace:
 
     @property
     def starts(self) -> npt.NDArray[np.int64]:
-        """[R] row of each request's first position in ``accepted`` and ``confidence``."""
+        """[R] row of each request's first position in ``accepted``."""
         lengths = self.length.astype(np.int64)
         return np.cumsum(lengths) - lengths
 
-    def requests(self) -> Iterator[tuple[str, npt.NDArray[np.uint8], npt.NDArray[np.uint8]]]:
-        """Yield category, accepted drafts [n] and confidence [n, C] of each request; the arrays are views."""
+    def requests(self) -> Iterator[tuple[str, npt.NDArray[np.uint8]]]:
+        """Yield category and accepted drafts [n] of each request; the arrays are views."""
         for category, start, length in zip(self.category, self.starts, self.length, strict=True):
-            rows = slice(int(start), int(start) + int(length))
-            yield category, self.accepted[rows], self.confidence[rows]
-
-    def probabilities(self) -> npt.NDArray[np.float32]:
-        """[N, C] confidence as probabilities: the middle of each level."""
-        return (self.confidence.astype(np.float32) + np.float32(0.5)) / np.float32(LEVELS)
+            yield category, self.accepted[int(start) : int(start) + int(length)]
 
     def select(self, rows: npt.ArrayLike) -> Trace:
         """Return the trace of some requests, by index or mask, in the given order."""
@@ -141,15 +130,9 @@ class Trace:
             length=length.astype(np.int32),
             loop_start=np.minimum(self.loop_start[chosen], length).astype(np.int32),
             accepted=self.accepted[at],
-            confidence=self.confidence[at],
             match=None if self.match is None else self.match[at],
             looked_up=None if self.looked_up is None else self.looked_up[at],
         )
-
-
-def quantised(probability: npt.ArrayLike) -> npt.NDArray[np.uint8]:
-    """Return the level, 0 to 31, of each probability in 0 to 1."""
-    return np.minimum(np.asarray(probability, np.float64) * LEVELS, LEVELS - 1).astype(np.uint8)
 
 
 def lookups(ids: Sequence[int], prompt: int, positions: int) -> npt.NDArray[np.uint8]:
@@ -180,7 +163,6 @@ def write(path: str | Path, trace: Trace) -> None:
             length=trace.length,
             loop_start=trace.loop_start,
             accepted=trace.accepted,
-            confidence=trace.confidence,
             **{name: array for name in OF_LOOKUPS if (array := getattr(trace, name)) is not None},
         )
 
@@ -203,7 +185,6 @@ def read(path: str | Path) -> Trace:
         length=arrays["length"],
         loop_start=arrays["loop_start"],
         accepted=arrays["accepted"],
-        confidence=arrays["confidence"],
         match=arrays.get("match"),
         looked_up=arrays.get("looked_up"),
     )
@@ -262,10 +243,7 @@ def _check(file: str, trace: Trace) -> None:
     _check_range(file, "loop_start", trace.loop_start, 1, None)
     positions = int(trace.length.sum(dtype=np.int64))
     _check_array(file, "accepted", trace.accepted, np.uint8, (positions,))
-    chain = trace.confidence.shape[-1] if trace.confidence.ndim == 2 else CHAIN
-    _check_array(file, "confidence", trace.confidence, np.uint8, (positions, min(chain, LONGEST_CHAIN)))
-    _check_range(file, "accepted", trace.accepted, 0, chain)
-    _check_range(file, "confidence", trace.confidence, 0, LEVELS - 1)
+    _check_range(file, "accepted", trace.accepted, 0, LONGEST_CHAIN)
     if trace.match is None and trace.looked_up is None:
         return
     for name, array, most in (("match", trace.match, LONGEST), ("looked_up", trace.looked_up, DRAFTS)):

@@ -98,7 +98,7 @@ def test_chains_are_those_of_the_training_code(tmp_path: Path) -> None:
     assert main([str(word) for word in (*arguments, *more)]) == 0
     target, draft = checkpoint.load_target(TARGET), checkpoint.load_draft(DRAFT)
     writings = evaluate.write(target, [prompt.encode() for prompt in prompts], positions + CHAIN)
-    for (_, accepted, _), writing in zip(read(tmp_path / "t.npz").requests(), writings, strict=True):
+    for (_, accepted), writing in zip(read(tmp_path / "t.npz").requests(), writings, strict=True):
         expected = evaluate.correct_drafts(target, draft, writing.ids[None], CHAIN)[0, writing.prompt - 1 :]
         assert accepted.tolist() == expected[:positions].tolist()
 
@@ -116,8 +116,6 @@ def test_batches_and_waves_change_nothing(tmp_path: Path) -> None:
     assert one.category == several.category == (*models.families(),) * 3
     for key in ("length", "loop_start", "accepted"):
         assert np.array_equal(getattr(one, key), getattr(several, key))
-    # Sums in another order: a probability on a boundary may round to the next level.
-    assert np.abs(one.confidence.astype(int) - several.confidence).max() <= 1
 
 
 def saved_draft(path: Path, tensors: dict[str, torch.Tensor], kv_heads: int, **more: object) -> Path:
@@ -140,7 +138,7 @@ def random_draft(kv_heads: int) -> dict[str, torch.Tensor]:
     return {f"{name}.weight": torch.randn(shape) / 3 for name, shape in shapes.items()}
 
 
-def chains(path: Path, rows: int = 30, first: int = 4) -> tuple[torch.Tensor, torch.Tensor]:
+def chains(path: Path, rows: int = 30, first: int = 4) -> torch.Tensor:
     """Return a draft's chains along one random text of *rows* rows."""
     draw = generator(2)
     embedding, features = torch.randn(97, 48, generator=draw), torch.randn(40, 144, generator=draw)
@@ -150,11 +148,9 @@ def chains(path: Path, rows: int = 30, first: int = 4) -> tuple[torch.Tensor, to
 
 def test_a_chain_knows_nothing_of_the_text_after_its_start(tmp_path: Path) -> None:
     path = saved_draft(tmp_path / "draft", random_draft(2), 2)
-    tokens, sure = chains(path)
+    tokens = chains(path)
     for row in (4, 11, 29):
-        alone, alone_sure = chains(path, rows=row + 1, first=row)
-        assert torch.equal(tokens[row - 4], alone[0])
-        torch.testing.assert_close(sure[row - 4], alone_sure[0])
+        assert torch.equal(tokens[row - 4], chains(path, rows=row + 1, first=row)[0])
 
 
 def test_heads_that_share_keys_see_the_same_keys(tmp_path: Path) -> None:
@@ -167,8 +163,7 @@ def test_heads_that_share_keys_see_the_same_keys(tmp_path: Path) -> None:
         chains(saved_draft(tmp_path / str(kv_heads), tensors, kv_heads))
         for kv_heads, tensors in ((2, shared), (6, own))
     )
-    assert torch.equal(one[0], other[0])
-    torch.testing.assert_close(one[1], other[1])
+    assert torch.equal(one, other)
 
 
 def test_a_draft_vocabulary_is_translated(tmp_path: Path) -> None:
@@ -176,8 +171,7 @@ def test_a_draft_vocabulary_is_translated(tmp_path: Path) -> None:
     order = torch.randperm(97, generator=generator())
     mapped = plain | {"lm_head.weight": plain["lm_head.weight"][order], "d2t": order - torch.arange(97)}
     one, other = (chains(saved_draft(tmp_path / name, t, 2)) for name, t in (("plain", plain), ("mapped", mapped)))
-    assert torch.equal(one[0], other[0])
-    torch.testing.assert_close(one[1], other[1])
+    assert torch.equal(one, other)
 
 
 @pytest.mark.parametrize(
@@ -224,7 +218,6 @@ def test_an_output_that_ends_is_judged_to_its_end_and_no_further(tmp_path: Path)
     ended = recorder.record([prompt], 40)[0]
     assert ended.tokens == whole.tokens[: end + 1]
     assert ended.accepted.tolist() == [min(int(n), end - t) for t, n in enumerate(whole.accepted[:end])]
-    assert np.array_equal(ended.confidence, whole.confidence[:end])
 
 
 @pytest.mark.parametrize("block", [1, 2, 7, SHORTEST_COPY, LONGEST_BLOCK])

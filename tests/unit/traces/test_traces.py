@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sglang_adaptive.lab.traces import CHAIN, LEVELS, Trace, TraceError, lookups, quantised, read, write
+from sglang_adaptive.lab.traces import CHAIN, LONGEST_CHAIN, Trace, TraceError, lookups, read, write
 from sglang_adaptive.lookups.lookup import DRAFTS, LONGEST
 
 
@@ -32,7 +32,6 @@ def made(seed: int = 0) -> Trace:
         length=np.array([5, 1, 9], np.int32),
         loop_start=np.array([5, 1, 4], np.int32),
         accepted=rng.integers(0, CHAIN + 1, 15, dtype=np.uint8),
-        confidence=rng.integers(0, LEVELS, (15, CHAIN), dtype=np.uint8),
         match=rng.integers(0, LONGEST + 1, 15, dtype=np.uint8),
         looked_up=rng.integers(0, DRAFTS + 1, 15, dtype=np.uint8),
     )
@@ -44,11 +43,7 @@ def same(one: Trace, other: Trace) -> bool:
 
 @pytest.mark.parametrize(
     "change",
-    [
-        {},
-        {"match": None, "looked_up": None},
-        {"accepted": np.full(15, 15, np.uint8), "confidence": np.zeros((15, 15), np.uint8)},
-    ],
+    [{}, {"match": None, "looked_up": None}, {"accepted": np.full(15, 15, np.uint8)}],
     ids=["of chains", "without lookups", "of blocks"],
 )
 def test_a_trace_comes_back_as_it_was_written(tmp_path: Path, change: dict[str, Any]) -> None:
@@ -59,18 +54,17 @@ def test_a_trace_comes_back_as_it_was_written(tmp_path: Path, change: dict[str, 
 
 def test_each_request_has_its_own_rows() -> None:
     trace = made()
-    categories, accepted, confidence = zip(*trace.requests(), strict=True)
+    categories, accepted = zip(*trace.requests(), strict=True)
     assert categories == trace.category
     assert [len(rows) for rows in accepted] == [5, 1, 9]
     assert np.array_equal(np.concatenate(accepted), trace.accepted)
-    assert np.array_equal(np.concatenate(confidence), trace.confidence)
 
 
 def test_repetitions_are_cut_and_nothing_else() -> None:
     cut = made().without_repetitions()
     assert cut.length.tolist() == cut.loop_start.tolist() == [5, 1, 4]
     assert np.array_equal(cut.accepted, made().accepted[:10])
-    for name in ("confidence", "match", "looked_up"):
+    for name in ("match", "looked_up"):
         assert np.array_equal(getattr(cut, name), getattr(made(), name)[:10])
     assert same(cut, cut.without_repetitions())
     assert replace(made(), match=None, looked_up=None).without_repetitions().match is None
@@ -96,11 +90,12 @@ def test_lookups_are_told_position_by_position() -> None:
     assert lookups(ids, prompt=7, positions=5).tolist() == [[0, 0], [2, 3], [3, 2], [4, 1], [5, 0]]
 
 
-def test_a_level_holds_the_probabilities_it_stands_for() -> None:
-    probabilities = np.linspace(0, 1, 501)
-    level = quantised(probabilities)
-    middle = replace(made(), confidence=level).probabilities()
-    assert np.abs(middle - probabilities).max() <= 0.5 / LEVELS + 1e-6
+def test_the_confidence_that_older_traces_hold_is_not_read(tmp_path: Path) -> None:
+    write(tmp_path / "t.npz", made())
+    with np.load(tmp_path / "t.npz") as loaded:
+        arrays = dict(loaded)
+    np.savez_compressed(tmp_path / "t.npz", **arrays, confidence=np.zeros((15, CHAIN), np.uint8))
+    assert same(read(tmp_path / "t.npz"), made())
 
 
 @pytest.mark.parametrize(
@@ -113,10 +108,7 @@ def test_a_level_holds_the_probabilities_it_stands_for() -> None:
         ({"loop_start": np.array([0, 1, 4], np.int32)}, "loop_start[0]", 0),
         ({"accepted": np.zeros(14, np.uint8)}, "accepted", "uint8 [14]"),
         ({"accepted": np.zeros(15, np.int64)}, "accepted", "int64 [15]"),
-        ({"accepted": np.full(15, CHAIN + 1, np.uint8)}, "accepted[0]", CHAIN + 1),
-        ({"confidence": np.full((15, CHAIN), LEVELS, np.uint8)}, "confidence[0, 0]", LEVELS),
-        ({"confidence": np.zeros((15, 64), np.uint8)}, "confidence", "uint8 [15, 64]"),
-        ({"confidence": np.zeros(15, np.uint8)}, "confidence", "uint8 [15]"),
+        ({"accepted": np.full(15, LONGEST_CHAIN + 1, np.uint8)}, "accepted[0]", LONGEST_CHAIN + 1),
         ({"match": np.full(15, LONGEST + 1, np.uint8)}, "match[0]", LONGEST + 1),
         ({"looked_up": np.zeros(14, np.uint8)}, "looked_up", "uint8 [14]"),
         ({"looked_up": None}, "looked_up", None),
@@ -142,7 +134,7 @@ def test_a_word_that_is_missing_is_named(tmp_path: Path) -> None:
 
 
 def test_an_array_that_is_missing_is_named(tmp_path: Path) -> None:
-    assert refused(tmp_path, lambda arrays: arrays.pop("confidence")).key == "confidence"
+    assert refused(tmp_path, lambda arrays: arrays.pop("accepted")).key == "accepted"
 
 
 def test_objects_are_not_unpickled(tmp_path: Path) -> None:
@@ -159,7 +151,7 @@ def test_a_file_that_was_cut_off_is_refused(tmp_path: Path, kept: int) -> None:
 def test_a_damaged_array_is_refused(tmp_path: Path) -> None:
     write(tmp_path / "t.npz", made())
     whole = bytearray((tmp_path / "t.npz").read_bytes())
-    place = whole.index(b"confidence.npy") + 60
+    place = whole.index(b"accepted.npy") + 60
     whole[place] ^= 0xFF
     (tmp_path / "t.npz").write_bytes(bytes(whole))
     refused_file(tmp_path / "t.npz")

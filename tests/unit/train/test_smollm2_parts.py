@@ -60,7 +60,7 @@ def test_training_accepts_the_drafts_that_the_recorder_accepts(toy_target: Path,
         with torch.no_grad():
             hidden, features = target.prefill(ids[None], target.cache(1, len(ids)))
             best = target.logits(hidden[0]).argmax(dim=-1)
-        drafts, _ = recorder.chains(target.embedding, ids, features[0], prompt - 1, STEPS)
+        drafts = recorder.chains(target.embedding, ids, features[0], prompt - 1, STEPS)
         for chain in range(len(ids) - 1 - prompt):  # the first draft of the last one comes before the document's end
             truth = best[prompt + chain : len(ids) - 1]
             right = drafts[chain][: len(truth)] == truth[:STEPS]
