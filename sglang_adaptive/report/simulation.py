@@ -38,7 +38,6 @@ def drawn(result: Result) -> Section:
         _by_suite(suites, policies, lambda found: f"{found['worst']:.3f}"),
         Heading("Switches in 200 settled rounds / worst 500 rounds against zero steps"),
         _by_suite(suites, calm, _behaviour),
-        *(Text(_own_depths(suite)) for suite in suites.values() if "own_depth_oracle" in suite),
     ]
     if data["targets"]:
         blocks.append(_judged("target", data["targets"]))
@@ -69,15 +68,6 @@ def _by_suite(suites: dict[str, dict[str, Any]], policies: list[str], shown: Cal
 
 def _behaviour(figures: dict[str, Any]) -> str:
     return f"{figures['switches_per_200_rounds']:.1f} / {figures['worst_500_rounds_against_zero_steps']:.3f}"
-
-
-def _own_depths(suite: dict[str, Any]) -> str:
-    found = suite["own_depth_oracle"]
-    return (
-        f"{suite['title'].capitalize()}: an oracle that gives each request its own depth would reach "
-        f"{found['mean_gain']:.3f} times the oracle that gives the batch one depth. Round times of such batches are "
-        f"modeled; the model repeats the profile's cells within {100 * found['verify_fit_worst_error']:.1f}%."
-    )
 
 
 def _judged(kind: str, judged: list[dict[str, Any]]) -> Table:

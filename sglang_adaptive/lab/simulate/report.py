@@ -91,20 +91,12 @@ def as_json(report: Mapping[str, Any]) -> str:
 
 
 def _suite(result: SuiteResult) -> dict[str, Any]:
-    found: dict[str, Any] = {
+    return {
         "title": result.suite.title,
         "traces": result.setting.traces,
         "rounds": result.setting.rounds,
         "policies": {name: _policy(scores) for name, scores in result.scores.items()},
     }
-    if result.own_depth_gain:
-        found["own_depth_oracle"] = {
-            "mean_gain": round(float(np.mean(result.own_depth_gain)), 5),
-            "worst_gain": round(min(result.own_depth_gain), 5),
-            "best_gain": round(max(result.own_depth_gain), 5),
-            "verify_fit_worst_error": round(result.own_depth_fit_error, 5),
-        }
-    return found
 
 
 def _policy(scores: Sequence[TraceScore]) -> dict[str, Any]:

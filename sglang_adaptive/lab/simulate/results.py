@@ -11,7 +11,6 @@ from sglang_adaptive.lab.simulate import score
 from sglang_adaptive.lab.simulate.contenders import Contender
 from sglang_adaptive.lab.simulate.cost import FloatArray
 from sglang_adaptive.lab.simulate.engine import play
-from sglang_adaptive.lab.simulate.ragged import fit_verify_cost, gain_of_own_depths
 from sglang_adaptive.lab.simulate.scenes import Setting, Suite
 from sglang_adaptive.lab.simulate.trace import IntArray, Trace
 
@@ -58,9 +57,6 @@ class SuiteResult:
     suite: Suite
     setting: Setting
     scores: dict[str, list[TraceScore]] = field(default_factory=dict)
-    own_depth_gain: list[float] = field(default_factory=list)
-    """Per-request oracle over one-depth oracle, by trace, where requests differ."""
-    own_depth_fit_error: float = 0.0
     sample: Sample | None = None
 
     def mean_share(self, policy: str) -> float:
@@ -92,7 +88,6 @@ def run_suite(
 ) -> SuiteResult:
     """Play every contender on every trace of *suite*; *tick* is called after each."""
     result = SuiteResult(suite, setting, {contender.name: [] for contender in contenders})
-    verify = fit_verify_cost(setting.cost)
     for trace in suite.traces(setting):
         depths: dict[str, IntArray] = {}
         for contender in contenders:
@@ -100,9 +95,6 @@ def run_suite(
             result.scores[contender.name].append(score_trace(trace, depths[contender.name]))
             tick()
         result.keep_if_worst(Sample(trace, depths))
-        if trace.request_hazards is not None:
-            result.own_depth_gain.append(gain_of_own_depths(trace, verify))
-            result.own_depth_fit_error = verify.worst_fit_error
     return result
 
 

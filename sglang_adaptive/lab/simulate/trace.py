@@ -206,9 +206,6 @@ class Trace:
     """Rounds at which a regime starts."""
     given: RoundCost | None
     """The cost profile given to the policy; None for a start without one."""
-    request_hazards: FloatArray | None = None
-    """``h`` by request number, only where requests differ; shape ``(requests, depth)``."""
-    population: Population | None = None
 
     @property
     def rounds(self) -> int:
@@ -279,8 +276,6 @@ class Scene:
             comparable=who.arrivals == 0,
             changes=self.changes,
             given=self.given,
-            request_hazards=h if self.per_request else None,
-            population=who if self.per_request else None,
         )
 
 

@@ -165,7 +165,6 @@ def test_reports_say_the_same_and_name_no_place(tmp_path: Path, capsys: pytest.C
     row = next(line.split() for line in text.splitlines() if line.startswith("both "))
     assert row[1:] == [f"{found[name]['mean']:.3f}" for name in found]
     assert found["static-0"]["switches_per_200_rounds"] == 0
-    assert report["suites"]["heterogeneous"]["own_depth_oracle"]["mean_gain"] >= 1
     assert report["provenance"]["command"].endswith("--json r.json --html r.html")
 
     html = Page(page.read_text())

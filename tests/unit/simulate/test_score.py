@@ -1,15 +1,12 @@
-"""Scores, targets and the per-request oracle."""
+"""Scores and targets."""
 
 from __future__ import annotations
-
-from itertools import product
 
 import numpy as np
 import pytest
 
 from sglang_adaptive.lab.simulate import score, targets
 from sglang_adaptive.lab.simulate.cost import RoundCost, load_cost
-from sglang_adaptive.lab.simulate.ragged import EVERY, fit_verify_cost, gain_of_own_depths
 from sglang_adaptive.lab.simulate.results import SuiteResult, TraceScore
 from sglang_adaptive.lab.simulate.scenes import SUITES, Setting
 from sglang_adaptive.lab.simulate.trace import Population, Scene, Trace
@@ -63,32 +60,6 @@ def test_recovery_counts_rounds_from_the_change() -> None:
     assert score.recovery_rounds(trace, depths, 50, 200, 0.95, 10) == 17
     depths[50:] = 0
     assert score.recovery_rounds(trace, depths, 50, 200, 0.95, 10) == 150
-
-
-def test_the_verify_cost_repeats_the_table_it_was_fitted_to() -> None:
-    verify = fit_verify_cost(COST)
-    assert verify.worst_fit_error < 0.02
-    assert (np.diff(verify.seconds) >= 0).all()
-
-
-@pytest.mark.parametrize("p", [[0.9, 0.1], [0.95, 0.3, 0.05]])
-def test_the_per_request_oracle_is_the_best_of_all_assignments(p: list[float]) -> None:
-    trace = trace_of(p, EVERY)
-    verify = fit_verify_cost(COST)
-    reached = np.cumprod(np.repeat(np.array(p)[:, None], 7, axis=1), axis=1)
-
-    def rate(own: tuple[int, ...], deepest: int) -> float:
-        tokens = sum(1 + reached[i, :s].sum() for i, s in enumerate(own))
-        left_out = verify.seconds[len(p) * (deepest + 1)] - verify.seconds[sum(own) + len(p)]
-        return float(tokens / (trace.seconds[0, deepest] - left_out))
-
-    best = max(rate(own, deepest) for deepest in COST.steps for own in product(range(deepest + 1), repeat=len(p)))
-    one = trace.rates[0, trace.oracle_depths[0]]
-    assert gain_of_own_depths(trace, verify) == pytest.approx(best / one)
-
-
-def test_equal_requests_gain_nothing_from_depths_of_their_own_in_a_small_batch() -> None:
-    assert gain_of_own_depths(trace_of([0.8] * 4, EVERY), fit_verify_cost(COST)) == pytest.approx(1.0, abs=0.01)
 
 
 def result_of(suite: str, **figures: float) -> SuiteResult:
