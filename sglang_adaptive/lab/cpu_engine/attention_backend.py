@@ -14,7 +14,6 @@ from sglang_adaptive.lab.cpu_engine.kernels.plan import (
     RaggedPlan,
     decode_plan,
     draft_plans,
-    packed_window_plan,
     ragged_plan,
     window_plan,
     without_order,
@@ -64,8 +63,6 @@ class TorchRefBackend(AttentionBackend):  # type: ignore[misc]  # SGLang's types
     def _verify_plan(self, forward_batch: Any) -> PaddedPlan:
         spec = forward_batch.spec_info
         rows, prefix = forward_batch.req_pool_indices, forward_batch.seq_lens
-        if spec.ragged_verify_layout is not None:  # SGLang's name: chains of unequal length, packed
-            return packed_window_plan(self.table, rows, prefix, spec.ragged_verify_layout.verify_lens, self.dtype)
         # The mask of a chain is the causal one; DFLASH knows no trees.
         mask = None if getattr(spec, "tree_topk", 1) == 1 else spec.custom_mask
         return window_plan(self.table, rows, prefix, spec.draft_token_num, self.dtype, mask)

@@ -14,7 +14,6 @@ from sglang_adaptive.lab.cpu_engine.kernels.attention import padded_attention, r
 from sglang_adaptive.lab.cpu_engine.kernels.plan import (
     decode_plan,
     draft_plans,
-    packed_window_plan,
     ragged_plan,
     window_plan,
     without_order,
@@ -122,24 +121,6 @@ def test_a_drafted_block_sees_the_prefix_and_all_of_itself(cache, width):
     lengths = [length for length in cache.lengths.tolist() for _ in range(width)]
     seen = [cache.slots(i // width, list(range(length + width))) for i, length in enumerate(lengths)]
     check(cache, padded_attention(queries, cache.keys, cache.values, without_order(plan), SCALE), queries, seen)
-
-
-@given(caches(), st.data())
-def test_packed_windows_of_unequal_width_are_those_of_the_rectangle(cache, data):
-    """Slots behind a request's last query may hold anything, because this round did not write them."""
-    bs = cache.rows.numel()
-    widths = torch.tensor(data.draw(st.lists(st.integers(1, 8), min_size=bs, max_size=bs)))
-    width = int(widths.max())
-    every = cache.queries(bs * width)
-    rectangle = window_plan(cache.table, cache.rows, cache.lengths, width, every.dtype)
-    wanted = padded_attention(every, cache.keys, cache.values, rectangle, SCALE)
-    present = (torch.arange(width) < widths[:, None]).view(-1)
-    for request, (length, own) in enumerate(zip(cache.lengths.tolist(), widths.tolist(), strict=True)):
-        behind = cache.slots(request, list(range(length + own, POOL_LEN)))
-        cache.keys[behind] = cache.values[behind] = float("nan")
-    plan = packed_window_plan(cache.table, cache.rows, cache.lengths, widths.int(), every.dtype)
-    got = padded_attention(every[present], cache.keys, cache.values, plan, SCALE)
-    torch.testing.assert_close(got, wanted[present])
 
 
 @given(caches(), st.integers(1, 3), st.integers(2, 5))

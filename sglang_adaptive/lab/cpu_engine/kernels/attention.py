@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
@@ -17,16 +15,13 @@ QUERY_BLOCK = 512
 def padded_attention(query: Tensor, keys: Tensor, values: Tensor, plan: PaddedPlan, scale: float) -> Tensor:
     """Attention of `query` [queries, heads, dim] over cache rows `keys`/`values` [slots, kv_heads, dim].
 
-    There are batch*width queries, or as many as the plan has places. With attention DP, padding rows follow them and
-    get zeros. Returns [queries, heads*dim_v]. Query heads share KV heads in consecutive groups.
+    There are batch*width queries. With attention DP, padding rows follow them and get zeros. Returns [queries,
+    heads*dim_v]. Query heads share KV heads in consecutive groups.
     """
     planned = plan.batch * plan.width
     if query.shape[0] > planned:
         out = padded_attention(query[:planned], keys, values, plan, scale)
         return torch.cat((out, out.new_zeros(query.shape[0] - planned, out.shape[1])))
-    if plan.places is not None:
-        every = query.new_zeros(plan.batch * plan.width, *query.shape[1:]).index_copy_(0, plan.places, query)
-        return padded_attention(every, keys, values, replace(plan, places=None), scale)[plan.places]
     k = keys.index_select(0, plan.slots).view(plan.batch, -1, *keys.shape[1:]).transpose(1, 2)
     v = values.index_select(0, plan.slots).view(plan.batch, -1, *values.shape[1:]).transpose(1, 2)
     q = query.view(plan.batch, plan.width, *query.shape[1:]).transpose(1, 2)

@@ -18,15 +18,13 @@ class PaddedPlan:
     """`width` queries per request, for `batch` requests.
 
     `slots` [batch * keys]: KV slot of every key, padding included; `bias` [batch, 1, width or 1, keys] in the query's
-    dtype: 0 where a query may attend, -inf where it may not; None when nothing is masked. `places` [queries]: index of
-    each query among the batch * width; None when all of them are queries.
+    dtype: 0 where a query may attend, -inf where it may not; None when nothing is masked.
     """
 
     batch: int
     width: int
     slots: Tensor
     bias: Tensor | None
-    places: Tensor | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,12 +54,6 @@ def _prefix(table: Tensor, rows: Tensor, lengths: Tensor) -> tuple[Tensor, Tenso
     return slots.masked_fill_(~real, 0), real
 
 
-def _behind_prefix(real: Tensor | None, slots: Tensor, among: Tensor) -> Tensor:
-    """Which keys [bs, width, longest + width] each query sees: the real ones of `_prefix`, then `among`."""
-    before = torch.ones_like(slots, dtype=torch.bool) if real is None else real
-    return torch.cat((before[:, None].expand(-1, among.shape[1], -1), among), dim=2)
-
-
 def decode_plan(table: Tensor, rows: Tensor, seq_lens: Tensor, dtype: torch.dtype) -> PaddedPlan:
     """One query per request: the last of its `seq_lens` positions. `table` [requests, pool_len], `rows` [bs]."""
     slots, real = _prefix(table, rows, seq_lens)
@@ -85,7 +77,9 @@ def window_plan(
         among = torch.ones(width, width, dtype=torch.bool).tril_().expand(bs, width, width)
     else:
         among = tree_mask[: bs * width * width].view(bs, width, width)
-    return PaddedPlan(bs, width, keys, _bias(_behind_prefix(real, slots, among), dtype))
+    before = torch.ones_like(slots, dtype=torch.bool) if real is None else real
+    seen = torch.cat((before[:, None].expand(-1, width, -1), among), dim=2)
+    return PaddedPlan(bs, width, keys, _bias(seen, dtype))
 
 
 def without_order(plan: PaddedPlan) -> PaddedPlan:
@@ -95,21 +89,6 @@ def without_order(plan: PaddedPlan) -> PaddedPlan:
     bias = plan.bias.clone()
     bias[..., -plan.width :] = 0
     return replace(plan, bias=bias)
-
-
-def packed_window_plan(
-    table: Tensor, rows: Tensor, prefix_lens: Tensor, widths: Tensor, dtype: torch.dtype
-) -> PaddedPlan:
-    """Like a causal `window_plan`, for `widths` [bs] >= 1 positions after each prefix, packed by request."""
-    width = int(widths.max())
-    slots, real = _prefix(table, rows, prefix_lens)
-    present = torch.arange(width) < widths[:, None]
-    new = table[rows.long()[:, None], prefix_lens.long()[:, None] + torch.arange(width)].long()
-    keys = torch.cat((slots, new.masked_fill_(~present, 0)), dim=1).view(-1)
-    # Rows past a request's last query pad the rectangle; their results are not used.
-    among = torch.ones(width, width, dtype=torch.bool).tril_() & present[:, None]
-    places = present.view(-1).nonzero().view(-1)
-    return PaddedPlan(rows.numel(), width, keys, _bias(_behind_prefix(real, slots, among), dtype), places)
 
 
 def draft_plans(
