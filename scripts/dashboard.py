@@ -117,35 +117,6 @@ GRAPHS = (
         "percentunit",
     ),
     Panel(
-        "Drafts verified and accepted, per request and round",
-        "With a verify budget, fewer drafts are verified than drafted.",
-        (
-            (
-                f"({ACCEPTED} + {per_second('wasted_draft_tokens_total', 'instance')})"
-                f" / ({per_second('output_tokens_total', 'instance')} - {ACCEPTED})",
-                "verified, {{instance}}",
-            ),
-            (one("verify_budget"), "budget now, {{instance}}"),
-        ),
-        "none",
-    ),
-    Panel(
-        "Confidence of the draft",
-        "With a verify budget: the mean probability of the drafts, and the share that was accepted.",
-        (
-            (share("chance_believed_total", "chance_trials_total", "chance"), "believed, {{chance}}"),
-            (share("chance_accepted_total", "chance_trials_total", "chance"), "accepted, {{chance}}"),
-        ),
-        "percentunit",
-    ),
-    Panel(
-        "Rounds with a verify budget",
-        "Per second, by draft steps.",
-        ((per_second("budget_rounds_total", "draft_steps"), "{{draft_steps}} steps"),),
-        "none",
-        stacked="normal",
-    ),
-    Panel(
         "Accept length",
         "SGLang's own gauge: tokens per request and round.",
         ((one("sglang:spec_accept_length"), "{{instance}}"),),

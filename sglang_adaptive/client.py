@@ -123,13 +123,6 @@ class Client:
         more = {} if seconds is None else {"adaptive_force_seconds": seconds}
         return self._set(adaptive_force_steps=steps, **more)
 
-    def force_budget(self, budget: int) -> list[bool]:
-        """Verify *budget* drafts per request on average while steps are held; 0 verifies all.
-
-        Raises RequestError if the server may not.
-        """
-        return self._set(adaptive_force_budget=budget)
-
     def flush_cache(self) -> None:
         """Empty the prefix cache once no request runs. Raises RequestError if one still runs after a minute."""
         self.post("/flush_cache?timeout=60", {})

@@ -100,8 +100,6 @@ def _of_options(options: dict[str, Any]) -> Iterator[str]:
         else:
             yield "Always drafts: 0 is not among the depths."
         yield _probes(options["probe_budget"])
-    if options.get("verify_budget"):
-        yield "When it pays off, verifies only the drafts of a batch that the draft model is most confident in."
     if "memory_rounds" in options:
         rounds = options["memory_rounds"]
         yield f"The weight of an accept count falls to 1/e after {rounds} rounds; each request is tracked separately."

@@ -34,13 +34,6 @@ REASONS = {
         "_of_the_worker",
         "_of_the_server",
     ),
-    "sglang_plugin/verify_budget/setup_check.py": (
-        "why_rectangles",
-        "_of_the_target",
-        "_of_fa3",
-        "_of_the_graphs",
-        "_of_the_server",
-    ),
     "sglang_plugin/audit_scheduler.py": ("why_not", "words"),
     "sglang_plugin/contract.py": ("problem", "verdict"),
     "sglang_plugin/admin/handlers.py": ("problem",),

@@ -264,7 +264,7 @@ def the_hooks_for_a_cuda_device_fit_and_land() -> None:
     """Uses SGLang's own modules; fa3's is imported here without its kernels."""
     _import_fa3()
     assert hooks.problems(on_cuda=True) == []
-    hooks.install_now(hooks.hooks(Process.SCHEDULER_CUDA, Process.SCHEDULER_CUDA_VERIFY_BUDGET))
+    hooks.install_now(hooks.hooks(Process.SCHEDULER_CUDA))
 
 
 def kernels_that_write_slots_compile_in_one_variant() -> None:

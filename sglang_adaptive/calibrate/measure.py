@@ -161,6 +161,6 @@ def _cell(
 def _reading(server: AdaptiveServer, batch_size: int, steps: int) -> tuple[int, float]:
     """Return the rounds timed at this cell since the server started, and the median of the latest, in seconds."""
     for cell in server.refresh()["round_times"]:
-        if (cell["batch_size"], cell["steps"]) == (batch_size, steps) and "budget" not in cell:
+        if (cell["batch_size"], cell["steps"]) == (batch_size, steps):
             return cell["rounds"], cell["seconds"]
     return 0, 0.0

@@ -41,10 +41,6 @@ class Switch(Variable):
 
 
 ACTIVE = Variable("SGLANG_ADAPTIVE_ACTIVE", "set by the launcher of an adaptive server for its children; not for users")
-VERIFY_BUDGET = Variable(
-    "SGLANG_ADAPTIVE_VERIFY_BUDGET",
-    'mean drafts to verify per request, for tests; the launcher sets it to "policy" if `"verify_budget": true`',
-)
 PROFILE_DIR = Variable(
     "SGLANG_ADAPTIVE_PROFILE_DIR", "folder of cost profiles; `throughput.profile_dir` in the configuration overrides it"
 )

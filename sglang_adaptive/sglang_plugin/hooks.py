@@ -21,7 +21,7 @@ from enum import Enum
 from importlib import import_module
 from typing import Any, TypeVar
 
-from sglang_adaptive.sglang_plugin import bodies, env
+from sglang_adaptive.sglang_plugin import bodies
 from sglang_adaptive.sglang_plugin.contract import RELEASES, ContractError, Need, verdict
 from sglang_adaptive.sglang_plugin.current import current
 from sglang_adaptive.sglang_plugin.importers import Importers
@@ -52,12 +52,9 @@ class Process(Enum):
     SCHEDULER = "Scheduler of an adaptive server"
     SCHEDULER_CUDA = "The same with a CUDA device"
     SCHEDULER_PLAN_STREAM = "The same with SGLang's plan stream on"
-    SCHEDULER_VERIFY_BUDGET = "The same with verify budgets"
-    SCHEDULER_CUDA_VERIFY_BUDGET = "The same with verify budgets and a CUDA device"
 
 
 Processes = Process | tuple[Process, ...]
-_ON_CUDA = {Process.SCHEDULER_CUDA, Process.SCHEDULER_CUDA_VERIFY_BUDGET}
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +77,7 @@ class Hook:
     @property
     def need(self) -> Need:
         """The need of this hook: its target with its parameters."""
-        return Need(self.target, self.parameters, on_cuda=_ON_CUDA.issuperset(self.processes))
+        return Need(self.target, self.parameters, on_cuda=self.processes == (Process.SCHEDULER_CUDA,))
 
 
 _hooks: list[Hook] = []
@@ -150,10 +147,6 @@ def of_scheduler() -> tuple[Hook, ...]:
         processes.append(Process.SCHEDULER_CUDA)
     if envs.SGLANG_ENABLE_OVERLAP_PLAN_STREAM.get():
         processes.append(Process.SCHEDULER_PLAN_STREAM)
-    if env.VERIFY_BUDGET.get() is not None:
-        processes.append(Process.SCHEDULER_VERIFY_BUDGET)
-        if is_cuda():
-            processes.append(Process.SCHEDULER_CUDA_VERIFY_BUDGET)
     return hooks(*processes)
 
 

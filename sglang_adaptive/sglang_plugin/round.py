@@ -38,10 +38,6 @@ from sglang_adaptive.sglang_plugin.reporting.metrics import AdaptiveMetrics, met
 from sglang_adaptive.sglang_plugin.reporting.proposed_drafts import Proposed
 from sglang_adaptive.sglang_plugin.start.weight_updates import follow_update
 from sglang_adaptive.sglang_plugin.state_builds import build_state, draft_parts_in_their_scope
-from sglang_adaptive.sglang_plugin.verify_budget import setup_check as verify_budget
-from sglang_adaptive.sglang_plugin.verify_budget.chances import Chances
-from sglang_adaptive.sglang_plugin.verify_budget.rounds import PackedRounds
-from sglang_adaptive.sglang_plugin.verify_budget.target_graphs import LongestRows
 from sglang_adaptive.sglang_plugin.zero_steps.choice import LikeliestTokens
 from sglang_adaptive.sglang_plugin.zero_steps.decode_kernel import DecodeKernel
 from sglang_adaptive.sglang_plugin.zero_steps.deferred_draft_extend import DeferredDraftExtend
@@ -77,17 +73,12 @@ class Round:
         self.short_draft = ShortDraft()
         self.relay = Relay()
         self.chunks = Chunks(worker)
-        self.chances = Chances()
-        self.longest_rows = LongestRows()
         self.deferred: DeferredDraftExtend | None = None
         """Postpones draft extends of zero-step rounds; None where they run in every round."""
         self.left_for_later: LeftForLater | None = None
         """The same object, or its counterpart for a block drafter."""
         self.ranks: JointSteps | None = None
         """Agrees on the steps with other ranks; None where this rank chooses by itself."""
-        self.budgets: PackedRounds | None = None
-        """Verifies a different number of drafts per request; None where all requests verify equally many."""
-        self.why_no_budgets: str | None = None
         self.draft_window: DraftWindow | None = None
         """Limits what the draft attends to in long requests; None where it attends to all tokens."""
         self.lookups: LookupRounds | None = None
@@ -119,8 +110,6 @@ class Round:
         with self.captures.of_a_further_state():
             self.deferred = self.left_for_later = DeferredDraftExtend.where_it_can(worker, self.controller)
         self.draft_window = DraftWindow.where_it_can(worker)
-        if verify_budget.asked():
-            self.budgets = PackedRounds.where_it_can(worker, self.controller, self.longest_rows, self.all_verify_alike)
 
     def build_state(
         self, build: Callable[..., Any], worker: Any, speculative_num_steps: int, *args: Any, **kwargs: Any
@@ -188,7 +177,7 @@ class Round:
         return whole and self.device_plans.cover(self.worker, batch)
 
     def choose_steps(self, batch_size: int) -> None:
-        """Choose the steps and the verify budget of the next round, and make the steps live."""
+        """Choose the steps of the next round, and make them live."""
         self.controller.activate_step_by_batch(batch_size)
 
     def switched(self) -> None:
@@ -240,33 +229,12 @@ class Round:
             runner.attn_backend.init_forward_metadata(found)  # SGLang's metadata covers whole requests
         return found
 
-    def draft_forward(self, run: Callable[..., Any], drafter: Any, forward_batch: Any) -> Any:
-        """Run the draft steps; for budgets, keep the chance that the draft gives each token."""
-        asked = self.budgets is not None or self.chances.is_capturing
-        if not asked or forward_batch.forward_mode.is_idle():
-            return run(drafter, forward_batch)
-        result, chances = self.chances.drafted(run, drafter, forward_batch)
-        if self.budgets is not None:
-            self.budgets.note_drafts(chances)
-        return result
-
-    def draft_replayed(self, graphs: Any, forward_batch: Any) -> None:
-        """Keep the chances that a replay of the draft's graph has filled in."""
-        if self.budgets is not None and not forward_batch.forward_mode.is_idle():
-            self.budgets.note_drafts(self.chances.replayed(graphs, forward_batch.batch_size))
-
     def verify(self, verify: Callable[..., Any], worker: Any, batch: Any, **kwargs: Any) -> Any:
         """Run the verify pass and accept drafts."""
         found = None
-        if self.budgets is None and batch.seq_lens.is_cuda and kwargs.get("pp_proxy_tensors") is None:
+        if batch.seq_lens.is_cuda and kwargs.get("pp_proxy_tensors") is None:
             found = self.short_verify.verified(worker, batch)
         return verify(worker, batch, **kwargs) if found is None else found
-
-    def before_verify(self, prepare: Callable[..., Any], verify_input: Any, pool: Any, batch: Any, target: Any) -> Any:
-        """Prepare the verify pass; with a budget, only for the batch's likeliest drafts."""
-        if self.budgets is None or batch.forward_mode.is_idle():
-            return prepare(verify_input, pool, batch, target)
-        return self.budgets.prepare(prepare, verify_input, pool, batch, target)
 
     def sample(
         self, accept: Callable[..., Any], verify_input: Any, batch: Any, logits_output: Any, grammar_mask: Any = None,
@@ -274,17 +242,13 @@ class Round:
     ) -> Any:  # fmt: skip
         """Accept drafts and choose the tokens after them."""
         asked = (verify_input, batch, logits_output, grammar_mask, watermark_state)
-        found = None if self.budgets is None else self.budgets.accept(*asked)
-        if found is None and logits_output.next_token_logits.is_cuda:
-            found = self.likeliest.chosen(*asked)
+        found = self.likeliest.chosen(*asked) if logits_output.next_token_logits.is_cuda else None
         if found is None and self.exact is not None:
             found = self.exact.accepted(*asked)
         if found is None:
             found = accept(
                 verify_input, batch, logits_output, grammar_mask, *more, watermark_state=watermark_state, **options
             )
-        if self.budgets is not None:
-            self.budgets.look(verify_input, found[1] - 1)
         if verify_input.tree_topk != 1 and batch.return_hidden_states and logits_output.hidden_states is not None:
             # SGLang returns a request's first rows, which in a tree are not those of the accepted path.
             logits_output.hidden_states = logits_output.hidden_states[found[2].clamp(min=0).flatten().long()]
@@ -292,27 +256,21 @@ class Round:
 
     def draft_extend(self, extend: Callable[..., None], drafter: Any, batch: Any, result: Any, **kwargs: Any) -> None:
         """Run the draft over the accepted tokens, or postpone that at zero steps."""
-        self._draft_extend(extend, drafter, batch, result, **kwargs)
+        if self.deferred is not None and self.deferred.applies(drafter, batch):
+            run = partial(self._extend, extend)
+            self.deferred.after_verify(run, batch, result, self.note(result), **kwargs)
+        else:
+            self._extend(extend, drafter, batch, result, **kwargs)
         if self.lookups is None or batch.forward_mode.is_idle():
             return
         self.lookups.end(batch, result, self.note(result))
         if self.deferred is not None and self.lookups.verified(batch):
             self.deferred.after_lookups(batch, result)
 
-    def _draft_extend(self, extend: Callable[..., None], drafter: Any, batch: Any, result: Any, **kwargs: Any) -> None:
-        if self.deferred is not None and self.deferred.applies(drafter, batch):
-            run = partial(self._extend, extend)
-            self.deferred.after_verify(run, batch, result, self.note(result), **kwargs)
-        elif self.budgets is not None and drafter.speculative_num_steps:
-            self.budgets.attach(self.note(result))
-            self.chances.extend(extend, drafter, batch, result, **kwargs)
-        else:
-            self._extend(extend, drafter, batch, result, **kwargs)
-
     @property
     def drafts_whole(self) -> bool:
-        """Whether the draft reads whole requests and has to return only tokens."""
-        return self.budgets is None and self.draft_window is None
+        """Whether the draft reads whole requests."""
+        return self.draft_window is None
 
     def _extend(self, extend: Callable[..., None], drafter: Any, batch: Any, result: Any, **kwargs: Any) -> None:
         if batch.seq_lens.is_cuda:
@@ -341,7 +299,7 @@ class Round:
         note.arrived(result)
         self._resolving = note
         if result.cap_lens is None:
-            result.cap_lens = Proposed(note.verified or [note.steps] * len(batch.reqs))
+            result.cap_lens = Proposed(note.steps, len(batch.reqs))
 
     def verified(self, num_correct_drafts_per_req: Sequence[int], batch_size: int) -> None:
         """Pass the accepted drafts of the round being resolved to the controller."""
@@ -387,11 +345,6 @@ class Round:
             found = RoundNote(self.worker.speculative_num_steps if width is None else width - 1)
             setattr(result, NOTE, found)
         return found
-
-    def all_verify_alike(self, why: str) -> None:
-        """Turn verify budgets off from now on; *why* is the reason."""
-        self.controller.allow_budgets(False)
-        self.budgets, self.why_no_budgets = None, why
 
     def weights_updated(self, result: Any, request: Any) -> None:
         """Recapture all graphs if requested, and trust the learned acceptance less."""

@@ -43,7 +43,7 @@ def screen(view: dict[str, Any], history: Sequence[dict[str, Any]], marks: Marks
     parts: list[RenderableType] = [_head(view)]
     if "depth" in view:
         parts += [_figures(view), *_history(history, marks), *_depths(view, marks)]
-        parts += [*_slots(view), *_acceptance(view, marks), *_chances(view), *_switches(view)]
+        parts += [*_slots(view), *_acceptance(view, marks), *_switches(view)]
     return Group(*parts)
 
 
@@ -109,8 +109,7 @@ def _depths(view: dict[str, Any], marks: Marks) -> Iterator[RenderableType]:
     heading, table = _table("By depth", *names, *more, numbers=len(names))
     for row in rows:
         share, length = row["share_of_rounds"], row["accept_length"]
-        kept = "" if row["budget"] is None else f" ({row['budget']} verified)"
-        cells = [f"{'>' if row['live'] else ' '} {row['depth']}{kept}"]
+        cells = [f"{'>' if row['live'] else ' '} {row['depth']}"]
         cells += [f"{share:.0%}" if share else "-", f"{length:.2f}" if length else "-"]
         rate = row["expected_tokens_per_second"]
         if promised:
@@ -122,24 +121,6 @@ def _depths(view: dict[str, Any], marks: Marks) -> Iterator[RenderableType]:
             unused = "left out by the configuration" if left_out else "not used at this batch size"
             cells += [bar, row["round_time_is"] if row["allowed"] else unused]
         table.add_row(*cells, style="bold" if row["live"] else "" if row["allowed"] else "dim")
-    yield from (heading, table)
-
-
-def _chances(view: dict[str, Any]) -> Iterator[RenderableType]:
-    """Yield how accurate the draft's chances are, and how many drafts are verified, if rounds may have a budget."""
-    budget = view["verify_budget"]
-    if budget is None:
-        return
-    if budget["reason"] is not None:
-        yield Text(f"\nverify budget: none, {budget['reason']}")
-        return
-    now, mean = budget["budget"], budget["verified_per_request"]
-    names = ("chance of\nthe draft", "drafts", "believed", "accepted")
-    title = f"Verify budget: {'all drafts' if now is None else f'{now} per request'} now"
-    heading, table = _table(title if mean is None else f"{title}, {mean:.2f} on average", *names, numbers=len(names))
-    for one in budget["calibration"]:
-        shares = ("-" if one[name] is None else f"{one[name]:.0%}" for name in ("believed", "accepted"))
-        table.add_row(f"{one['from']:.0%} to {one['to']:.0%}", str(one["trials"]), *shares)
     yield from (heading, table)
 
 

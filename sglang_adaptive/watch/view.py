@@ -136,7 +136,6 @@ def view(url: str, before: Reading | None, now: Reading) -> dict[str, Any]:
         "batch_size": state.get("batch_size"),
         "why": state["why"]["words"] if "why" in state else None,
         "slots": state.get("slots", []),
-        "verify_budget": state.get("verify_budget"),
         "switches": state["switches"],
         "recent_switches": [{**switch, "words": because(switch)} for switch in state["recent_switches"]],
     }
@@ -210,7 +209,6 @@ def _by_depth(state: dict[str, Any], passed: dict[str, Any] | None) -> list[dict
                 "round_milliseconds": None if seconds is None else 1000.0 * seconds,
                 "round_time_is": rate["source"] if rate else "looked up" if depth in lookups else None,
                 "allowed": rate["allowed"] if rate else depth in may_run or str(depth) in seconds_of,
-                "budget": rate["budget"] if rate else None,
             }
         )
     return found

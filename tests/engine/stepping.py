@@ -95,7 +95,6 @@ class Stepped:
         ids: list[int],
         max_new_tokens: int,
         *,
-        logprobs: bool = False,
         hidden_states: bool = False,
         processor: str | None = None,
         **sampling: Any,
@@ -110,7 +109,7 @@ class Stepped:
         self.scheduler.handle_generate_request(
             TokenizedGenerateReqInput(
                 rid=rid, input_text=None, input_ids=array.array("q", ids), input_embeds=None, mm_inputs=None,
-                token_type_ids=None, sampling_params=parameters, return_logprob=logprobs, logprob_start_len=-1,
+                token_type_ids=None, sampling_params=parameters, return_logprob=False, logprob_start_len=-1,
                 top_logprobs_num=0, token_ids_logprob=None, stream=False, return_hidden_states=hidden_states,
                 custom_logit_processor=processor,
             )

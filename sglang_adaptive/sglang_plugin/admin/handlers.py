@@ -25,7 +25,6 @@ from sglang_adaptive.sglang_plugin.audit_scheduler import REPORT_KEY, Audits, Re
 from sglang_adaptive.sglang_plugin.current import current
 from sglang_adaptive.sglang_plugin.start.controller import build_successor, fitted, trace_rounds
 from sglang_adaptive.sglang_plugin.start.profiles import CostSharing
-from sglang_adaptive.sglang_plugin.verify_budget import setup_check as verify_budget
 from sglang_adaptive.sglang_plugin.zero_steps.left_for_later import LeftForLater
 
 if TYPE_CHECKING:
@@ -37,7 +36,6 @@ CONFIG_KEY = "adaptive_config"
 FORCE_KEY = "adaptive_force_steps"
 LEASE_OVER_KEY = "adaptive_force_lease_over"
 """Only in the HTTP server's messages: the number of an expired hold."""
-BUDGET_KEY = "adaptive_force_budget"
 EXTEND_KEY = "adaptive_zero_step_extend_every"
 WARM_UP_KEY = "adaptive_warm_up"
 BEGIN, END = 1, 0
@@ -169,21 +167,6 @@ class LeaseOver(OfController):
             logger.info("adaptive: draft steps %s: the hold was not renewed", now)
 
 
-class ForceBudget(OfController):
-    """``adaptive_force_budget``: drafts to verify per request while steps are held; 0 for all."""
-
-    def problem(self, key: str, value: Any) -> str | None:
-        if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-            return f"{key}: got {value!r}; expected an integer of at least 0"
-        if value and not self._controller.budgets_allowed:
-            return f"{key}: all requests of a batch verify the same number of drafts here; the log says why"
-        return None
-
-    def apply(self, key: str, value: Any) -> None:
-        self._controller.force_budget(int(value) or None)
-        logger.info("adaptive: %s drafts per request are verified while steps are held", value or "all")
-
-
 class ExtendEvery(Handler):
     """``adaptive_zero_step_extend_every``: how many zero-step rounds share one draft extend."""
 
@@ -263,7 +246,6 @@ class Reconfigure(OfController):
             if value.by == WATCH and config.as_dict() == _config_of(controller):
                 return None
             controller.built.require(config)
-            verify_budget.require_asked(config)
             live = controller.worker.speculative_num_steps
             policy = build_successor(config, controller.params, live, controller.built)
             self._successor = config, policy, CostSharing(policy)
@@ -303,7 +285,6 @@ def _config_of(controller: AdaptiveController) -> dict[str, Any]:
 _HANDLERS: Mapping[str, Callable[[Round], Handler]] = {
     FORCE_KEY: lambda now: ForceSteps(now.controller),
     LEASE_OVER_KEY: lambda now: LeaseOver(now.controller),
-    BUDGET_KEY: lambda now: ForceBudget(now.controller),
     CONFIG_KEY: lambda now: Reconfigure(now.controller),
     WARM_UP_KEY: lambda now: WarmUpSwitch(now.controller),
     EXTEND_KEY: lambda now: ExtendEvery(now.left_for_later),

@@ -10,7 +10,6 @@ from sglang_adaptive.sglang_plugin.audit_scheduler import TAKE
 from sglang_adaptive.sglang_plugin.current import current, learnt_table
 from sglang_adaptive.sglang_plugin.notes import NOTE
 from sglang_adaptive.sglang_plugin.start.profiles import profile_key
-from sglang_adaptive.sglang_plugin.verify_budget.setup_check import asked
 
 LOOK = "sglang-adaptive look"
 """Id of a request for only this package's part of the internal state."""
@@ -61,10 +60,6 @@ def _adaptive() -> dict[str, Any]:
         found["draft_window"] = now.draft_window.snapshot()
     if now.worker.device == "cuda":
         found["short_rounds"] = now.short_rounds()
-    if asked():
-        packed = 0 if now.budgets is None else now.budgets.rounds
-        budgets = {"reason": now.why_no_budgets, "packed_rounds": packed}
-        found["verify_budget"] = {**budgets, **now.controller.budget_report()}
     return found
 
 

@@ -13,7 +13,6 @@ from sglang_adaptive.policy.errors import ConfigError
 from sglang_adaptive.sglang_plugin import attention_dp, env, hooks, repairs
 from sglang_adaptive.sglang_plugin.contract import ContractError
 from sglang_adaptive.sglang_plugin.notes import LEARNS, NOTE
-from sglang_adaptive.sglang_plugin.verify_budget import setup_check as verify_budget
 from sglang_adaptive.sglang_plugin.workers import choice as workers
 from sglang_adaptive.sglang_plugin.workers.arguments import LEARNT, drafts_blocks, planner_reason, plans_widths
 
@@ -72,7 +71,6 @@ def _prepare(server_args: Any) -> None:
     hooks.warn_when_untested()
     hooks.install_now(hooks.of_launcher())
     env.ACTIVE.set("1")
-    verify_budget.ask(config)
     note: dict[str, Any] = {"reason": None}
     setattr(server_args, NOTE, note)
     reason = cannot_adapt(server_args)

@@ -6,17 +6,16 @@ steps, a scheduler has at most ``most_series(D, P)`` series; docs/monitoring.md 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
-from sglang_adaptive.runtime.budgets import BINS, UNITS, Calibration
 from sglang_adaptive.runtime.counters import CAUSES, REGIONS, Counters, Region
 from sglang_adaptive.runtime.meters import MeterReading
 from sglang_adaptive.sglang_plugin.audit_scheduler import VERDICTS
 
 PREFIX = "sglang:adaptive_"
 COUNTER, GAUGE = "counter", "gauge"
-DEPTH, POSITION, CAUSE, REGION, CHANCE = "draft_steps", "position", "cause", "batch_region", "chance"
+DEPTH, POSITION, CAUSE, REGION = "draft_steps", "position", "cause", "batch_region"
 VERDICT = "verdict"
 
 Read = Callable[[MeterReading], float | Mapping[str, float] | None]
@@ -71,16 +70,6 @@ def _by_region(of: Callable[[Region], float]) -> Read:
     return lambda reading: {name: of(region) for name, region in reading.counters.regions.items()}
 
 
-def _by_chance(of: Callable[[Calibration], Sequence[int]], unit: int = 1) -> Read:
-    """Return a reader of totals by bin of the draft's chances, in *unit*; it reads none without verify budgets."""
-
-    def read(reading: MeterReading) -> Mapping[str, float]:
-        totals = () if reading.calibration is None else of(reading.calibration)
-        return {f"{at / BINS:.1f}-{(at + 1) / BINS:.1f}": total / unit for at, total in enumerate(totals)}
-
-    return read
-
-
 def _of_lookups(key: str) -> Read:
     return lambda reading: None if reading.lookups is None else reading.lookups[key]
 
@@ -88,13 +77,6 @@ def _of_lookups(key: str) -> Read:
 def _causes(reading: MeterReading) -> Mapping[str, float]:
     counts = reading.counters.switches_by_cause
     return {label_of(cause): counts[cause] for cause in (*CAUSES, *(counts.keys() - set(CAUSES)))}
-
-
-def _budget_rounds(reading: MeterReading) -> Mapping[str, float] | None:
-    if reading.verify_budget is None:
-        return None
-    rounds = reading.verify_budget["rounds"]
-    return {str(steps): sum(one["rounds"] for one in rounds if one["steps"] == steps) for steps in reading.tiers}
 
 
 def _hour(reading: MeterReading) -> Mapping[str, float]:
@@ -206,45 +188,6 @@ METRICS = (
         needs="throughput",
     ),
     Metric(
-        "verify_budget",
-        GAUGE,
-        "Mean drafts verified per request now; 0 if all are. This and the next four metrics need verify_budget.",
-        lambda reading: None if reading.verify_budget is None else reading.verify_budget["budget"] or 0,
-        needs="throughput",
-    ),
-    Metric(
-        "budget_rounds_total",
-        COUNTER,
-        "Rounds that verified fewer drafts than they made, by draft steps.",
-        _budget_rounds,
-        DEPTH,
-        needs="throughput",
-    ),
-    Metric(
-        "chance_trials_total",
-        COUNTER,
-        "Verified drafts whose predecessors were all accepted, by the chance that the draft model gave them.",
-        _by_chance(lambda calibration: calibration.trials),
-        CHANCE,
-        needs="throughput",
-    ),
-    Metric(
-        "chance_believed_total",
-        COUNTER,
-        "Sum of the chances of the drafts in chance_trials_total.",
-        _by_chance(lambda calibration: calibration.believed, UNITS),
-        CHANCE,
-        needs="throughput",
-    ),
-    Metric(
-        "chance_accepted_total",
-        COUNTER,
-        "Drafts in chance_trials_total that were accepted.",
-        _by_chance(lambda calibration: calibration.accepted),
-        CHANCE,
-        needs="throughput",
-    ),
-    Metric(
         "lookup_rounds_total",
         COUNTER,
         "Rounds that finished requests would have taken with drafts looked up in their own text.",
@@ -296,8 +239,7 @@ Series = tuple[str, str | None, float]
 
 def most_series(depths: int, deepest: int) -> int:
     """Return the most series of a scheduler with *depths* runtime states of up to *deepest* steps."""
-    most = {None: 1, DEPTH: depths, POSITION: deepest, CAUSE: len(CAUSES), REGION: len(REGIONS), CHANCE: BINS}
-    most[VERDICT] = len(VERDICTS)
+    most = {None: 1, DEPTH: depths, POSITION: deepest, CAUSE: len(CAUSES), REGION: len(REGIONS), VERDICT: len(VERDICTS)}
     return sum(most[metric.label] for metric in METRICS)
 
 

@@ -7,21 +7,21 @@ field for how many drafts each request of a round may propose, which EAGLE leave
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 
 class Proposed:
-    """The verified drafts of each request, with the ``tolist`` of the tensor that SGLang expects in ``cap_lens``."""
+    """The drafts of each request, with the ``tolist`` of the tensor that SGLang expects in ``cap_lens``."""
 
-    __slots__ = ("_drafts",)
+    __slots__ = ("_drafts", "_requests")
 
-    def __init__(self, drafts: Sequence[int]) -> None:
-        self._drafts = drafts
+    def __init__(self, drafts: int, requests: int) -> None:
+        self._drafts, self._requests = drafts, requests
 
     def tolist(self) -> list[int]:
         """Return one number per request."""
-        return list(self._drafts)
+        return [self._drafts] * self._requests
 
 
 def report_decode_stats(original: Callable[..., None], reporter: Any, *args: Any, **kwargs: Any) -> None:

@@ -7,12 +7,11 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 from sglang_adaptive.sglang_plugin.contract import Need
-from sglang_adaptive.sglang_plugin.hooks import EXECUTOR, FA3, SRT, Process, event, needs
+from sglang_adaptive.sglang_plugin.hooks import EXECUTOR, SRT, Process, event, needs
 
 if TYPE_CHECKING:
     from sglang_adaptive.sglang_plugin.round import Round
 
-_DRAFT_GRAPHS = SRT + "speculative.eagle_draft_cuda_graph_runner.EAGLEDraftCudaGraphRunner."
 _EXTEND_GRAPHS = SRT + "speculative.eagle_draft_extend_cuda_graph_runner.EAGLEDraftExtendCudaGraphRunner."
 _LAYERS = SRT + "speculative.multi_layer_eagle_draft_extend_cuda_graph_runner."
 
@@ -55,55 +54,11 @@ def join_hidden_states(now: Round, original: Callable[[Any], Any], hidden_states
     return now.captures.join_hidden_states(original, hidden_states)
 
 
-@event(_DRAFT_GRAPHS + "capture_one_shape", "self", process=Process.SCHEDULER_VERIFY_BUDGET)
-def capture_draft(now: Round, original: Callable[..., Any], graphs: Any, *args: Any, **kwargs: Any) -> Any:
-    """Capture a graph of the draft steps that also returns the probability of each draft token."""
-    with now.chances.capturing(graphs):
-        return original(graphs, *args, **kwargs)
-
-
-@event(_DRAFT_GRAPHS + "execute", "self", "forward_batch", process=Process.SCHEDULER_VERIFY_BUDGET)
-def replay_draft(now: Round, original: Callable[..., Any], graphs: Any, forward_batch: Any, **kwargs: Any) -> Any:
-    """Replay a graph of the draft steps."""
-    result = original(graphs, forward_batch, **kwargs)
-    now.draft_replayed(graphs, forward_batch)
-    return result
-
-
-@event(
-    _EXTEND_GRAPHS + "execute",
-    *("self", "forward_batch", "select_index"),
-    process=(Process.SCHEDULER_CUDA, Process.SCHEDULER_VERIFY_BUDGET),
-)
+@event(_EXTEND_GRAPHS + "execute", "self", "forward_batch", "select_index", process=Process.SCHEDULER_CUDA)
 def replay_extend(now: Round, original: Callable[..., Any], graphs: Any, *args: Any, **kwargs: Any) -> Any:
     """Replay the graph of a draft extend."""
     with now.fa3.extend_metadata.replaying(graphs.draft_extend_attn_backend):
-        result = original(graphs, *args, **kwargs)
-    now.chances.note_output(graphs.model_runner, result)
-    return result
-
-
-@event(EXECUTOR + "model_runner.ModelRunner.forward", "self", "forward_batch", process=Process.SCHEDULER_VERIFY_BUDGET)
-def forward(now: Round, original: Callable[..., Any], runner: Any, *args: Any, **kwargs: Any) -> Any:
-    """Run a model."""
-    result = original(runner, *args, **kwargs)
-    now.chances.note_output(runner, result.logits_output)
-    return result
-
-
-@event(
-    FA3 + "FlashAttentionBackend._bind_metadata_buffers",
-    *("self", "bs", "num_tokens", "encoder_lens", "forward_mode"),
-    process=Process.SCHEDULER_CUDA_VERIFY_BUDGET,
-)
-def bind_metadata(
-    now: Round, original: Callable[..., Any], backend: Any, bs: int, num_tokens: int, encoder_lens: Any,
-    forward_mode: Any, *args: Any, **kwargs: Any,
-) -> Any:  # fmt: skip
-    """Build fa3's metadata for a graph; graphs of fewer steps may run rounds with a budget, whose rows are longer."""
-    result = original(backend, bs, num_tokens, encoder_lens, forward_mode, *args, **kwargs)
-    now.longest_rows.allow(result[0], backend, forward_mode)
-    return result
+        return original(graphs, *args, **kwargs)
 
 
 needs(

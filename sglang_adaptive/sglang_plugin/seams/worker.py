@@ -116,26 +116,10 @@ def prepare_draft_extend(now: Round, original: Callable[..., Any], *args: Any, *
     return now.draft_extend_prepared(original, *args, **kwargs)
 
 
-@event(WORKER + "EagleDraftWorker.draft_forward", "self", "forward_batch", process=Process.SCHEDULER_VERIFY_BUDGET)
-def draft_forward(now: Round, original: Callable[..., Any], drafter: Any, forward_batch: Any) -> Any:
-    """Run the draft steps, also during capture, and keep the probability of each draft token."""
-    return now.draft_forward(original, drafter, forward_batch)
-
-
 @event(WORKER + "EAGLEWorkerV2.verify", "self", "batch", "pp_proxy_tensors", "grammar_barrier")
 def verify(now: Round, original: Callable[..., Any], worker: Any, batch: Any, **kwargs: Any) -> Any:
     """Verify the drafts of a round."""
     return now.verify(original, worker, batch, **kwargs)
-
-
-@event(
-    SRT + "speculative.eagle_worker_common.eagle_prepare_for_verify",
-    *("verify_input", "req_to_token_pool", "batch", "target_worker"),
-    process=Process.SCHEDULER_VERIFY_BUDGET,
-)
-def prepare_for_verify(now: Round, original: Callable[..., Any], *args: Any) -> Any:
-    """Prepare the verify pass; with a budget, only for the likeliest drafts."""
-    return now.before_verify(original, *args)
 
 
 @event(
@@ -343,12 +327,7 @@ needs(
         attributes=("sampler", "canary_manager", "prefill_cuda_graph_runner"),
     ),
     Need(SRT + "speculative.spec_info.SpecInput", attributes=("ragged_verify_layout",)),
-    Need(
-        SRT + "speculative.ragged_verify.RaggedVerifyLayout",
-        attributes=(
-            *("verify_lens", "graph_num_tokens", "extend_start_loc", "qo_indptr_device", "total_verify_tokens"),
-        ),
-    ),
+    Need(SRT + "speculative.ragged_verify.RaggedVerifyLayout", attributes=("graph_num_tokens",)),
     Need(
         "sglang.kernels.ops.speculative.cache_locs.assign_extend_cache_locs_uniform_func",
         ("req_pool_indices", "req_to_token", "start_offset", "batch_size", "draft_token_num", "device"),

@@ -16,7 +16,6 @@ from sglang_adaptive.sglang_plugin.audit_scheduler import VERDICTS
 from sglang_adaptive.sglang_plugin.reporting.metric_series import (
     BY_NAME,
     CAUSE,
-    CHANCE,
     DEPTH,
     POSITION,
     PREFIX,
@@ -72,7 +71,7 @@ def test_every_query_is_of_metrics_and_labels_that_exist(dashboard: dict[str, An
     for text in texts:
         used |= set(re.findall(r"sglang:[a-z_]+", text))
         for label in re.findall(r"(?:by|without) \(([a-z_]+)\)", text):
-            assert label in (DEPTH, POSITION, CAUSE, REGION, CHANCE, VERDICT, "instance"), label
+            assert label in (DEPTH, POSITION, CAUSE, REGION, VERDICT, "instance"), label
     ours = {name for name in used if name.startswith(PREFIX)}
     known = {PREFIX + name for name in BY_NAME}
     assert ours == known, f"in METRICS or in monitoring/ and docs/monitoring.md, not in both: {ours ^ known}"

@@ -20,7 +20,6 @@ MODULES: dict[str, dict[str, str]] = {
     "attention_dp_checks": {},
     "metadata_checks": INTERPRETED,
     "window_checks": INTERPRETED,
-    "ragged_checks": INTERPRETED,
     "greedy_checks": INTERPRETED,
     "graph_input_checks": INTERPRETED,
     "tile_checks": INTERPRETED,

@@ -21,7 +21,6 @@ from sglang_adaptive.policy.throughput import ThroughputOptions, ThroughputPolic
 from sglang_adaptive.policy.throughput.lookups import DRAFTS
 from sglang_adaptive.runtime.controller import AdaptiveController
 from sglang_adaptive.runtime.history import SPANS, SPEEDUP_SECONDS
-from sglang_adaptive.runtime.round_note import RoundNote
 from sglang_adaptive.runtime.round_times import RoundClock
 from sglang_adaptive.sglang_plugin.reporting.metric_series import series
 from sglang_adaptive.watch.command import main
@@ -171,23 +170,6 @@ def successor(found: AdaptiveController, policy: str, ladder: tuple[int, ...]) -
     new = ThroughputPolicy(live, ThroughputOptions(candidate_steps=ladder))
     new.take_over(found.params, found.built)
     return new
-
-
-def test_screen_of_a_server_with_budgets() -> None:
-    found = controller(ThroughputPolicy(3, ThroughputOptions(verify_budget=True)))
-    found.allow_budgets()
-    state = serve(found, 30, accepted=1.0)
-    chances = {"trials": [0, 0, 0, 0, 200], "believed": [0, 0, 0, 0, 180_000], "accepted": [0, 0, 0, 0, 150]}
-    note = RoundNote(3, budget=2, verified=[3, 1], completed=[3, 1], **chances)
-    found.on_verify_complete([3, 1], 2, note)
-    report = {"reason": None, "packed_rounds": 1, **found.budget_report()}
-    text = drawn(view(URL, None, reading(0, {**state, "verify_budget": report})))
-    assert "Verify budget: all drafts now, " in text and " on average" in text
-    (last,) = [line for line in text.splitlines() if "80% to 100%" in line]
-    assert [word for word in last.split() if word.isdigit() or "%" in word] == ["80%", "100%", "200", "90%", "75%"]
-    rectangles = {**report, "reason": "LoRA adapters are applied to rectangles"}
-    text = drawn(view(URL, None, reading(0, {**state, "verify_budget": rectangles})))
-    assert "verify budget: none, LoRA adapters are applied to rectangles" in text
 
 
 def test_screen_of_the_ema_policy_and_its_colour() -> None:

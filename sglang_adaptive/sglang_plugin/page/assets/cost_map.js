@@ -5,7 +5,7 @@ function drawCostMap(rank) {
   const logs = seconds.flat().map(Math.log);
   const [low, high] = [Math.min(...logs), Math.max(...logs)];
   const heat = (value) => ((Math.log(value) - low) / (high - low || 1)).toFixed(2);
-  const measured = new Map(rank.cost_cells.filter((cell) => cell.budget === null).map((cell) => [`${cell.batch_size} ${cell.steps}`, cell.rounds]));
+  const measured = new Map(rank.cost_cells.map((cell) => [`${cell.batch_size} ${cell.steps}`, cell.rounds]));
   const here = nearest(sizes, rank.batch_size);
   const head = [element("th", { scope: "col" }, "Batch"), ...steps.map((depth) => depthHeading(depth, rank))];
   const rows = sizes.map((size, i) => {

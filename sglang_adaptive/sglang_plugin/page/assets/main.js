@@ -93,7 +93,7 @@ function draw() {
   drawOverTime(rank, history, kept);
   drawHistoryTable(kept);
   drawByBatch(rank, kept);
-  for (const [id, key, show] of [["rates", "rates", drawRates], ["slots", "slots", drawSlots], ["costs", "cost_table", drawCosts], ["budgets", "verify_budget", drawBudgets], ["lookups", "lookups", drawLookups], ["audit", "audit", drawAudit]]) {
+  for (const [id, key, show] of [["rates", "rates", drawRates], ["slots", "slots", drawSlots], ["costs", "cost_table", drawCosts], ["lookups", "lookups", drawLookups], ["audit", "audit", drawAudit]]) {
     byId(id).hidden = !rank[key];
     if (rank[key]) show(rank);
   }

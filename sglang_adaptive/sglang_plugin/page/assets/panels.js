@@ -10,8 +10,6 @@ function drawFigures(rank, sample) {
     ["Drafts accepted", last("acceptedShare", percent)],
     ["Switches", grouped(rank.switches)],
   ];
-  const verified = rank.verify_budget?.verified_per_request;
-  if (verified) figures.push(["Drafts verified a request", verified.toFixed(2)]);
   if (rank.probes) figures.push(["Spent on probes", percent(rank.probes.share)]);
   const items = figures.map(([name, value]) => element("div", {}, element("dt", {}, name), element("dd", {}, value)));
   byId("figures").replaceChildren(...items);
@@ -21,7 +19,7 @@ function drawFigures(rank, sample) {
 
 function drawRates(rank) {
   const best = Math.max(...rank.rates.map((rate) => rate.tokens_per_second));
-  const named = (steps, words) => {
+  const named = (steps, words = "") => {
     const live = steps === rank.current_steps;
     const name = element("span", {}, `${steps}${words} `, live ? element("span", { class: "tag" }, "live") : null);
     return [{ class: live ? "live" : null, "aria-current": live ? "true" : null }, name];
@@ -29,7 +27,7 @@ function drawRates(rank) {
   const rows = rank.rates.map((rate) => {
     const source = rate.allowed ? (SOURCES[rate.source]?.words ?? rate.source) : "not used here";
     return row(
-      ...named(rate.steps, rate.budget === null ? "" : `, ${rate.budget} verified`),
+      ...named(rate.steps),
       barCell(rate.tokens_per_second / best, { unused: !rate.allowed }),
       number(rate.tokens_per_second),
       rate.tokens_per_round.toFixed(2),
@@ -99,16 +97,6 @@ function drawLengths(rank) {
     return row({}, name, barCell(lengths[index] / longest), lengths[index].toFixed(2), percent(bin.accepted / bin.drafted), grouped(bin.requests));
   });
   fillTable(byId("lengths-table"), ["Tokens", element("td"), "Accept length", "Drafts accepted", "Requests of rounds"], rows);
-}
-
-function drawBudgets({ verify_budget: budget }) {
-  const now = budget.budget === null ? "all drafts of a round are verified now" : `${plural(budget.budget, "draft")} a request are verified now`;
-  const note = budget.reason === null ? `The drafts of the batch that are most likely right; ${now}.` : `Every draft is verified: ${budget.reason}.`;
-  write(byId("budgets-note"), `${note} Below, of the drafts that were reached, by the chance that the draft model gave them: the bar is what was accepted, the mark what was believed.`);
-  const rows = budget.calibration.map((bin) =>
-    row({}, `${percent(bin.from)} to ${percent(bin.to)}`, barCell(bin.accepted ?? 0, { tick: bin.believed }), percent(bin.believed), percent(bin.accepted), grouped(bin.trials)),
-  );
-  fillTable(byId("budgets-table"), ["Chance", element("td"), "Believed", "Accepted", "Drafts"], rows);
 }
 
 function drawLookups({ lookups: found, lookup_rounds: inUse }) {

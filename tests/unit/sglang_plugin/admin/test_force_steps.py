@@ -1,4 +1,4 @@
-"""What an operator can hold: draft steps, permanently or for a time, and a budget with them; and what is refused."""
+"""What an operator can hold: draft steps, permanently or for a time; and what is refused."""
 
 from __future__ import annotations
 
@@ -13,10 +13,8 @@ import pytest
 from sglang.srt.managers.scheduler_components.internal_state import UpdateRejected
 
 from sglang_adaptive.sglang_plugin.admin.handlers import (
-    BUDGET_KEY,
     FORCE_KEY,
     LEASE_OVER_KEY,
-    ForceBudget,
     ForceSteps,
     Handler,
     LeaseOver,
@@ -175,38 +173,13 @@ async def test_a_refused_hold_changes_nothing_at_its_end() -> None:
     assert held(scheduler) == 3
 
 
-# -- budgets, and schedulers that do not adapt ----------------------------------------------------------------
+# -- refused --------------------------------------------------------------------------------------------------
 
 
-def refusal(handler: Handler, value: Any, key: str = BUDGET_KEY) -> str:
+def refusal(handler: Handler, value: Any, key: str) -> str:
     with pytest.raises(UpdateRejected) as caught:
         handler.validate(key, value)
     return str(caught.value)
-
-
-def test_a_budget_is_held_with_the_steps() -> None:
-    controller = ema()
-    controller.allow_budgets()
-    handler = ForceBudget(controller)
-    controller.force_steps(7)
-    for value, budget in ((3, 3), (0, None)):
-        handler.validate(BUDGET_KEY, value)
-        handler.apply(BUDGET_KEY, value)
-        controller.activate_step_by_batch(2)
-        assert (controller.worker.speculative_num_steps, controller.choice.budget) == (7, budget)
-
-
-@pytest.mark.parametrize("value", [-1, 1.0, True, None, "2"])
-def test_what_is_no_number_of_drafts_is_refused(value: Any) -> None:
-    controller = ema()
-    controller.allow_budgets()
-    assert refusal(ForceBudget(controller), value).endswith("expected an integer of at least 0")
-
-
-def test_without_leave_every_draft_is_verified() -> None:
-    handler = ForceBudget(ema())
-    assert refusal(handler, 1).endswith("verify the same number of drafts here; the log says why")
-    handler.validate(BUDGET_KEY, 0)
 
 
 @pytest.mark.parametrize("value", [math.inf, math.nan, "1", None])
@@ -227,6 +200,6 @@ def test_a_command_does_not_make_another_one_s_hold_permanent() -> None:
 
 def test_a_scheduler_that_does_not_adapt_refuses_every_key() -> None:
     found = handlers()
-    assert len(found) == 7 and {FORCE_KEY, BUDGET_KEY} < found.keys()
+    assert len(found) == 6 and {FORCE_KEY, LEASE_OVER_KEY} < found.keys()
     for key, handler in found.items():
         assert refusal(handler, 0, key) == f"{key}: this server's speculation is not adaptive"

@@ -19,12 +19,10 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
 
 from sglang_adaptive.policy.options import MAX_STEPS
 from sglang_adaptive.policy.throughput import ThroughputOptions, ThroughputPolicy
-from sglang_adaptive.runtime.budgets import Calibration
 from sglang_adaptive.runtime.controller import AdaptiveController
-from sglang_adaptive.runtime.round_note import RoundNote
 from sglang_adaptive.runtime.round_times import RoundClock
 from sglang_adaptive.sglang_plugin.reporting import metrics
-from sglang_adaptive.sglang_plugin.reporting.metric_series import BY_NAME, COUNTER, METRICS, PREFIX, most_series, series
+from sglang_adaptive.sglang_plugin.reporting.metric_series import COUNTER, METRICS, PREFIX, most_series, series
 from tests.live_controllers import with_audit, with_lookups
 from tests.unit.runtime.test_controller import Ticks, Worker, state
 
@@ -147,37 +145,6 @@ def test_expected_and_observed_rates_by_region(served: Served) -> None:
     assert forecast is not None and served.value("expected_speedup_ratio") == forecast.speedup
 
 
-def test_sums_of_chances_never_fall() -> None:
-    """Prometheus would take a total that falls by a rounding error for a restart."""
-    before, calibration = {"believed": 0.0, "accepted": 0.0}, Calibration()
-    reading: Any = SimpleNamespace(calibration=calibration)
-    for trials in range(1, 3000):
-        accepted, believed = trials // 3, 0.9 * trials
-        calibration.add([0, 0, 0, 0, 1], [0, 0, 0, 0, 900], [0, 0, 0, 0, int(trials % 3 == 0)])
-        for name, exact in (("believed", believed), ("accepted", accepted)):
-            now = BY_NAME[f"chance_{name}_total"].read(reading)["0.8-1.0"]  # type: ignore[index]
-            assert now >= before[name] and now == pytest.approx(exact, abs=0.001)
-            before[name] = now
-
-
-def test_budgets_and_the_draft_s_chances(served: Served) -> None:
-    served.serve([3, 3])
-    served.update()
-    assert served.value("verify_budget") is None, "rounds may have none"
-    served.controller.allow_budgets()
-    chances = {"trials": [0, 0, 0, 0, 4], "believed": [0, 0, 0, 0, 3600], "accepted": [0, 0, 0, 0, 3]}
-    note = RoundNote(3, budget=1, verified=[2, 0], completed=[2, 1], **chances)
-    served.controller.on_verify_complete([2, 0], 2, note)
-    served.ticks.now += 60.0
-    served.update()
-    assert served.value("verify_budget") == 0 and served.value("budget_rounds_total", draft_steps="3") == 1
-    of_bin = {
-        name: served.value(f"chance_{name}_total", chance="0.8-1.0") for name in ("trials", "believed", "accepted")
-    }
-    assert of_bin == {"trials": 4, "believed": pytest.approx(3.6), "accepted": 3}
-    assert served.value("chance_trials_total", chance="0.0-0.2") == 0
-
-
 def test_a_degraded_controller_still_reports(served: Served, caplog: pytest.LogCaptureFixture) -> None:
     served.serve([2, 2])
     served.update()
@@ -207,7 +174,6 @@ def test_cardinality_is_bounded_whatever_is_served() -> None:
 
 def test_every_metric_that_is_named_is_reported() -> None:
     made = Served(saved_at=0.0)
-    made.controller.allow_budgets()
     with_audit(with_lookups(made.controller), "equal")
     made.serve([2, 3, 1])
     hour = {"against": [{"steps": 0, "times": 1.0}]}
