@@ -6,7 +6,7 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar, runtime_checkable
 
-from sglang_adaptive.policy.observation import RoundObservation, Shape
+from sglang_adaptive.policy.observation import RoundObservation
 from sglang_adaptive.policy.options import PolicyOptions
 
 if TYPE_CHECKING:
@@ -46,17 +46,6 @@ class AdaptivePolicy(Protocol):
 
 
 # -- optional protocols, which the runtime checks with isinstance ----------------------------------------------------
-
-
-@runtime_checkable
-class ChoosesBudgets(Protocol):
-    """A policy that may also choose how many drafts of a round to verify."""
-
-    budget: int | None
-    """Mean drafts to verify per request in the round that was chosen last; None for all of them."""
-
-    def allow_budgets(self, allowed: bool) -> None:
-        """Set whether the server can verify fewer drafts than it makes; if not, rounds have no budget."""
 
 
 @runtime_checkable
@@ -190,8 +179,8 @@ class RoundPrices:
     """Expected tokens per request in a round, indexed by steps from 0."""
     tokens_deviation: Mapping[int, float]
     """Relative standard deviation of ``tokens`` over those of the base depth; only for deeper ones."""
-    with_budget: Mapping[Shape, float] = field(default_factory=dict)
-    """Wall time by shape, including rounds that verify fewer drafts than they make."""
+    lookups: Mapping[int, float] = field(default_factory=dict)
+    """Wall time of a lookup round, by its drafts."""
 
 
 @runtime_checkable

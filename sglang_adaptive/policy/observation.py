@@ -2,16 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
-
-Shape = tuple[int, int]
-"""A round's draft steps, and the mean number of drafts verified per request.
-
-The second is the round's verify budget; without one, all drafts are verified and it equals the steps. A lookup round
-has 0 draft steps and verifies the drafts that were looked up.
-"""
 
 
 class Lookup(NamedTuple):
@@ -23,24 +16,6 @@ class Lookup(NamedTuple):
     """Leading drafts that equal the round's own tokens, as far as the round went."""
     now: int
     """Matching tokens before the drafts of the next round."""
-
-
-@dataclass(frozen=True, slots=True)
-class BudgetEvidence:
-    """What smaller budgets would have kept of a round's drafts, summed over its requests.
-
-    A budget of ``b`` verifies the likeliest drafts of the batch by the draft's own chances, ``b`` per request on
-    average. A smaller budget keeps a subset of a larger one's drafts, so one round covers all budgets below its own.
-    """
-
-    steps: int
-    """How many leading drafts of each request are considered; at most those of the round."""
-    whole: int
-    """Accepted drafts among all of them."""
-    ranked: Mapping[int, int]
-    """By budget, accepted drafts among those that it keeps."""
-    uniform: Mapping[int, int]
-    """By budget, accepted drafts among the first ``budget`` drafts of each request."""
 
 
 @dataclass(slots=True)
@@ -72,31 +47,10 @@ class RoundObservation:
 
     Also True without cycles, when every round runs the extend or none does.
     """
-    budget: int | None = None
-    """Mean drafts verified per request if that was a budget below ``steps``; None if all were verified."""
-    verified: Sequence[int] = ()
-    """With a budget: how many drafts of each request were verified."""
-    completed: Sequence[int] = ()
-    """With a budget: how many of all its drafts each request would have accepted; empty when unknown.
-
-    If unverified drafts follow accepted ones, their acceptance is sampled from the draft's chances.
-    """
-    evidence: BudgetEvidence | None = None
-    """None in rounds that were not examined."""
     looked_up: bool = False
     """Whether the drafts were looked up instead of drafted."""
     lookups: Sequence[Lookup] = ()
     """In the order of the counts; empty if lookups were not tracked."""
-
-    @property
-    def shape(self) -> Shape:
-        """The round's shape."""
-        return 0 if self.looked_up else self.steps, self.steps if self.budget is None else self.budget
-
-    @property
-    def of_all_drafts(self) -> Sequence[int]:
-        """How many drafts each request accepts if all are verified; empty when unknown."""
-        return self.num_correct_drafts_per_req if self.budget is None else self.completed
 
 
 class ZeroCycle:

@@ -203,8 +203,6 @@ class PolicyOptions:
     """The policy's name; ``register`` sets it."""
     summary: ClassVar[str] = ""
     """What the policy does, in one or two sentences that ``validate`` prints after its name."""
-    verify_budget: bool = False
-    """Whether the server must be able to verify fewer drafts than it makes."""
     profile_dir: str | None = None
     """Folder of cost profiles; None for the user's cache."""
     lookup: bool = False

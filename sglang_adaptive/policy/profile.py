@@ -61,22 +61,19 @@ class ProfileCell:
     """Median wall time of a steady decode round."""
     rounds: int | None = None
     """Rounds measured; None if they were not counted."""
-    budget: int | None = None
-    """Mean drafts verified per request if fewer than ``steps``; None if all were verified."""
     tokens: int | None = None
     """For DSPARK, tokens that the verify pass of a round with a budget was padded to; None for any other round."""
 
     @property
-    def place(self) -> tuple[int, int, int, int]:
-        """Batch size, the round's ``observation.Shape``, and ``tokens`` or 0."""
-        return self.batch_size, self.steps, self.steps if self.budget is None else self.budget, self.tokens or 0
+    def place(self) -> tuple[int, int, int]:
+        """Batch size, steps, and ``tokens`` or 0."""
+        return self.batch_size, self.steps, self.tokens or 0
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the cell as JSON builtins; "budget" and "tokens" only if set."""
+        """Return the cell as JSON builtins; "tokens" only if set."""
         cell = asdict(self)
-        for name in ("budget", "tokens"):
-            if cell[name] is None:
-                del cell[name]
+        if cell["tokens"] is None:
+            del cell["tokens"]
         return cell
 
 
@@ -192,13 +189,14 @@ def _parse_key(value: Any, source: str) -> ProfileKey:
 def _parse_cells(value: Any, source: str) -> tuple[ProfileCell, ...]:
     fits = isinstance(value, list) and len(value) <= MAX_CELLS
     _require(fits, source, "cells", value, f"a list of at most {MAX_CELLS} cells")
-    cells: dict[tuple[int, int, int, int], ProfileCell] = {}
+    cells: dict[tuple[int, int, int], ProfileCell] = {}
     for index, entry in enumerate(value):
+        if isinstance(entry, dict) and entry.get("budget") is not None:
+            continue  # an earlier release timed rounds that verify only some of their drafts
         cell = _parse_cell(entry, f"cells[{index}]", source)
         if cell.place in cells:
-            budget = "" if cell.budget is None else f", budget {cell.budget}"
             tokens = "" if cell.tokens is None else f", tokens {cell.tokens}"
-            problem = f"batch size {cell.batch_size}, steps {cell.steps}{budget}{tokens} again"
+            problem = f"batch size {cell.batch_size}, steps {cell.steps}{tokens} again"
             raise ProfileError(source, f"cells[{index}]", problem, "each cell once")
         cells[cell.place] = cell
     return ordered(cells.values())
@@ -206,8 +204,8 @@ def _parse_cells(value: Any, source: str) -> tuple[ProfileCell, ...]:
 
 def _parse_cell(entry: Any, where: str, source: str) -> ProfileCell:
     _require(isinstance(entry, dict), source, where, entry, "an object")
-    names = ("batch_size", "steps", "seconds", "rounds", "budget", "tokens")
-    batch, steps, seconds, rounds, budget, tokens = map(entry.get, names)
+    names = ("batch_size", "steps", "seconds", "rounds", "tokens")
+    batch, steps, seconds, rounds, tokens = map(entry.get, names)
     number = isinstance(seconds, (int, float)) and not isinstance(seconds, bool)
     for name, value, accepted, expected in (
         ("batch_size", batch, is_integer(batch, 1, MAX_BATCH_SIZE), f"1 to {MAX_BATCH_SIZE}"),
@@ -217,9 +215,7 @@ def _parse_cell(entry: Any, where: str, source: str) -> ProfileCell:
         ("tokens", tokens, tokens is None or is_integer(tokens, 1, MAX_BATCH_SIZE), f"1 to {MAX_BATCH_SIZE}, or null"),
     ):
         _require(accepted, source, f"{where}.{name}", value, expected)
-    packs = budget is None or is_integer(budget, 1, steps - 1)
-    _require(packs, source, f"{where}.budget", budget, "1 to one below the steps, or null")
-    return ProfileCell(batch, steps, float(seconds), rounds, budget, tokens)
+    return ProfileCell(batch, steps, float(seconds), rounds, tokens)
 
 
 def _require(accepted: bool, source: str, key: str, value: Any, expected: str) -> None:

@@ -169,7 +169,7 @@ class VerifyCosts:
         self._model: Additive | None = None
         self._rows: dict[int, Costs] = {}
         for cell in () if profile is None else profile.cells:
-            if cell.steps == drafts and cell.budget is None:
+            if cell.steps == drafts:
                 at = (cell.batch_size, WHOLE if cell.tokens is None else cell.tokens)
                 self._start[at] = cell.seconds, min(KEPT, ENOUGH if cell.rounds is None else cell.rounds)
         self.from_profile = len(self._start)
@@ -270,7 +270,7 @@ class VerifyCosts:
         own = {at: (median(recent), self._counts[at]) for at, recent in self._recent.items() if len(recent) >= ENOUGH}
         for (requests, tokens), (seconds, times) in {**start, **own}.items():
             paid = None if tokens == WHOLE else tokens
-            yield ProfileCell(requests, self.drafts, seconds, times, None, paid)
+            yield ProfileCell(requests, self.drafts, seconds, times, paid)
 
 
 def steps(seconds: Mapping[int, float]) -> tuple[list[int], list[float]]:

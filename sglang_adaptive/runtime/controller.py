@@ -10,7 +10,6 @@ from typing import Any
 
 from sglang_adaptive.policy.base import (
     AdaptivePolicy,
-    ChoosesBudgets,
     Forecast,
     Forecasts,
     LearnsAcceptance,
@@ -19,7 +18,6 @@ from sglang_adaptive.policy.base import (
     Probes,
 )
 from sglang_adaptive.policy.config import AdaptiveConfig
-from sglang_adaptive.runtime.budgets import Calibration, budget_report
 from sglang_adaptive.runtime.counters import ContextLengths, Counters, SwitchRecord
 from sglang_adaptive.runtime.history import History
 from sglang_adaptive.runtime.meters import MeterReading
@@ -79,7 +77,6 @@ class AdaptiveController(RuntimeStates):
         self.audit_round = False
         """Whether all requests of the coming round are decoded again for the audit."""
         self._forced_steps: int | None = None
-        self._forced_budget: int | None = None
         self._lease: int | None = None
         """The number of the current hold if it ends unless renewed; see :meth:`force_steps`."""
         self._held_before: int | None = None
@@ -93,14 +90,8 @@ class AdaptiveController(RuntimeStates):
         """The steps before the current probe; None without a probe."""
         self._limited = False
         """Whether the chosen steps did not fit in the last round."""
-        self.calibration = Calibration()
         self._context_lengths = ContextLengths()
         self._adopt(policy)
-
-    def allow_budgets(self, allowed: bool = True) -> None:
-        """Set whether rounds may have budgets, which needs a worker that verifies unequal numbers of drafts."""
-        self.budgets_allowed = allowed
-        self._adopt(self.params)
 
     def allow_lookups(self, allowed: bool, behind: int = 0) -> None:
         """Set whether rounds may look drafts up; *behind* is as in ``LooksUp``."""
@@ -153,7 +144,7 @@ class AdaptiveController(RuntimeStates):
         choice, before = self._fitting(wanted), self.worker.speculative_num_steps
         self._last_batch_size = batch_size
         was_limited, self._limited = self._limited, choice is not wanted
-        self._run(choice)
+        self._run(choice.steps)
         if choice.steps != before:
             cause = "capacity" if was_limited else choice.cause
             self._counters.add_switch(SwitchRecord(self._wall_time(), before, choice.steps, batch_size, cause))
@@ -198,19 +189,14 @@ class AdaptiveController(RuntimeStates):
         note.batch_size = note.largest_batch or batch_size
         note.looked_up = note.steps in self.lookups
         note.chosen = self._forced_steps is None
-        note.seconds = self._clock.read(note.steps, note.batch_size, note.budget, note.looked_up)
+        note.seconds = self._clock.read(note.steps, note.batch_size, note.looked_up)
         note.since_last = self._clock.since_last
         if note.steps and note.lengths and not note.looked_up:
-            self._context_lengths.add(note.lengths, counts, note.verified or [note.steps] * len(counts))
-        if note.trials:
-            self.calibration.add(note.trials, note.believed, note.accepted)
+            self._context_lengths.add(note.lengths, counts, note.steps)
 
     def _adopt(self, policy: AdaptivePolicy) -> None:
         """Use *policy*, and note which optional protocols it implements."""
         self.params = policy
-        self._budgets = policy if isinstance(policy, ChoosesBudgets) else None
-        if self._budgets is not None:
-            self._budgets.allow_budgets(self.budgets_allowed)
         self._looker = policy if isinstance(policy, LooksUp) else None
         if self._looker is not None:
             self._looker.allow_lookups(*self._looks_up)
@@ -222,26 +208,25 @@ class AdaptiveController(RuntimeStates):
     def _choose(self, batch_size: int) -> Choice:
         if self.audit_round:
             self._pending_cause = "audit"
-            return Choice(0, cause="audit")
+            return Choice(0, "audit")
         if self._forced_steps is not None:  # an operator's depth works without a policy
             self._pending_cause = "released"
-            return Choice(self._forced_steps, self._forced_budget, "forced")
+            return Choice(self._forced_steps, "forced")
         if self._degraded is None:
             try:
                 steps = self.params.get_steps_for_batch(batch_size)
                 if steps in self._states:
-                    budget = None if self._budgets is None else self._budgets.budget
-                    return Choice(steps, budget, self._cause(steps, batch_size))
+                    return Choice(steps, self._cause(steps, batch_size))
                 self._degrade(f"policy {self.params.name} chose {steps!r} steps, which has no runtime state")
             except Exception as error:
                 self.policy_failed(error)
-        return Choice(self._degraded_steps, cause="degraded")
+        return Choice(self._degraded_steps, "degraded")
 
     def _agreed(self, steps: int, batch_size: int) -> Choice:
         if steps == self._forced_steps:
             self._pending_cause = "released"
-            return Choice(steps, cause="forced")
-        return Choice(steps, cause=self._cause(steps, batch_size))
+            return Choice(steps, "forced")
+        return Choice(steps, self._cause(steps, batch_size))
 
     def _cause(self, target: int, batch_size: int) -> str:
         """Return the cause of a switch to *target*, if there is one."""
@@ -290,7 +275,7 @@ class AdaptiveController(RuntimeStates):
         return self._forced_steps
 
     def force_steps(self, steps: int | None, lease: int | None = None) -> None:
-        """Hold *steps* from the next round on, with all drafts verified, or release them with None.
+        """Hold *steps* from the next round on, or release them with None.
 
         With *lease*, a number unique to this hold, they are held until :meth:`end_lease` is called with it. A call with
         another number renews the hold. No clock is read here, because tensor-parallel ranks must decide alike.
@@ -302,7 +287,7 @@ class AdaptiveController(RuntimeStates):
             raise ValueError(f"no runtime state for {steps!r} steps; built at start-up: {built}")
         if self._lease is None:
             self._held_before = self._forced_steps
-        self._forced_steps, self._forced_budget, self._lease = steps, None, lease
+        self._forced_steps, self._lease = steps, lease
 
     def end_lease(self, lease: int) -> bool:
         """Restore what was held before the hold with *lease*; return False if that was renewed or is over."""
@@ -317,18 +302,6 @@ class AdaptiveController(RuntimeStates):
         Steps that an operator holds take precedence.
         """
         self._degrade(why, steps=0)
-
-    def force_budget(self, budget: int | None) -> None:
-        """Verify *budget* drafts per request on average while steps are held; None verifies all.
-
-        Raises ValueError if rounds may not have budgets, or if *budget* is below 1.
-        """
-        if budget is not None and (budget < 1 or not self.budgets_allowed):
-            expected = (
-                "expected at least 1" if self.budgets_allowed else "all requests verify the same number of drafts"
-            )
-            raise ValueError(f"no budget of {budget}: {expected}")
-        self._forced_budget = budget
 
     def replace_policy(
         self,
@@ -397,10 +370,6 @@ class AdaptiveController(RuntimeStates):
         history = self._closed_history()
         return None if history is None else history.span(span)
 
-    def budget_report(self) -> dict[str, Any]:
-        """Return the results of rounds with a budget; see ``budget_report``."""
-        return budget_report(self.choice.budget, self._counters, self.calibration)
-
     def lookup_report(self) -> dict[str, Any] | None:
         """Return the would-be acceptance of lookups; see ``LookupCounter.report``. None if it is not counted."""
         if self.count_lookups is None:
@@ -431,8 +400,6 @@ class AdaptiveController(RuntimeStates):
             probes=policy.probe_totals() if isinstance(policy, Probes) else None,
             profile_saved_at=self._profile_saved_at(),
             hour=self._speedup(),
-            verify_budget=self.budget_report() if self.budgets_allowed else None,
-            calibration=self.calibration if self.budgets_allowed else None,
             lookups=self.lookup_report(),
             audit=self._audit(),
         )

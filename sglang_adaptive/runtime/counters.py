@@ -14,15 +14,12 @@ from sglang_adaptive.runtime.round_times import RoundTimes
 
 @dataclass(slots=True)
 class RoundMix:
-    """Rounds with the same ``batch_size``, ``steps`` and ``budget``."""
+    """Rounds with the same ``batch_size`` and ``steps``."""
 
     batch_size: int
     steps: int
     chosen: bool
     """Whether the policy chose the steps; False while an operator holds them."""
-
-    budget: int | None = None
-    """Mean drafts verified per request; None if all were verified."""
 
     rounds: int = 0
     timed: int = 0
@@ -32,17 +29,12 @@ class RoundMix:
     accepted: Counter[int] = field(default_factory=Counter)
     """Requests by accepted drafts."""
 
-    completed: Counter[int] = field(default_factory=Counter)
-    """With a budget: requests by the drafts that would be accepted if all were verified."""
-
     def add(self, observation: RoundObservation) -> None:
         """Count a round."""
         self.rounds += 1
         accepted = self.accepted
         for count in observation.num_correct_drafts_per_req:  # faster than Counter.update for a few requests
             accepted[count] += 1
-        if self.budget is not None:
-            self.completed.update(observation.completed or observation.num_correct_drafts_per_req)
         if observation.seconds is not None:
             self.timed += 1
             self.timed_seconds += observation.seconds
@@ -68,13 +60,12 @@ class RoundMix:
         Up to the drafted steps this follows from the accepted drafts. Beyond them, a request with all drafts accepted
         continues as *expected*: tokens per request in a round, indexed by steps from 0.
         """
-        accepted = self.accepted if self.budget is None else self.completed
-        certain = sum((min(count, steps) + 1) * requests for count, requests in accepted.items())
+        certain = sum((min(count, steps) + 1) * requests for count, requests in self.accepted.items())
         if steps <= self.steps:
             return float(certain)
         reach = expected[self.steps] - expected[self.steps - 1] if self.steps else 1.0
         more = (expected[steps] - expected[self.steps]) / reach if reach > 0.0 else 0.0
-        return certain + accepted[self.steps] * more
+        return certain + self.accepted[self.steps] * more
 
 
 # Counts accepted drafts by request length: a draft trained on short texts does worse on long ones.
@@ -88,27 +79,27 @@ CUT_EVERY = 8
 
 
 class ContextLengths:
-    """Requests of rounds that drafted, with verified and accepted drafts, by request length."""
+    """Requests of rounds that drafted, with drafted and accepted tokens, by request length."""
 
     def __init__(self) -> None:
         self._rounds = 0
-        self._requests, self._verified, self._accepted = [0] * LENGTH_BINS, [0] * LENGTH_BINS, [0] * LENGTH_BINS
+        self._requests, self._drafted, self._accepted = [0] * LENGTH_BINS, [0] * LENGTH_BINS, [0] * LENGTH_BINS
 
-    def add(self, lengths: Sequence[int], accepted: Sequence[int], verified: Sequence[int]) -> None:
-        """Count or skip a round, given each request's length in tokens, accepted drafts and verified drafts."""
+    def add(self, lengths: Sequence[int], accepted: Sequence[int], steps: int) -> None:
+        """Count or skip a round of *steps*, given each request's length in tokens and accepted drafts."""
         self._rounds += 1
         if self._rounds % CUT_EVERY != 1:
             return
-        for length, right, drafts in zip(lengths, accepted, verified, strict=True):
+        for length, right in zip(lengths, accepted, strict=True):
             at = min((length // SHORTEST).bit_length(), LENGTH_BINS - 1)
             self._requests[at] += 1
-            self._verified[at] += drafts
+            self._drafted[at] += steps
             self._accepted[at] += right
 
     def as_list(self) -> list[dict[str, int]]:
         """Return JSON builtins by bin: ``from`` and, except for the last, ``to`` in tokens, and the counts."""
         ends = [0, *(SHORTEST << at for at in range(LENGTH_BINS - 1))]
-        counts = zip(self._requests, self._verified, self._accepted, strict=True)
+        counts = zip(self._requests, self._drafted, self._accepted, strict=True)
         return [
             {
                 "from": start,
@@ -184,23 +175,16 @@ class Counters:
         self.latest = ""
         """The region of the latest round; empty before the first one."""
         self.round_times = RoundTimes()
-        self.budgets: Counter[tuple[int, int]] = Counter()
-        """Rounds with a budget, by steps and budget."""
-        self._accepted: defaultdict[tuple[int, int, bool], Counter[int]] = defaultdict(Counter)
-        """By steps, verified drafts of the request and whether they were looked up: requests by accepted drafts."""
+        self._accepted: defaultdict[tuple[int, bool], Counter[int]] = defaultdict(Counter)
+        """By steps, and whether the drafts were looked up: requests by accepted drafts."""
 
     def add_round(self, observation: RoundObservation) -> None:
         """Count a verified round under the steps that drafted it and under its batch region."""
         steps = observation.steps
         self.rounds[steps] += 1
-        if observation.budget is None:
-            tally = self._accepted[steps, steps, observation.looked_up]
-            for count in observation.num_correct_drafts_per_req:  # faster than Counter.update for a few requests
-                tally[count] += 1
-        else:
-            self.budgets[steps, observation.budget] += 1
-            for count, verified in zip(observation.num_correct_drafts_per_req, observation.verified, strict=True):
-                self._accepted[steps, verified, False][count] += 1
+        tally = self._accepted[steps, observation.looked_up]
+        for count in observation.num_correct_drafts_per_req:  # faster than Counter.update for a few requests
+            tally[count] += 1
         self.round_times.add(observation)
         self._add_to_region(observation)
 
@@ -212,7 +196,7 @@ class Counters:
 
     def drafted(self) -> dict[int, int]:
         """Return verified drafts by steps."""
-        return self._summed(lambda verified, counts: verified * counts.total())
+        return self._summed(lambda steps, counts: steps * counts.total())
 
     def accepted(self) -> dict[int, int]:
         """Return accepted drafts by steps."""
@@ -221,7 +205,7 @@ class Counters:
     def wasted(self) -> dict[int, int]:
         """Return verified drafts that were rejected or came after a rejected one, by steps."""
         return self._summed(
-            lambda verified, counts: sum((verified - accepted) * requests for accepted, requests in counts.items())
+            lambda steps, counts: sum((steps - accepted) * requests for accepted, requests in counts.items())
         )
 
     def tokens(self) -> dict[int, int]:
@@ -231,23 +215,17 @@ class Counters:
         """
         return self._summed(lambda _, counts: sum((accepted + 1) * requests for accepted, requests in counts.items()))
 
-    def verified_per_request(self) -> float | None:
-        """Return the mean drafts verified per request in rounds that drafted; None without any."""
-        drafting = [(verified, counts.total()) for steps, verified, counts in self._drafted() if steps]
-        requests = sum(count for _, count in drafting)
-        return sum(verified * count for verified, count in drafting) / requests if requests else None
-
     def by_position(self) -> list[dict[str, int]]:
         """Return for each position, from 1, how often it was reached and how often accepted.
 
         A position is reached if a draft was verified there and all before it were accepted. Lookup drafts are excluded.
         """
-        drafted = self._drafted()
-        deepest = max((verified for _, verified, _ in drafted), default=0)
+        drafted = [(steps, counts) for (steps, looked_up), counts in self._accepted.items() if not looked_up]
+        deepest = max((steps for steps, _ in drafted), default=0)
         reached, accepted = [0] * deepest, [0] * deepest
-        for _, verified, counts in drafted:
+        for steps, counts in drafted:
             alive = counts.total()
-            for index in range(verified):
+            for index in range(steps):
                 reached[index] += alive
                 alive -= counts[index]
                 accepted[index] += alive
@@ -257,15 +235,11 @@ class Counters:
         ]
 
     def _summed(self, of: Callable[[int, Counter[int]], int]) -> dict[int, int]:
-        """Return the sum of *of* by steps; *of* gets the number of verified drafts and requests by accepted drafts."""
+        """Return the result of *of* by steps; *of* gets the steps, and requests by accepted drafts."""
         found: Counter[int] = Counter()
-        for (steps, verified, _), counts in self._accepted.items():
-            found[steps] += of(verified, counts)
+        for (steps, _), counts in self._accepted.items():
+            found[steps] += of(steps, counts)
         return found
-
-    def _drafted(self) -> list[tuple[int, int, Counter[int]]]:
-        """Return steps, verified drafts and requests by accepted drafts, without lookup rounds."""
-        return [(steps, verified, n) for (steps, verified, looked_up), n in self._accepted.items() if not looked_up]
 
     def _add_to_region(self, observation: RoundObservation) -> None:
         name = region_of(observation.batch_size)

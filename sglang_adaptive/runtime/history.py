@@ -43,13 +43,13 @@ class History:
         self._clock = clock
         self._second = int(clock())
         """The current second."""
-        self._mixes: dict[tuple[int, int, bool, int | None], RoundMix] = {}
+        self._mixes: dict[tuple[int, int, bool], RoundMix] = {}
         self._rings = {span: deque[tuple[int, Bucket]](maxlen=span // period) for span, period in SPANS.items()}
         self._speedups: tuple[int, dict[str, Any] | None] = (-1, None)
 
     def add(self, observation: RoundObservation) -> None:
         """Count a round in the current second; call :meth:`close` first."""
-        key = (observation.batch_size, observation.steps, observation.chosen, observation.budget)
+        key = (observation.batch_size, observation.steps, observation.chosen)
         mix = self._mixes.get(key)
         if mix is None:
             mix = self._mixes[key] = RoundMix(*key)

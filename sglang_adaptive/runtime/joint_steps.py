@@ -84,6 +84,6 @@ class JointSteps:
         controller = self._controller
         if controller._warm_up is not None:
             if not controller._warm_up.overdue:
-                return controller._warm_up.choose(requests)[0]
+                return controller._warm_up.choose(requests)
             controller.give_up_warm_up()
         return controller._forced_steps

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from sglang_adaptive.policy.base import Forecast, ProbeTotals
-from sglang_adaptive.runtime.budgets import Calibration
 from sglang_adaptive.runtime.counters import Counters
 
 
@@ -38,12 +37,6 @@ class MeterReading:
 
     hour: Mapping[str, Any] | None
     """Speedup of the last hour over fixed steps; see ``History.speedup``."""
-
-    verify_budget: Mapping[str, Any] | None
-    """As in ``budget_report``; None if rounds may not have budgets."""
-
-    calibration: Calibration | None
-    """Totals of the draft's chances; None if rounds may not have budgets."""
 
     lookups: Mapping[str, Any] | None
     """As in ``LookupCounter.report``; None if lookups are not counted."""

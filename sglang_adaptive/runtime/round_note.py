@@ -31,13 +31,6 @@ class RoundNote(RoundObservation):
     largest_batch: int | None = None
     """The largest batch of any rank if ranks run rounds together; None if this rank runs rounds alone."""
 
-    trials: Sequence[int] = ()
-    """By bin of the draft's chance, drafts verified and reached; see ``Calibration``. Empty if not examined."""
-    believed: Sequence[int] = ()
-    """The sums of their chances, in thousandths."""
-    accepted: Sequence[int] = ()
-    """How many of them were accepted."""
-
     arriving: list[Callable[[RoundNote, Any], None]] = field(default_factory=list)
     """Callbacks that fill in fields from numbers that the device sends with the result, called once it has arrived."""
 

@@ -21,7 +21,7 @@ class RoundClock:
 
     In steady decoding, with or without overlap, one result arrives per round, so the time between two arrivals is that
     of the later round. This holds only between similar rounds. The first round after a prefill, an idle period, a
-    switch or a change of batch size or budget includes other work and is not timed (None). With overlap, a round whose
+    switch or a change of batch size includes other work and is not timed (None). With overlap, a round whose
     result waits for the launch of a prefill is not timed either. A lookup round is timed after any round of the same
     batch size: it often runs alone among others, and the switch is part of its cost.
     """
@@ -31,18 +31,19 @@ class RoundClock:
         self.since_last: float | None = None
         """Seconds between the latest two results, whether or not they time a round; None before the second."""
         self._last_arrival: float | None = None
-        self._last_shape: tuple[int, int | None, int] | None = None
+        self._last_round: tuple[int, int] | None = None
+        """Steps and batch size."""
 
     def interrupt(self) -> None:
         """Note that something other than a decode round ran since the last arrival."""
-        self._last_shape = None
+        self._last_round = None
 
-    def read(self, steps: int, batch_size: int, budget: int | None = None, looked_up: bool = False) -> float | None:
+    def read(self, steps: int, batch_size: int, looked_up: bool = False) -> float | None:
         """Return the seconds of the round whose result arrives now; None when it cannot be timed."""
-        now, shape, last = self.now(), (steps, budget, batch_size), self._last_shape
-        alike = shape == last or (looked_up and last is not None and last[-1] == batch_size)
+        now, this, last = self.now(), (steps, batch_size), self._last_round
+        alike = this == last or (looked_up and last is not None and last[-1] == batch_size)
         self.since_last = None if self._last_arrival is None else now - self._last_arrival
-        self._last_arrival, self._last_shape = now, shape
+        self._last_arrival, self._last_round = now, this
         # 0 or less: the clock is too coarse, or was set back.
         return self.since_last if alike and self.since_last is not None and self.since_last > 0.0 else None
 
@@ -61,14 +62,14 @@ class _Cell:
 
 
 class RoundTimes:
-    """Keeps the latest round times of each batch size, steps and budget in bounded memory.
+    """Keeps the latest round times of each batch size and number of steps in bounded memory.
 
     For zero steps it keeps the means of whole cycles and counts their rounds; see ``ZeroCycle``.
     """
 
     def __init__(self) -> None:
-        self._cells: dict[tuple[int, int, int], _Cell] = {}
-        """By batch size, steps, and drafts verified per request."""
+        self._cells: dict[tuple[int, int], _Cell] = {}
+        """By batch size and steps."""
         self._cycle = ZeroCycle()
         self._zero_batch_size = 0
 
@@ -85,7 +86,7 @@ class RoundTimes:
         if timed is None:
             return
         seconds, rounds = timed
-        place = (observation.batch_size, observation.steps, observation.shape[1])
+        place = (observation.batch_size, observation.steps)
         cell = self._cells.get(place)
         if cell is None:
             if len(self._cells) >= MAX_CELLS:
@@ -97,11 +98,8 @@ class RoundTimes:
     def as_list(self) -> list[dict[str, Any]]:
         """Return the median of each cell's kept times, in seconds, and its rounds so far."""
         return [
-            {
-                **{"batch_size": batch_size, "steps": steps, "seconds": median(cell.recent), "rounds": cell.rounds},
-                **({"budget": budget} if budget < steps else {}),
-            }
-            for (batch_size, steps, budget), cell in sorted(self._cells.items())
+            {"batch_size": batch_size, "steps": steps, "seconds": median(cell.recent), "rounds": cell.rounds}
+            for (batch_size, steps), cell in sorted(self._cells.items())
             if cell.recent
         ]
 

@@ -8,7 +8,7 @@ The file consists of text lines. The first is a JSON object with ``format`` and 
     3 20 ~9312           the same where that is not the round's time: a prefill, other steps or another batch came first
     0 00 5127 +01        a round of zero steps that ran the draft extend (+), with shadow accepts of 0 and 1
     3 20 9312 h          an operator held the steps
-    ! 12                 12 rounds were not written: the disk was too slow, or they did not verify all drafts
+    ! 12                 12 rounds were not written: the disk was too slow
     ? 31 0:9:9 16:2:31   the would-be lookups of a finished request: 31 output tokens in runs of lookups; 9 rounds with
                          9 tokens for matches from 0, and 2 rounds with 31 tokens for matches from 16; see
                          ``lookups.tally``
@@ -65,10 +65,10 @@ class RoundTrace:
         self._thread.start()
 
     def add(self, done: RoundNote) -> None:
-        """Add a round; rounds with unknown requests are left out, and rounds with a budget count as lost."""
+        """Add a round; rounds with unknown requests are left out."""
         if not done.requests:
             return
-        if len(self._waiting) < MOST_WAITING and done.budget is None:
+        if len(self._waiting) < MOST_WAITING:
             self._waiting.append(done)
         else:
             self._lost += 1

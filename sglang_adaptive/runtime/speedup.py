@@ -37,10 +37,7 @@ class FixedDepth:
 
 def own_seconds(mix: RoundMix, prices: RoundPrices) -> float | None:
     """Return the modeled seconds of a round like those of *mix*; None without a modeled time."""
-    if mix.budget is not None:
-        return prices.with_budget.get((mix.steps, mix.budget))
-    looked_up = prices.with_budget.get((0, mix.steps))
-    return prices.seconds.get(mix.steps, looked_up)
+    return prices.seconds.get(mix.steps, prices.lookups.get(mix.steps))
 
 
 def at_fixed_depths(mix: RoundMix, prices: RoundPrices) -> Iterator[FixedDepth]:

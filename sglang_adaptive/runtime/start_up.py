@@ -10,31 +10,28 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any
 
-# Warm-up rounds run all steps and budgets in turn, before a client sends requests.
+# Warm-up rounds run all steps in turn, before a client sends requests.
 
-
-Place = tuple[int, int | None]
-"""Steps, and the budget of the round; None for all drafts."""
 
 MOST_ROUNDS = 20_000
 """Rounds after which a warm-up ends by itself."""
 
 
 class WarmUp:
-    """Counts rounds by batch size and place; deterministic, so that tensor-parallel ranks agree."""
+    """Counts rounds by batch size and steps; deterministic, so that tensor-parallel ranks agree."""
 
-    def __init__(self, reachable: Callable[[int], Sequence[Place]]) -> None:
-        """*reachable* returns what may run at a batch size, in the order to run it."""
+    def __init__(self, reachable: Callable[[int], Sequence[int]]) -> None:
+        """*reachable* returns the steps that may run at a batch size, in the order to run them."""
         self._reachable = reachable
-        self._counts: Counter[tuple[int, Place]] = Counter()
+        self._counts: Counter[tuple[int, int]] = Counter()
         self.rounds = 0
 
-    def choose(self, batch_size: int) -> Place:
-        """Return and count the place that ran least at *batch_size*; ties go to the first."""
-        place = min(self._reachable(batch_size), key=lambda place: self._counts[batch_size, place])
-        self._counts[batch_size, place] += 1
+    def choose(self, batch_size: int) -> int:
+        """Return and count the steps that ran least at *batch_size*; ties go to the first."""
+        steps = min(self._reachable(batch_size), key=lambda steps: self._counts[batch_size, steps])
+        self._counts[batch_size, steps] += 1
         self.rounds += 1
-        return place
+        return steps
 
     @property
     def overdue(self) -> bool:
@@ -42,9 +39,9 @@ class WarmUp:
         return self.rounds >= MOST_ROUNDS
 
     def covered(self) -> list[int]:
-        """Return the batch sizes at which all reachable places have run, ascending."""
+        """Return the batch sizes at which all reachable steps have run, ascending."""
         seen = {batch_size for batch_size, _ in self._counts}
-        return sorted(size for size in seen if all(self._counts[size, place] for place in self._reachable(size)))
+        return sorted(size for size in seen if all(self._counts[size, steps] for steps in self._reachable(size)))
 
 
 PROGRESS_SECONDS = 10.0

@@ -11,7 +11,7 @@ from typing import Any, Protocol, TypeAlias
 
 from sglang_adaptive.policy.base import AdaptivePolicy, LooksUp
 from sglang_adaptive.policy.config import CapturedSteps
-from sglang_adaptive.runtime.start_up import Device, Place, Progress, StartUp, TierBuild, WarmUp
+from sglang_adaptive.runtime.start_up import Device, Progress, StartUp, TierBuild, WarmUp
 
 logger = logging.getLogger(__name__)
 
@@ -50,8 +50,6 @@ class Choice:
     """What a round does."""
 
     steps: int
-    budget: int | None = None
-    """Mean drafts to verify per request; None for all of them."""
     cause: str = ""
     """Why the steps change, if they do; empty in the warm-up."""
 
@@ -77,10 +75,6 @@ class RuntimeStates:
         self.worker = worker
         self.params = policy  # the attribute's name in SGLang
         self.startup = StartUp()
-        self.choice = Choice(worker.speculative_num_steps)
-        """What the coming or running round does."""
-        self.budgets_allowed = False
-        """Whether rounds may have budgets."""
         self.most_steps: int | None = None
         """The most steps that fit in the coming round; None for any."""
         self.agreed: tuple[int, int | None] | None = None
@@ -182,7 +176,7 @@ class RuntimeStates:
         if self._warm_up_begun is None:
             self._warm_up_begun = time.perf_counter()
         self._keep_warm_up()
-        self._warm_up = WarmUp(self._places)
+        self._warm_up = WarmUp(self._reachable)
 
     @property
     def warms_up(self) -> bool:
@@ -196,7 +190,7 @@ class RuntimeStates:
         self._keep_warm_up()
         self._warm_up = None
         self.startup.warm_up_seconds = time.perf_counter() - self._warm_up_begun
-        self._run(Choice(self.launch_steps))
+        self._run(self.launch_steps)
 
     def give_up_warm_up(self) -> None:
         """End a warm-up that is overdue."""
@@ -208,14 +202,12 @@ class RuntimeStates:
         most = self.most_steps if self.agreed is None else self.agreed[1]
         if most is None or choice.steps <= most:
             return choice
-        # A budget is one of the chosen steps.
-        return Choice(max((fewer for fewer in self.tiers if fewer <= most), default=self.tiers[0]), cause="capacity")
+        return Choice(max((fewer for fewer in self.tiers if fewer <= most), default=self.tiers[0]), "capacity")
 
-    def _run(self, choice: Choice) -> None:
-        """Apply *choice* to the coming round."""
-        self.choice = choice
-        if self.worker.speculative_num_steps != choice.steps:
-            self.worker.apply_runtime_state(self._states[choice.steps])
+    def _run(self, steps: int) -> None:
+        """Make *steps* live, if they are not."""
+        if self.worker.speculative_num_steps != steps:
+            self.worker.apply_runtime_state(self._states[steps])
 
     def _build(self, steps: int, every: list[int] | None) -> None:
         sizes = self._device.sizes_to_capture(self.params.cuda_graph_bs_for_step(steps), every)
@@ -235,19 +227,13 @@ class RuntimeStates:
             return [steps for steps in self.tiers if steps not in self.lookups or batch_size <= self._lookup_requests]
         return [steps for steps in self.tiers if padded in (self._graphs[steps] or ())]
 
-    def _places(self, batch_size: int) -> list[Place]:
-        """Return all reachable steps, and the most steps with each budget, whose kernels do not depend on the steps."""
-        reachable = self._reachable(batch_size)
-        budgets = [budget for budget in reachable[:-1] if budget] if self.budgets_allowed else []
-        return [*((steps, None) for steps in reachable), *((reachable[-1], budget) for budget in budgets)]
-
     def _warm(self, warm_up: WarmUp, batch_size: int) -> None:
         if self.agreed is not None:
-            self._run(self._fitting(Choice(self.agreed[0])))
+            self._run(self._fitting(Choice(self.agreed[0])).steps)
         elif warm_up.overdue:
             self.give_up_warm_up()
         else:
-            self._run(self._fitting(Choice(*warm_up.choose(batch_size))))
+            self._run(self._fitting(Choice(warm_up.choose(batch_size))).steps)
 
     def _keep_warm_up(self) -> None:
         if self._warm_up is not None:

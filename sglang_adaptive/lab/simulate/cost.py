@@ -90,5 +90,5 @@ def load_cost(path: str | None) -> tuple[str, RoundCost]:
         raise SimulationError(f"--profile {path or file.name}: cannot be read ({reason})") from error
     except ProfileError as error:
         raise SimulationError(f"--profile {error}") from error
-    cells = {(cell.batch_size, cell.steps): cell.seconds for cell in profile.cells if cell.budget is None}
+    cells = {(cell.batch_size, cell.steps): cell.seconds for cell in profile.cells}
     return file.stem, RoundCost.from_cells(cells, f"--profile {file.name}")

@@ -1,8 +1,7 @@
 """The throughput policy: it learns acceptance and round times, and chooses the steps with the most tokens per second.
 
-``policy`` combines the parts. ``acceptance`` estimates tokens by steps, ``cost`` round times (from ``readings``), and
-``budgets`` the effect of verifying fewer drafts. ``choice`` picks the steps, ``probing`` the steps to try, and
-``report`` explains the choice.
+``policy`` combines the parts. ``acceptance`` estimates tokens by steps, and ``cost`` round times (from ``readings``).
+``choice`` picks the steps, ``probing`` the steps to try, and ``report`` explains the choice.
 """
 
 from sglang_adaptive.policy.throughput.policy import ThroughputOptions as ThroughputOptions

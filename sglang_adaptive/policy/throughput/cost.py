@@ -11,18 +11,12 @@ the ladder, gets
 
 A measured cell is averaged with its guess by precision, and no time is below that of fewer steps (``ascending``).
 
-Until it is measured, a round that drafts ``s`` steps and verifies ``b`` drafts per request is assumed to take
-
-    T(n, s, b) = T(n, b) + (s - b) * draft(n) + packing(n)
-
-A round of ``b`` steps verifies as many tokens; the other drafts cost passes of the draft model, and the verified ones
-must be chosen and packed. At batch 1 an additional step costs little more than its draft, so ``draft(1)`` is the mean
-step there. On an H200 a drafted step of three shapes takes 1.2 to 1.4 times as long for 64 requests, and packing 0.05
-to 0.12 ms (``benchmarks/verify_budget_cost.py``).
-
 A round of ``k`` lookups verifies as many tokens as ``n * (k + 1)`` requests at zero steps, and runs the draft once:
 
     T(n, lookups k) = T(n * (k + 1), 0) + draft(n)
+
+At batch 1 an additional step costs little more than its draft, so ``draft(1)`` is the mean step there. On an H200 a
+drafted step of three shapes takes 1.2 to 1.4 times as long for 64 requests.
 """
 
 from __future__ import annotations
@@ -33,7 +27,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sglang_adaptive.policy.observation import Shape
 from sglang_adaptive.policy.profile import CostProfile
 
 ANCHORS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024)
@@ -50,10 +43,6 @@ PROFILED, GUESSED = 0.02, 0.15
 differ by 2%, the form is off by 12% at worst."""
 DRAFT_GROWTH = 1.0 / 200.0
 """Relative increase in the time of a drafted step per additional request."""
-PACKING, PACKING_A_REQUEST = 5e-5, 8e-7
-"""Seconds to choose, pack and spread drafts: fixed, and per request."""
-DOUBT = 0.3
-"""Relative standard deviation of the estimated cost of a budget on top of the round of ``b`` steps."""
 PULL = 8.0
 """Weight of the base table in measured cells: eight neighbors pass on half of their error. With 4, the worst trace
 under a profile that is off by 15% loses 1% more (simulated)."""
@@ -85,13 +74,8 @@ class BaseCost:
     def __init__(self, ladder: Sequence[int], profile: CostProfile | None) -> None:
         self.ladder = tuple(ladder)
         known: dict[int, dict[int, float]] = {}
-        self._with_budget: dict[tuple[int, int, int], float] = {}
-        """Seconds by batch size, steps and budget, as profiled."""
         for cell in () if profile is None else profile.cells:
-            if cell.budget is None:
-                known.setdefault(cell.batch_size, {})[cell.steps] = cell.seconds
-            else:
-                self._with_budget[cell.place[:3]] = cell.seconds
+            known.setdefault(cell.batch_size, {})[cell.steps] = cell.seconds
         self.profiled = frozenset((batch, steps) for batch, row in known.items() for steps in row)
         """Batch sizes and steps taken directly from the profile."""
         extra = [batch for batch in sorted(known) if batch not in ANCHORS][: MAX_ANCHORS - len(ANCHORS)]
@@ -122,29 +106,12 @@ class BaseCost:
         least = GUESSED if below == above != batch_size else 0.0
         return [max(least, *pair) for pair in zip(self._deviations[below], self._deviations[above], strict=True)]
 
-    def shape_seconds(self, batch_size: int, shape: Shape, plain: Sequence[float] | None = None) -> tuple[float, bool]:
-        """Return the seconds of a round of *shape*, and whether they are profiled; *plain* is ``seconds(batch_size)``.
-
-        Both numbers of the shape are candidate steps.
-        """
-        steps, verified = shape
-        found = self._with_budget.get((batch_size, steps, verified))
-        if found is not None:
-            return found, True
-        least = (self.seconds(batch_size) if plain is None else plain)[self.ladder.index(verified)]
-        if verified == steps:
-            return least, (batch_size, steps) in self.profiled
-        drafts = (steps - verified) * self._draft(batch_size)
-        return least + drafts + packing(batch_size), False
-
     def lookup_seconds(self, batch_size: int, drafts: int) -> float:
         """Return the seconds of a round that looks up *drafts* per request."""
         fewest = self.ladder[0]
         # Without zero steps: as many tokens in a round of the fewest steps.
-        return self.seconds(-(-batch_size * (drafts + 1) // (fewest + 1)))[0] + self._draft(batch_size)
-
-    def _draft(self, batch_size: int) -> float:
-        return self._drafted_step * (1.0 + DRAFT_GROWTH * (batch_size - 1))
+        verified = self.seconds(-(-batch_size * (drafts + 1) // (fewest + 1)))[0]
+        return verified + self._drafted_step * (1.0 + DRAFT_GROWTH * (batch_size - 1))
 
 
 def drafted_step(ladder: Sequence[int], alone: Sequence[float]) -> float:
@@ -154,11 +121,6 @@ def drafted_step(ladder: Sequence[int], alone: Sequence[float]) -> float:
     return (alone[-1] - alone[first]) / steps if steps else 0.0
 
 
-def packing(batch_size: int) -> float:
-    """Return the extra seconds of a round of *batch_size* requests that verifies unequal numbers of drafts."""
-    return PACKING + PACKING_A_REQUEST * batch_size
-
-
 class CostModel:
     """The table that decisions use; only :meth:`load` changes it."""
 
@@ -166,12 +128,12 @@ class CostModel:
         self.base = BaseCost(ladder, profile)
         self.ladder = tuple(ladder)
         self._rung = {steps: rung for rung, steps in enumerate(ladder)}
-        self._measured: dict[tuple[int, Shape], tuple[float, float]] = {}
-        """By anchor and shape: log-ratio to the base, and its relative standard deviation."""
+        self._measured: dict[tuple[int, int], tuple[float, float]] = {}
+        """By anchor and steps, or drafts looked up: log-ratio to the base, and its relative standard deviation."""
         self.readings: Mapping[tuple[int, int], float] = {}
-        """By anchor and steps of measured rounds without a budget, the readings behind them."""
+        """By anchor and steps of measured rounds without lookups, the readings behind them."""
         self._timed: Sequence[tuple[int, int, float, float]] = ()
-        """Rounds without a budget: anchor, ladder index, log-ratio and deviation."""
+        """Rounds without lookups: anchor, ladder index, log-ratio and deviation."""
         self._mean = self._mean_of_lookups = 0.0
         self._scale = 1.0
         """Actual over expected deviation of measured cells from the base."""
@@ -179,23 +141,23 @@ class CostModel:
     def load(self, drift: float, cells: Sequence[Sequence[float]]) -> bool:
         """Replace the measurements; return whether any time changed.
 
-        *drift* is the current common slowdown (log). A cell is (anchor, steps, drafts verified per request, log-ratio
-        to the base without slowdown, readings behind it). No probe would correct a single slow reading of a lookup
-        round, so one counts from three readings on.
+        *drift* is the current common slowdown (log). A cell is (anchor, steps or drafts looked up, log-ratio to the
+        base without slowdown, readings behind it). No probe would correct a single slow reading of a lookup round, so
+        one counts from three readings on.
         """
-        measured: dict[tuple[int, Shape], tuple[float, float]] = {}
-        for anchor, steps, verified, ratio, readings in cells:
-            if verified > steps and readings < 3:
+        measured: dict[tuple[int, int], tuple[float, float]] = {}
+        for anchor, steps, ratio, readings in cells:
+            if steps not in self._rung and readings < 3:
                 continue
             deviation = math.hypot(LONE if readings < 3 else READING / math.sqrt(readings), CELL)
-            measured[int(anchor), (int(steps), int(verified))] = ratio + drift, deviation
-        self.readings = {(int(at), int(steps)): count for at, steps, verified, _, count in cells if steps == verified}
+            measured[int(anchor), int(steps)] = ratio + drift, deviation
+        self.readings = {(int(at), int(steps)): count for at, steps, _, count in cells if steps in self._rung}
         if _alike(measured, self._measured):
             return False
         self._measured = measured
-        self._timed = [(at, self._rung[s], *cell) for (at, (s, verified)), cell in measured.items() if s == verified]
+        self._timed = [(at, self._rung[s], *cell) for (at, s), cell in measured.items() if s in self._rung]
         sure = [(anchor, rung, ratio) for anchor, rung, ratio, deviation in self._timed if deviation < LONE]
-        of_lookups = [ratio for (_, (steps, verified)), (ratio, _) in measured.items() if verified > steps]
+        of_lookups = [ratio for (_, steps), (ratio, _) in measured.items() if steps not in self._rung]
         self._mean = mean = sum(ratio for *_, ratio in sure) / (len(sure) + PULL)
         squares = sum(((ratio - mean) / self.base.deviations(anchor)[rung]) ** 2 for anchor, rung, ratio in sure)
         self._scale = math.sqrt((1.0 + squares) / (1.0 + len(sure)))
@@ -226,7 +188,7 @@ class CostModel:
             mass = PULL + sum(weights)
             guess = self._mean + sum(w * error for w, (_, _, error) in zip(weights, near, strict=True)) / mass
             deviation *= self._scale
-            own = self._measured.get((batch_size, (steps, steps)))
+            own = self._measured.get((batch_size, steps))
             if own is not None:
                 part = deviation**2 / (deviation**2 + own[1] ** 2)
                 guess += part * (own[0] - guess)
@@ -235,35 +197,16 @@ class CostModel:
             deviations.append(deviation)
         return ascending(seconds, [1.0 / deviation**2 for deviation in deviations]), deviations
 
-    def with_budget(
-        self, batch_size: int, shape: Shape, row: tuple[list[float], list[float]], plain: Sequence[float]
-    ) -> tuple[float, float, float]:
-        """Return seconds of a round with a budget, their relative standard deviation, and the base's seconds.
-
-        *row* is the batch's row, and *plain* its base. An unmeasured round is assumed to deviate from its base as much
-        as a round with as many steps as it verifies drafts.
-        """
-        base, profiled = self.base.shape_seconds(batch_size, shape, plain)
-        rung = self._rung[shape[1]]
-        guess = base * row[0][rung] / plain[rung]
-        deviation = math.hypot(row[1][rung], PROFILED if profiled else DOUBT * (1.0 - plain[rung] / base))
-        return self._with_its_own(batch_size, shape, guess, deviation, base)
-
-    def lookup(self, batch_size: int, drafts: int) -> tuple[float, float, float]:
-        """Return the same for a round that looks up *drafts* per request."""
+    def lookup(self, batch_size: int, drafts: int) -> tuple[float, float]:
+        """Return the seconds of a round that looks up *drafts* per request, and the base's seconds."""
         base = self.base.lookup_seconds(batch_size, drafts)
         guess = base * math.exp(self._mean_of_lookups)
-        return self._with_its_own(batch_size, (0, drafts), guess, GUESSED * self._scale, base)
-
-    def _with_its_own(
-        self, batch_size: int, shape: Shape, guess: float, deviation: float, base: float
-    ) -> tuple[float, float, float]:
-        """Return *guess*, averaged by precision with the cell of *shape* if measured, its deviation, and the base."""
-        own = self._measured.get((self.anchor(batch_size), shape))
+        own = self._measured.get((self.anchor(batch_size), drafts))
         if own is None:
-            return guess, deviation, base
+            return guess, base
+        deviation = GUESSED * self._scale
         part = deviation**2 / (deviation**2 + own[1] ** 2)
-        return guess * (base * math.exp(own[0]) / guess) ** part, own[1] * math.sqrt(part), base
+        return guess * (base * math.exp(own[0]) / guess) ** part, base
 
     def anchor(self, batch_size: int) -> int:
         """Return the anchor for readings at *batch_size*: the one nearer in ratio."""
@@ -272,13 +215,13 @@ class CostModel:
         low, high = anchors[max(0, at - 1)], anchors[min(at, len(anchors) - 1)]
         return low if batch_size * batch_size <= low * high else high
 
-    def source(self, batch_size: int, shape: Shape) -> str:
-        """Return the source of the time of a round of *shape* at this batch size."""
-        if (self.anchor(batch_size), shape) in self._measured:
+    def source(self, batch_size: int, steps: int) -> str:
+        """Return the source of the time of a round of *steps* at this batch size."""
+        if (self.anchor(batch_size), steps) in self._measured:
             return MEASURED
-        if shape[0] == shape[1] and (batch_size, shape[0]) in self.base.profiled:
+        if (batch_size, steps) in self.base.profiled:
             return PROFILE
-        return INTERPOLATED if shape[0] != shape[1] or self._timed or self.base.profiled else PRIOR
+        return INTERPOLATED if self._timed or self.base.profiled else PRIOR
 
     def as_dict(self, batch_size: int) -> dict[str, Any]:
         """Return times and sources by anchor and depth, up to one anchor past *batch_size* and all known ones."""
@@ -289,7 +232,7 @@ class CostModel:
             "batch_sizes": list(shown),
             "steps": list(self.ladder),
             "seconds": [self.row(anchor)[0] for anchor in shown],
-            "source": [[self.source(anchor, (steps, steps)) for steps in self.ladder] for anchor in shown],
+            "source": [[self.source(anchor, steps) for steps in self.ladder] for anchor in shown],
         }
 
 
@@ -320,16 +263,10 @@ class RoundTimeRow:
     """By steps, for all candidates."""
     deviation: Mapping[int, float]
     """Relative standard deviation of ``seconds``."""
-    log_base: Mapping[Shape, float]
-    """Log of the base table's seconds, the reference for readings."""
+    log_base: Mapping[int, float]
+    """Log of the base table's seconds, the reference for readings, by steps or drafts looked up."""
     zero: float | None
     """Seconds at zero steps; None if they may not run here."""
-    took: Mapping[Shape, float]
-    """Seconds of a round."""
-    packed: Mapping[int, Sequence[tuple[int, float, float]]]
-    """By steps, (budget, seconds, relative standard deviation) of the allowed budgets; empty without budgets."""
-    budgets: Mapping[int, int]
-    """By steps, the budget that ``rungs``, ``seconds`` and ``deviation`` assume, if any."""
     lookups: Mapping[int, float]
     """Seconds of the lookup rounds that may run here, by drafts, ascending."""
 
@@ -339,7 +276,6 @@ class RoundTimeTable:
 
     def __init__(self, cost: CostModel) -> None:
         self._cost = cost
-        self._with_budgets = False
         self._lookups: tuple[Sequence[int], int] = (), 0
         self._rows: dict[int, RoundTimeRow] = {}
         self._graph_sizes: list[int] = []
@@ -375,11 +311,6 @@ class RoundTimeTable:
         captured = self._captured.get(batch_size, self._cost.ladder)
         return tuple(steps for steps in self._cost.ladder if steps in captured)
 
-    def allow_budgets(self, allowed: bool) -> None:
-        """Set whether rounds may have budgets."""
-        self._with_budgets = allowed
-        self._rows.clear()
-
     def allow_lookups(self, drafts: Sequence[int], requests: int) -> None:
         """Set the draft counts that rounds of at most *requests* may look up; empty for none."""
         self._lookups = drafts, requests
@@ -400,20 +331,11 @@ class RoundTimeTable:
         seconds, deviations = self._cost.row(batch_size)
         base = self._cost.base.seconds(batch_size)
         allowed = frozenset(self.allowed(batch_size))
-        log_base = {(steps, steps): math.log(t) for steps, t in zip(ladder, base, strict=True)}
-        took = {(steps, steps): t for steps, t in zip(ladder, seconds, strict=True)}
-        packed: dict[int, list[tuple[int, float, float]]] = {}
-        for steps in allowed if self._with_budgets else ():
-            packed[steps] = []
-            for budget in sorted(allowed):  # needs graphs for both
-                if 0 < budget < steps:
-                    shape = steps, budget
-                    t, doubt, start = self._cost.with_budget(batch_size, shape, (seconds, deviations), base)
-                    packed[steps].append((budget, t, doubt))
-                    took[shape], log_base[shape] = t, math.log(start)
+        log_base = {steps: math.log(t) for steps, t in zip(ladder, base, strict=True)}
+        lookups = {}
         for drafts in self.lookups(batch_size):
-            t, _, start = self._cost.lookup(batch_size, drafts)
-            took[0, drafts], log_base[0, drafts] = t, math.log(start)
+            lookups[drafts], start = self._cost.lookup(batch_size, drafts)
+            log_base[drafts] = math.log(start)
         return RoundTimeRow(
             padded=batch_size,
             anchor=anchor,
@@ -423,10 +345,7 @@ class RoundTimeTable:
             deviation=dict(zip(ladder, deviations, strict=True)),
             log_base=log_base,
             zero=seconds[0] if 0 in allowed else None,
-            took=took,
-            packed=packed,
-            budgets={},
-            lookups={drafts: took[0, drafts] for drafts in self.lookups(batch_size)},
+            lookups=lookups,
         )
 
     def _padded(self, batch_size: int) -> int:

@@ -29,7 +29,7 @@ from collections.abc import Hashable, Mapping, Sequence
 from itertools import accumulate
 from statistics import median
 
-from sglang_adaptive.policy.observation import RoundObservation, Shape
+from sglang_adaptive.policy.observation import RoundObservation
 from sglang_adaptive.policy.throughput.acceptance import AcceptanceEstimator
 from sglang_adaptive.policy.throughput.choice import WINDOW_ROUNDS
 from sglang_adaptive.policy.throughput.cost import RoundTimeRow
@@ -210,8 +210,8 @@ class Tracking:
         self._compared = self._looks = 0
         self._tracked = False
         """Whether the latest round was tracked."""
-        self._place: tuple[int, Shape] | None = None
-        """Anchor batch size and shape of the compared rounds."""
+        self._place: tuple[int, int] | None = None
+        """Anchor batch size and steps of the compared rounds."""
         self._before: Sequence[float] = ()
         self._after: deque[float] = deque(maxlen=NEAR)
         """Their seconds, before and after the latest start or end."""
@@ -244,7 +244,7 @@ class Tracking:
             self._looks += tracked
         if observation.seconds is None or observation.looked_up:
             return
-        if (place := (anchor, observation.shape)) != self._place:
+        if (place := (anchor, observation.steps)) != self._place:
             self._before, self._after, self._place = (), deque(maxlen=NEAR), place
         self._after.append(observation.seconds)
         if len(self._after) == NEAR:
@@ -320,7 +320,7 @@ class Lookups:
         worth = sum(
             (count + 1) / self._drafted.tokens(one.match, live, usual) for count, one in zip(counts, found, strict=True)
         )
-        loss = row.took[observation.shape] / row.seconds[live] - worth / len(counts)
+        loss = row.lookups[observation.steps] / row.seconds[live] - worth / len(counts)
         self._lost = max(0.0, self._lost * (1.0 - 1.0 / WINDOW_ROUNDS) + loss)
         earned = -EARNED * loss * row.seconds[live] / self.tracking.seconds
         if self._left > -1.0 - self.behind:  # the round began before a rest

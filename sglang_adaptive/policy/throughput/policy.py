@@ -21,7 +21,6 @@ from sglang_adaptive.policy.options import PolicyOptions, depths, flag, integer,
 from sglang_adaptive.policy.profile import CostProfile, ProfileCell, ProfileKey, ordered
 from sglang_adaptive.policy.throughput import lookups, report
 from sglang_adaptive.policy.throughput.acceptance import AcceptanceEstimator, ShadowTrust
-from sglang_adaptive.policy.throughput.budgets import Budgets
 from sglang_adaptive.policy.throughput.choice import StepChoice
 from sglang_adaptive.policy.throughput.cost import MEASURED, CostModel, RoundTimeRow, RoundTimeTable
 from sglang_adaptive.policy.throughput.probing import Prober
@@ -55,9 +54,6 @@ class ThroughputOptions(PolicyOptions):
         0.005
     )
     sync_rounds: Annotated[int, integer("rounds between two syncs of measured times", 1, 100_000)] = 32
-    verify_budget: Annotated[
-        bool, flag("verify only the likeliest drafts of a batch when that pays off; needs fa3")
-    ] = False
     lookup: Annotated[
         bool, flag("verify drafts looked up in each request's own text when that pays off, for at most 4 requests")
     ] = False
@@ -82,9 +78,6 @@ class ThroughputOptions(PolicyOptions):
         if self.lookup and ladder[-1] >= lookups.DRAFTS[0]:
             expected = f"depths below {lookups.DRAFTS[0]} beside {self.policy}.lookup"
             raise ConfigError(source, place, f"got {shown(list(ladder))}", expected)
-        if self.lookup and self.verify_budget:
-            expected = f"false beside {self.policy}.lookup"
-            raise ConfigError(source, f"{self.policy}.verify_budget", "got true", expected)
 
     @property
     def lookup_drafts(self) -> tuple[int, ...]:
@@ -111,7 +104,6 @@ class ThroughputPolicy:
         self._acceptance = AcceptanceEstimator(self._ladder, options.memory_rounds, options.shrinkage)
         self._cost = CostModel(self._ladder, profile)
         self._times = RoundTimeTable(self._cost)
-        self._budgets = Budgets()
         self._lookups = lookups.Lookups()
         self._lookups_allowed = False
         self._readings = Readings()
@@ -121,7 +113,6 @@ class ThroughputPolicy:
         self._choice = StepChoice(start, options.margin)
         self._running = start
         """The last return value: the steps of the choice or of a probe, or drafts to look up."""
-        self.budget: int | None = None
         self._votes = False
         """Whether several ranks agree on the steps; see ``follow``."""
         self._leads = True
@@ -145,13 +136,12 @@ class ThroughputPolicy:
     # -- a round ----------------------------------------------------------------------------------------------
 
     def get_steps_for_batch(self, batch_size: int) -> int:
-        row = self._row(batch_size)
+        row = self._times.at(batch_size)
         self._batch_size = batch_size
         probing = self._prober.take_round(row)
         if probing is None:
             self._choice.decide(row, self._acceptance)
         before, self._running = self._running, self._choice.live if probing is None else probing
-        self.budget = row.budgets.get(self._running)
         if row.lookups and probing is None:
             self._running = (
                 self._lookups.chosen(batch_size, row, self._running, before, self._acceptance) or self._running
@@ -160,23 +150,23 @@ class ThroughputPolicy:
 
     def observe(self, observation: RoundObservation) -> None:
         """Learn from one round; the next ``get_steps_for_batch`` makes the decision."""
-        steps, shape = observation.steps, observation.shape
+        steps = observation.steps
         self._round += 1
-        row = self._row(observation.batch_size)
+        row = self._times.at(observation.batch_size)
         if self._lookups_allowed:
             self._lookups.learn(observation, row, self._choice.live, self._acceptance)
         if steps and not observation.looked_up:
             self._learn_verified(observation)
         elif observation.shadow_accepts:
             self._learn_shadow(observation)
-        if shape in row.took:
+        if steps in row.log_base:
             if observation.chosen:  # the accounts cover this policy's decisions, not an operator's
-                self._book(row, observation, row.took[shape])
+                self._book(row, observation)
             seconds = self._lookups.tracking.without(observation)
             if seconds is None:
-                self._readings.skip(shape, observation.extended)
+                self._readings.skip(steps, observation.extended)
             else:
-                self._readings.add(row.anchor, shape, row.log_base[shape], seconds, observation.extended)
+                self._readings.add(row.anchor, steps, row.log_base[steps], seconds, observation.extended)
         if self._round >= self._next_sync:
             self.cost_sync_due = True
         if not steps and observation.extended:
@@ -184,13 +174,8 @@ class ThroughputPolicy:
         if self._leads and observation.chosen:
             self._consider_probe(row)
 
-    def _row(self, batch_size: int) -> RoundTimeRow:
-        return self._budgets.fold(self._times.at(batch_size), self._acceptance, self._round)
-
     def _learn_verified(self, observation: RoundObservation) -> None:
-        if observation.evidence is not None:
-            self._budgets.yields.learn(observation.evidence)
-        if counts := observation.of_all_drafts:
+        if counts := observation.num_correct_drafts_per_req:
             self._acceptance.update(observation.steps, counts, observation.requests)
             self._prober.draft_seen(self._round)
             if self._trust.add_verified(counts):
@@ -205,7 +190,7 @@ class ThroughputPolicy:
             self._acceptance.update(0, accepts, observation.requests)
             self._prober.draft_seen(self._round, at_zero=True)
 
-    def _book(self, row: RoundTimeRow, observation: RoundObservation, took: float) -> None:
+    def _book(self, row: RoundTimeRow, observation: RoundObservation) -> None:
         """Add a round to the accounts; the prober accounts for its own rounds."""
         steps, counts = observation.steps, observation.num_correct_drafts_per_req
         if observation.looked_up:
@@ -214,7 +199,7 @@ class ThroughputPolicy:
         if self._prober.account(steps, self._choice.live, row, self._acceptance) and self._choice.live == 0:
             return
         if row.zero is not None and counts:
-            self._choice.book(took / row.zero - 1.0 - sum(counts) / len(counts) if steps else 0.0)
+            self._choice.book(row.seconds[steps] / row.zero - 1.0 - sum(counts) / len(counts) if steps else 0.0)
 
     def _consider_probe(self, row: RoundTimeRow) -> None:
         if self._choice.live == 0:
@@ -225,9 +210,6 @@ class ThroughputPolicy:
             self._next_sync = self._round + rounds + SYNC_LAG
 
     # -- optional protocols (see ``base``) --------------------------------------------------------------------
-
-    def allow_budgets(self, allowed: bool) -> None:
-        self._times.allow_budgets(allowed and self.options.verify_budget)
 
     @property
     def lookup_drafts(self) -> Sequence[int]:
@@ -288,7 +270,6 @@ class ThroughputPolicy:
             self._choice.lost = former._choice.lost
             self._trust = former._trust
             self._prober.inherit_from(former._prober)
-            self._budgets.yields = former._budgets.yields
             self._lookups = former._lookups
 
     def outlook(self, batch_size: int, live: int) -> Outlook:
@@ -308,7 +289,7 @@ class ThroughputPolicy:
             self._prober.yield_round(None if running == steps else running, row, self._round)
 
     def forecast(self, batch_size: int, steps: int) -> Forecast | None:
-        row = self._row(batch_size)
+        row = self._times.at(batch_size)
         seconds = row.seconds.get(steps)
         if seconds is None:
             return None
@@ -322,7 +303,7 @@ class ThroughputPolicy:
     def prices(self, batch_size: int, steps: int) -> RoundPrices:
         row, acceptance = self._times.at(batch_size), self._acceptance
         deviations = {deeper: acceptance.ratio_deviation(steps, deeper) for deeper in self._ladder if deeper > steps}
-        return RoundPrices(row.seconds, row.deviation, acceptance.tokens, deviations, row.took)
+        return RoundPrices(row.seconds, row.deviation, acceptance.tokens, deviations, row.lookups)
 
     @property
     def probing(self) -> bool:
@@ -341,21 +322,19 @@ class ThroughputPolicy:
         Rates are for the batch size of the latest round.
         """
         batch_size = max(1, self._batch_size)
-        row = self._row(batch_size)
+        row = self._times.at(batch_size)
         drafted = self._choice.live if self._looks_up else self._running
-        now = report.Running(batch_size, drafted, self.budget, self._choice.live, self._round, self._votes)
+        now = report.Running(batch_size, drafted, self._choice.live, self._round, self._votes)
         rates = report.rates(now, row, self._acceptance, self._cost)
         return {
             "rounds": self._round,
             "batch_size": batch_size,
             "steps": self._running,
-            "budget": self.budget,
             "why": report.why_looked_up(self._running) if self._looks_up else report.why(now, rates),
             "acceptance": self._acceptance.by_position(),
             "acceptance_by_level": self._acceptance.by_level(),
-            "budget_shares": self._budgets.yields.as_list(),
             "rates": rates,
-            "cost_cells": [{"budget": cell.budget, **cell.as_dict(), "source": MEASURED} for cell in self._cells()],
+            "cost_cells": [{**cell.as_dict(), "source": MEASURED} for cell in self._cells()],
             "cost_table": self._cost.as_dict(row.padded),
             "cost_drift": math.exp(self._readings.drift) - 1.0,
             "probes": self._prober.as_dict(),

@@ -1,7 +1,7 @@
 """Round times from this server's clock, waiting to be shared.
 
 A reading is split into a part common to all rounds and a part specific to its cell (``cost``). The first readings after
-an absence of a batch size and shape are compared with the slowdown of the rounds before them, so they update the cell.
+an absence of a batch size and steps are compared with the slowdown of the rounds before them, so they update the cell.
 Later ones update the slowdown: any change within one cell, such as a longer context, a lower clock or a neighbor's
 work, is assumed to be common until another cell is timed.
 
@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from sglang_adaptive.policy.observation import Shape, ZeroCycle
+from sglang_adaptive.policy.observation import ZeroCycle
 
 FRESH = 16
 """Readings after an absence that update the cell: the median of so many is within 1%, single ones scatter by 2.5%."""
@@ -33,7 +33,7 @@ round times for half a second."""
 
 
 class Cell:
-    """Log-ratio of one batch size and shape to the base table, without the common slowdown."""
+    """Log-ratio of one batch size and number of steps to the base table, without the common slowdown."""
 
     __slots__ = ("_before", "_fresh", "_start", "last_round", "ratio", "readings", "weight")
 
@@ -69,8 +69,8 @@ class Readings:
     """The cells timed on this server, and their common slowdown."""
 
     def __init__(self) -> None:
-        self.cells: dict[tuple[int, Shape], Cell] = {}
-        """By anchor batch size and shape."""
+        self.cells: dict[tuple[int, int], Cell] = {}
+        """By anchor batch size and steps; a lookup round has as many as drafts."""
         self.drift = 0.0
         """Log of how much slower rounds are than the base table and their cells say."""
         self._round = 0
@@ -79,18 +79,18 @@ class Readings:
         self._slow_rounds = 0
         self._cycle = ZeroCycle()
 
-    def skip(self, shape: Shape, extended: bool = True) -> None:
-        """Note a round of *shape* that could not be timed; *extended* is as in ``RoundObservation``."""
+    def skip(self, steps: int, extended: bool = True) -> None:
+        """Note a round of *steps* that could not be timed; *extended* is as in ``RoundObservation``."""
         self._round += 1
-        if any(shape):
+        if steps:
             self._cycle.begin()
         else:
             self._cycle.add(None, extended)
 
-    def add(self, anchor: int, shape: Shape, base: float, seconds: float, extended: bool = True) -> None:
+    def add(self, anchor: int, steps: int, base: float, seconds: float, extended: bool = True) -> None:
         """Add a round of *seconds*; *base* is the log of its seconds in the base table."""
         self._round += 1
-        place = anchor, shape
+        place = anchor, steps
         cell = self.cells.get(place)
         if cell is None:
             cell = self.cells[place] = Cell()
@@ -98,7 +98,7 @@ class Readings:
             self._current = cell
             self._cycle.restart()
         rounds = 1
-        if any(shape):
+        if steps:
             self._cycle.begin()
         else:
             cycle = self._cycle.add(seconds, extended)
@@ -118,7 +118,7 @@ class Readings:
     def export(self) -> dict[str, Any]:
         """Return slowdown and cells as builtins, as ``CostModel.load`` takes them."""
         timed = ((place, cell) for place, cell in self.cells.items() if cell.weight)
-        cells = [[anchor, *shape, cell.ratio, cell.weight] for (anchor, shape), cell in timed]
+        cells = [[*place, cell.ratio, cell.weight] for place, cell in timed]
         return {"drift": self.drift, "cells": cells}
 
     def _stalls(self, cell: Cell, error: float, rounds: int) -> bool:

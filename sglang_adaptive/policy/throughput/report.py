@@ -19,7 +19,6 @@ class Running:
     batch_size: int
     """Of the latest round."""
     steps: int
-    budget: int | None
     live: int
     """The steps without a probe."""
     rounds: int
@@ -32,19 +31,15 @@ def rates(now: Running, row: RoundTimeRow, acceptance: AcceptanceEstimator, cost
     """Return as builtins the expected rate of each number of steps at the batch size of *now* and *row*."""
     tokens, slower, found = acceptance.tokens, acceptance.slower(now.steps), []
     for rung, (steps, seconds) in enumerate(row.seconds.items()):
-        budget = row.budgets.get(steps)
-        shape = steps, budget or steps
-        took = row.took[shape]
         found.append(
             {
                 "steps": steps,
-                "budget": budget,
                 "tokens_per_second": now.batch_size * tokens[steps] / seconds,
-                "tokens_per_round": now.batch_size * tokens[steps] * took / seconds,
+                "tokens_per_round": now.batch_size * tokens[steps],
                 "times_running": row.seconds.get(now.steps, seconds) / (seconds * slower[rung]),
-                "seconds": took,
+                "seconds": seconds,
                 "deviation": row.deviation[steps],
-                "source": cost.source(row.padded, shape),
+                "source": cost.source(row.padded, steps),
                 "allowed": steps in row.allowed,
             }
         )
@@ -52,14 +47,12 @@ def rates(now: Running, row: RoundTimeRow, acceptance: AcceptanceEstimator, cost
 
 
 def measured_cells(base: BaseCost, readings: Readings) -> list[ProfileCell]:
-    """Return the measured cells without lookups, ascending by batch size, steps and budget."""
+    """Return the measured cells without lookups, ascending by batch size and steps."""
     found = []
-    for (anchor, (steps, verified)), cell in sorted(readings.cells.items()):
-        if verified > steps:
-            continue
-        seconds = base.shape_seconds(anchor, (steps, verified))[0] * math.exp(cell.ratio + readings.drift)
-        budget = verified if verified < steps else None
-        found.append(ProfileCell(anchor, steps, seconds, cell.readings, budget))
+    for (anchor, steps), cell in sorted(readings.cells.items()):
+        if steps in base.ladder:
+            start = base.seconds(anchor)[base.ladder.index(steps)]
+            found.append(ProfileCell(anchor, steps, start * math.exp(cell.ratio + readings.drift), cell.readings))
     return found
 
 
@@ -70,7 +63,7 @@ def why(now: Running, promised: list[dict[str, Any]]) -> dict[str, Any]:
     best = max(gains, key=lambda s: (gains[s], -s))
     rival = max((s for s in gains if s != steps), key=lambda s: (gains[s], -s), default=None)
     gain = gains[rival] if rival is not None and steps in gains else 0.0
-    running = _steps(steps, now.budget)
+    running = _steps(steps)
     if now.rounds == 0:
         code, words = "start", f"{running}: no round has been verified yet"
     elif steps != now.live:
@@ -95,9 +88,8 @@ def why_looked_up(drafts: int) -> dict[str, Any]:
     return {"code": "lookup", "rival_steps": None, "rival_gain": 0.0, "words": words}
 
 
-def _steps(count: int, budget: int | None = None) -> str:
-    steps = "1 step" if count == 1 else f"{count} steps"
-    return steps if budget is None else f"{steps}, of which {budget} per request are verified"
+def _steps(count: int) -> str:
+    return "1 step" if count == 1 else f"{count} steps"
 
 
 def _verb(plural: str, count: int) -> str:

@@ -186,8 +186,6 @@ def test_bad_value(tmp_path: Path, config: dict[str, Any], key: str | None, prob
 def test_throughput_takes_no_slots_and_no_ema_keys() -> None:
     assert check_config({}, "f").policy == "throughput"
     assert check_config({"throughput": {"margin": 0.5}}, "f").options.margin == 0.5
-    assert check_config({"throughput": {"verify_budget": True}}, "f").options.verify_budget
-    assert not check_config({}, "f").options.verify_budget
     assert check_config({"throughput": {"candidate_steps": [7, 0, 2]}}, "f").candidate_steps == [0, 2, 7]
     assert check_config(slot(), "f").policy == "ema"
     for config, key in (

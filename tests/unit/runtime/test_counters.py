@@ -162,10 +162,10 @@ def test_nothing_seen_is_nothing_told() -> None:
 
 def test_each_request_counts_where_its_length_is() -> None:
     lengths = ContextLengths()
-    lengths.add([1, 511, 512, 1023, 1024, 32767, 32768, 1 << 20], [0, 1, 2, 3, 1, 2, 3, 0], [3] * 8)
+    lengths.add([1, 511, 512, 1023, 1024, 32767, 32768, 1 << 20], [0, 1, 2, 3, 1, 2, 3, 0], 3)
     for _ in range(CUT_EVERY - 1):
-        lengths.add([700], [0], [7])  # not counted
-    lengths.add([700], [5], [7])
+        lengths.add([700], [0], 7)  # not counted
+    lengths.add([700], [5], 7)
     found = lengths.as_list()
     assert len(found) == LENGTH_BINS and "to" not in found[-1]
     assert [entry["from"] for entry in found[1:]] == [entry["to"] for entry in found[:-1]]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import signal
@@ -108,27 +109,25 @@ def test_arbitrary_bytes_never_crash_a_server(tmp_path: Path, data: bytes) -> No
     assert store.save(profile()) and store.load() == profile()
 
 
-PACKED = CostProfile(KEY, ordered([*cells(3, 2), ProfileCell(2, 3, 0.004, 9, budget=1)]), "test")
-
-
-def test_rounds_with_a_budget_are_kept(tmp_path: Path) -> None:
-    store = ProfileStore(KEY, tmp_path)
-    assert store.save(PACKED) and ProfileStore(KEY, tmp_path).load() == PACKED
-    assert "budget" not in profile().dumps()
+def test_cells_with_a_verify_budget_of_an_earlier_release_are_ignored(tmp_path: Path) -> None:
+    store, saved = ProfileStore(KEY, tmp_path), profile().as_dict()
+    saved["cells"] += [{"batch_size": 2, "steps": 3, "seconds": 0.004, "rounds": 9, "budget": at} for at in (1, 2)]
+    saved["cells"].append({"batch_size": 4, "steps": 3, "seconds": 0.0054, "rounds": 10, "budget": None})
+    store.path.write_text(json.dumps(saved), encoding="utf-8")
+    assert store.load() == profile(batches=4)
+    assert store.save(profile()) and "budget" not in store.path.read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize(
     ("change", "told"),
     [
-        (('"budget": 1', '"budget": 3'), r"cells\[1\]\.budget: got 3; expected 1 to one below the steps, or null"),
-        (('"budget": 1', '"budget": true'), r"cells\[1\]\.budget: got true"),
-        (('"budget": 1', '"budget": null'), r"cells\[2\]: batch size 2, steps 3 again"),
+        (('"batch_size": 2', '"batch_size": 1'), r"cells\[1\]: batch size 1, steps 3 again"),
         (('"steps": 3', '"steps": -1'), r"cells\[0\]\.steps: got -1; expected 0 to 32$"),
     ],
 )
 def test_a_cell_that_cannot_be_is_told_in_one_line(change: tuple[str, str], told: str) -> None:
     with pytest.raises(ProfileError, match=f"^file: {told}"):
-        loads_profile(PACKED.dumps().replace(*change, 1), "file")
+        loads_profile(profile().dumps().replace(*change, 1), "file")
 
 
 @pytest.mark.parametrize(

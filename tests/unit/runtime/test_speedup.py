@@ -47,7 +47,7 @@ def test_deeper_depths_go_on_as_the_policy_expects() -> None:
 
 
 def test_drafts_are_taken_to_have_been_right_where_lookups_were() -> None:
-    prices = RoundPrices(SECONDS, DEVIATION, TOKENS, {}, {(0, 15): 0.020})
+    prices = RoundPrices(SECONDS, DEVIATION, TOKENS, {}, {15: 0.020})
     found = fixed(mix(15, ([9, 0], 0.022)), prices)  # 11 tokens; 3 steps would have got 4 + 1 at the most
     assert set(found) == set(SECONDS)
     assert found[3].seconds == pytest.approx(0.022 * 16 / 20 * 11 / 5) and found[3].deviation == 0.0

@@ -398,7 +398,6 @@ def test_the_curve_foretells_an_edited_file() -> None:
     ("options", "line"),
     [
         ({"lookup": True, "candidate_steps": [0, 3, 15]}, "throughput.candidate_steps: got [0, 3, 15]"),
-        ({"lookup": True, "verify_budget": True}, "throughput.verify_budget: got true"),
         ({"lookup": "yes"}, 'throughput.lookup: got "yes"'),
     ],
 )

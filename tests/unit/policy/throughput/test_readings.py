@@ -55,11 +55,11 @@ def test_the_mean_is_that_of_the_long_run(every: int, requests: int, curious: bo
     readings, times = Readings(), RoundTimes()
     rounds = list(served(requests, every, curious, 12 * rounds_between_outputs(requests, every, curious) + 3))
     for seconds, extended in rounds:
-        readings.add(requests, (0, 0), 0.0, seconds, extended)
+        readings.add(requests, 0, 0.0, seconds, extended)
         times.add(RoundObservation(0, [0] * requests, requests, seconds, extended=extended))
     wanted = pytest.approx(mean_of(requests, every, curious))
-    assert math.exp(readings.cells[requests, (0, 0)].ratio) == wanted
-    assert readings.cells[requests, (0, 0)].readings >= 3 and readings.drift == pytest.approx(0.0, abs=1e-12)
+    assert math.exp(readings.cells[requests, 0].ratio) == wanted
+    assert readings.cells[requests, 0].readings >= 3 and readings.drift == pytest.approx(0.0, abs=1e-12)
     (cell,) = times.as_list()
     assert cell["seconds"] == wanted
 
@@ -110,14 +110,14 @@ def test_rounds_of_another_batch_size_count_as_not_timed() -> None:
 def read(readings: Readings, steps: int, seconds: float, rounds: int, rng: random.Random | None = None) -> None:
     for _ in range(rounds):
         noise = 1.0 if rng is None else math.exp(rng.gauss(0.0, 0.02))
-        readings.add(8, (steps, steps), 0.0, seconds * noise)
+        readings.add(8, steps, 0.0, seconds * noise)
 
 
 def test_outliers_do_not_move_a_cell() -> None:
     readings = Readings()
     for index in range(40):
-        readings.add(8, (3, 3), 0.0, 3.0 if index % 5 == 4 else 1.0)
-    assert readings.cells[8, (3, 3)].ratio == pytest.approx(0.0, abs=0.01)
+        readings.add(8, 3, 0.0, 3.0 if index % 5 == 4 else 1.0)
+    assert readings.cells[8, 3].ratio == pytest.approx(0.0, abs=0.01)
     assert readings.drift == pytest.approx(0.0, abs=0.01)
 
 
@@ -126,7 +126,7 @@ def test_a_slowdown_seen_in_one_cell_is_taken_for_common() -> None:
     read(readings, 3, 1.0, 50)
     read(readings, 3, 1.2, 50)
     assert readings.drift == pytest.approx(math.log(1.2), abs=0.01)
-    assert readings.cells[8, (3, 3)].ratio == pytest.approx(0.0, abs=0.01)
+    assert readings.cells[8, 3].ratio == pytest.approx(0.0, abs=0.01)
 
 
 def test_a_cell_that_comes_back_is_compared_with_the_rounds_before() -> None:
@@ -135,7 +135,7 @@ def test_a_cell_that_comes_back_is_compared_with_the_rounds_before() -> None:
     read(readings, 5, 1.1, 20, rng)
     read(readings, 3, 1.3, ABSENT_ROUNDS + 50, rng)  # everything is slower now
     read(readings, 5, 1.43, 10, rng)
-    ours, other = readings.cells[8, (5, 5)], readings.cells[8, (3, 3)]
+    ours, other = readings.cells[8, 5], readings.cells[8, 3]
     assert ours.ratio - other.ratio == pytest.approx(math.log(1.1), abs=0.03)
 
 
@@ -159,9 +159,9 @@ def test_a_gpu_that_is_faster_after_every_pause_changes_no_comparison(batch: int
         anchor, steps = model.anchor(row["batch_size"]), row["steps"]
         if row["timed"]:
             base = math.log(model.base.seconds(anchor)[LADDER.index(steps)])
-            readings.add(anchor, (steps, steps), base, row["microseconds"] / 1e6)
+            readings.add(anchor, steps, base, row["microseconds"] / 1e6)
         else:
-            readings.skip((steps, steps))
+            readings.skip(steps)
         if index % 32 == 0 and index > 1000:  # kernels loaded until then: this server had no warm-up
             exported = readings.export()
             model.load(exported["drift"], exported["cells"])

@@ -32,16 +32,10 @@ KEY = ProfileKey("target", "draft", "gpu", 1, 1, "fa3", {"model": "bfloat16"}, {
 INACTIVE = {"active": False, "reason": "speculative_eagle_topk=4", "dp_rank": 0}
 OPAQUE = (
     "versions.",
-    *(
-        f"ranks[].{key}."
-        for key in ("profile_key", "config", "startup", "zero_steps", "verify_budget", "budget_shares", "short_rounds")
-    ),
+    *(f"ranks[].{key}." for key in ("profile_key", "config", "startup", "zero_steps", "short_rounds")),
 )
 """Objects whose contents are documented at their source."""
-FROM_THE_WORKER = {
-    *("ranks[].zero_steps", "ranks[].verify_budget", "ranks[].draft_window", "ranks[].short_rounds"),
-    "ranks[].round_times[].budget",
-}
+FROM_THE_WORKER = {"ranks[].zero_steps", "ranks[].draft_window", "ranks[].short_rounds"}
 """Fields that a controller without SGLang's worker lacks; the tests of a running server cover them."""
 KINDS = {
     "integer": lambda value: type(value) is int,
