@@ -79,7 +79,7 @@ CUT_EVERY = 8
 
 
 class ContextLengths:
-    """Requests of rounds that drafted, with drafted and accepted tokens, by request length."""
+    """Requests of rounds that drafted, with their drafts and accepted drafts, by request length."""
 
     def __init__(self) -> None:
         self._rounds = 0
