@@ -24,7 +24,6 @@ COMMANDS = {
     "audit": ("sglang_adaptive.audit.command", "check that speculation changes no token on a live server"),
     "simulate": ("sglang_adaptive.lab.simulate.command", "run policies against an oracle on a measured cost profile"),
     "report": ("sglang_adaptive.report.command", "make an HTML or Markdown report from benchmark results"),
-    "completion": ("sglang_adaptive.completion", "print a shell's completion script"),
 }
 """By subcommand: the module with its ``parser()`` and ``main(argv)``, imported only when needed, and a summary."""
 

@@ -119,7 +119,7 @@ def command(given: Sequence[str]) -> list[str]:
 
 
 def parser() -> CommandParser:
-    """Return the parser of the command's own options, for help and completion; SGLang parses all others."""
+    """Return the parser of the command's own options, for help; SGLang parses all others."""
     added = ", ".join(f"{flag} {value}".rstrip() for flag, value in _DEFAULTS)
     found = CommandParser(
         "serve-cpu",

@@ -1,4 +1,4 @@
-"""The program as a whole: help, exit codes, closed pipes, completion, and its imports."""
+"""The program as a whole: help, exit codes, closed pipes, and its imports."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
 
@@ -91,50 +90,11 @@ def test_help_and_validate_load_nothing_heavy() -> None:
         "import sys\n"
         "from sglang_adaptive.cli import main\n"
         "assert main(['--help']) == main(['validate', 'configs/conservative.json']) == 0\n"
-        "heavy = {'torch', 'sglang', 'numpy', 'rich', 'matplotlib', 'tqdm', 'shtab'} & set(sys.modules)\n"
+        "heavy = {'torch', 'sglang', 'numpy', 'rich', 'matplotlib', 'tqdm'} & set(sys.modules)\n"
         "assert not heavy, heavy"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=ROOT)
     assert done.returncode == 0, done.stderr
-
-
-COMPLETE = """
-source "$1"
-function=$(complete -p sglang-adaptive | sed 's/.*-F \\([^ ]*\\).*/\\1/')
-shift
-COMP_WORDS=("$@") COMP_CWORD=$(($# - 1))
-"$function"
-printf '%s\\n' "${COMPREPLY[@]}"
-"""
-
-
-@pytest.fixture(scope="module")
-def bash_script(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("completion") / "sglang-adaptive.bash"
-    path.write_text(run("completion", "bash").stdout)
-    return path
-
-
-@pytest.mark.parametrize(
-    ("typed", "offered"),
-    [
-        (["va"], ["validate"]),
-        (["watch", "--in"], ["--interval"]),
-        (["completion", "z"], ["zsh"]),
-        (["validate", "Make"], ["Makefile"]),
-        (["serve-cpu", "--thr"], ["--threads"]),
-    ],
-)
-def test_bash_completes(bash_script: Path, typed: Sequence[str], offered: list[str]) -> None:
-    words = ["bash", "-c", COMPLETE, "bash", str(bash_script), "sglang-adaptive", *typed]
-    done = subprocess.run(words, capture_output=True, text=True, check=True, cwd=ROOT)
-    assert done.stdout.split() == offered, done.stderr
-
-
-@pytest.mark.parametrize("shell", ["zsh", "fish"])
-def test_scripts_of_the_other_shells_know_every_command(shell: str) -> None:
-    script = run("completion", shell).stdout
-    assert all(name in script for name in COMMANDS) and "--interval" in script
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ from sglang_adaptive.lab.demo import command as demo
 from sglang_adaptive.lab.models.smollm2 import target_folder
 
 ROOT = Path(__file__).parents[3]
-HERE = ("validate", "simulate", "report", "completion")
+HERE = ("validate", "simulate", "report")
 BOOT = ("demo", "serve-cpu", "chat")
 WITH_MODEL = ("models",)
 WITH_SERVER = ("doctor", "watch", "explain", "calibrate", "audit")
