@@ -77,10 +77,8 @@ models: $(READY)
 
 bench-sim: $(READY)
 	@mkdir -p benchmarks/results/simulation
-	$(VENV)/bin/sglang-adaptive simulate --json benchmarks/results/simulation/simulate.json \
-		--html benchmarks/results/simulation/simulate.html $(ARGS)
-	$(VENV)/bin/sglang-adaptive simulate --ablate --json benchmarks/results/simulation/ablation.json \
-		--html benchmarks/results/simulation/ablation.html $(ARGS)
+	$(VENV)/bin/sglang-adaptive simulate --json benchmarks/results/simulation/simulate.json $(ARGS)
+	$(VENV)/bin/sglang-adaptive simulate --ablate --json benchmarks/results/simulation/ablation.json $(ARGS)
 
 bench-real: $(READY)
 	@mkdir -p benchmarks/results/real

@@ -30,9 +30,7 @@ from sglang_adaptive.lab.simulate.results import run_suite
 from sglang_adaptive.lab.simulate.scenes import SUITES
 from sglang_adaptive.lab.simulate.scenes import Setting as DrawnSetting
 from sglang_adaptive.lab.simulate.targets import JUDGED, Gate, outcomes
-from sglang_adaptive.report.command import sections
-from sglang_adaptive.report.results import TEXT, Result
-from sglang_adaptive.report.text import text
+from sglang_adaptive.lab.simulate.text import recorded
 
 WRONG_PROFILE = "profile-15"
 STEADY_ROUNDS = 60_000
@@ -59,10 +57,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         found += [*drawn(setting), *steady(), *decision()]
     source = real.provenance(words, setting, options.texts)
     source["command"] = " ".join(["python -m benchmarks.real_text", *words])
-    report = real.json_report(cells, found, source) | {"columns": columns(cells), "cells": rows(cells)}
-    print(text(list(sections([Result("benchmarks.real_text", TEXT, report)]))))
+    report = real.json_report(cells, found, source)
+    print(recorded("benchmarks.real_text", report))
     if options.json:
-        options.json.write_text(as_json(report), encoding="utf-8")
+        short = report | {"columns": columns(cells), "cells": rows(cells)}
+        options.json.write_text(as_json(short), encoding="utf-8")
     return int(not all(gate.met for gate in found))
 
 

@@ -23,7 +23,6 @@ COMMANDS = {
     "calibrate": ("sglang_adaptive.calibrate.command", "measure a live server's round times and write a cost profile"),
     "audit": ("sglang_adaptive.audit.command", "check that speculation changes no token on a live server"),
     "simulate": ("sglang_adaptive.lab.simulate.command", "run policies against an oracle on a measured cost profile"),
-    "report": ("sglang_adaptive.report.command", "make an HTML or Markdown report from benchmark results"),
 }
 """By subcommand: the module with its ``parser()`` and ``main(argv)``, imported only when needed, and a summary."""
 

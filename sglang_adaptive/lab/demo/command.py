@@ -43,7 +43,7 @@ def parser() -> CommandParser:
             ("", "run everything in the terminal"),
             ("--pair smollm2", "use a real language model"),
             ("--policy throughput --keep", "run one policy and leave its server running"),
-            ("--tokens 64 --json demo.json", "run faster and save the numbers (sglang-adaptive report plots them)"),
+            ("--tokens 64 --json demo.json", "run faster and save the numbers"),
         ],
         "0 done; 1 a token changed, the depth never moved, or a server failed; 2 bad usage; 130 interrupted",
     )

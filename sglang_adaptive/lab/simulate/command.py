@@ -1,4 +1,4 @@
-"""``sglang-adaptive simulate``: parse, run the suites, write the reports."""
+"""``sglang-adaptive simulate``: parse, run the suites, write the report."""
 
 from __future__ import annotations
 
@@ -9,21 +9,16 @@ from pathlib import Path
 from typing import NoReturn
 
 from sglang_adaptive.command_line import CommandParser
-from sglang_adaptive.lab.simulate import traffic
+from sglang_adaptive.lab.simulate import text, traffic
 from sglang_adaptive.lab.simulate.contenders import Contender, chosen, fitting
 from sglang_adaptive.lab.simulate.cost import SHIPPED, SimulationError, load_cost
 from sglang_adaptive.lab.simulate.ours import LOOKUPS
-from sglang_adaptive.lab.simulate.pictures import pictures
 from sglang_adaptive.lab.simulate.real import command as real
 from sglang_adaptive.lab.simulate.real.suite import DEFAULT_ROUNDS as REAL_ROUNDS
 from sglang_adaptive.lab.simulate.report import Played, as_json, json_report, provenance
 from sglang_adaptive.lab.simulate.results import SuiteResult, run_suite
 from sglang_adaptive.lab.simulate.scenes import DEFAULT_ROUNDS, DEFAULT_TRACES, SUITES, Setting, Suite
 from sglang_adaptive.lab.simulate.targets import outcomes
-from sglang_adaptive.report.command import TITLE, sections
-from sglang_adaptive.report.html import html
-from sglang_adaptive.report.results import SIMULATION, Result
-from sglang_adaptive.report.text import text
 
 BAD_INPUT = 2
 TARGET_MISSED = 1
@@ -52,7 +47,7 @@ def parser() -> CommandParser:
         [
             ("--suite both --traces 4 --rounds 400", "quick check: text and load both change"),
             ("--policy throughput --policy ema --suite load --traces 2 --rounds 400 --json sim.json",
-             "two policies under changing load, with the numbers as JSON (sglang-adaptive report plots them)"),
+             "two policies under changing load, with the numbers as JSON"),
         ],
         "0 done; 1 a target was missed with --check; 2 bad usage or input",
     )  # fmt: skip
@@ -83,7 +78,6 @@ def parser() -> CommandParser:
     for flag, default, meaning in NUMBERS:
         add(flag, type=int, default=default, metavar="N", help=meaning)
     add("--json", type=Path, metavar="F", help="write the report as JSON")
-    add("--html", type=Path, metavar="F", help="write the report as one HTML page")
     add("--check", action="store_true", help="exit with 1 if a target is missed")
     add("--no-progress", action="store_true", help="hide the progress bar; it is shown only in a terminal")
     return found
@@ -102,12 +96,9 @@ def _run(options: argparse.Namespace, words: list[str]) -> int:
     _check(options)
     run = traffic.run if options.trace else real.run if real.NAME in options.suite else _run_drawn
     played = run(options, words)
-    found = list(sections([played.result]))
-    print(text(found))
+    print(played.text)
     if options.json:
-        _write(options.json, as_json(played.result.data))
-    if options.html:
-        _write(options.html, html(TITLE, [*found, *played.pictures]))
+        _write(options.json, as_json(played.report))
     return TARGET_MISSED if options.check and not played.met else 0
 
 
@@ -118,8 +109,8 @@ def _run_drawn(options: argparse.Namespace, words: list[str]) -> Played:
     contenders, left_out = fitting(chosen(options.policy, setting.ladder, options.ablate), setting.ladder)
     results = _play(suites, setting, contenders, not options.no_progress)
     judged = outcomes(results)
-    result = Result(name, SIMULATION, json_report(results, judged, provenance(words, name, setting, left_out)))
-    return Played(result, all(gate.met for gate in judged), pictures(results) if options.html else ())
+    report = json_report(results, judged, provenance(words, name, setting, left_out))
+    return Played(report, text.drawn(name, report), all(gate.met for gate in judged))
 
 
 def _check(options: argparse.Namespace) -> None:
@@ -138,10 +129,8 @@ def _check(options: argparse.Namespace) -> None:
         given = getattr(options, flag)
         if given is not None and given < least:
             raise SimulationError(f"--{flag} {given}: expected at least {least}")
-    for flag in ("json", "html"):
-        path = getattr(options, flag)
-        if path is not None and not path.parent.is_dir():
-            raise SimulationError(f"--{flag} {path}: the folder {path.parent} does not exist")
+    if options.json is not None and not options.json.parent.is_dir():
+        raise SimulationError(f"--json {options.json}: the folder {options.json.parent} does not exist")
 
 
 def _check_trace(options: argparse.Namespace) -> None:
@@ -172,8 +161,8 @@ def _play(suites: list[Suite], setting: Setting, contenders: list[Contender], pr
     return results
 
 
-def _write(path: Path, text: str) -> None:
+def _write(path: Path, content: str) -> None:
     try:
-        path.write_text(text, encoding="utf-8")
+        path.write_text(content, encoding="utf-8")
     except OSError as error:
         raise SimulationError(f"{path}: cannot be written ({error.strerror})") from error

@@ -16,8 +16,6 @@ from sglang_adaptive.lab.simulate.results import BUCKET, SuiteResult, TraceScore
 from sglang_adaptive.lab.simulate.scenes import Setting
 from sglang_adaptive.lab.simulate.targets import Gate
 from sglang_adaptive.provenance import command_line, cpu_model, git_commit, versions
-from sglang_adaptive.report.blocks import Section
-from sglang_adaptive.report.results import Result
 
 FORMAT = 1
 
@@ -26,11 +24,12 @@ FORMAT = 1
 class Played:
     """What a run of the command found."""
 
-    result: Result
+    report: dict[str, Any]
+    """JSON builtins."""
+    text: str
+    """The report as printed."""
     met: bool = True
     """Whether every target or gate is met."""
-    pictures: Sequence[Section] = ()
-    """What a page shows in addition to the result."""
 
 
 def provenance(argv: list[str], profile: str, setting: Setting, left_out: Sequence[str]) -> dict[str, Any]:

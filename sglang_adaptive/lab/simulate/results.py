@@ -42,14 +42,6 @@ class TraceScore:
     """Rounds to recover after each change of regime."""
 
 
-@dataclass(frozen=True, eq=False)
-class Sample:
-    """One trace of a suite, round by round, for the plots."""
-
-    trace: Trace
-    depths: dict[str, IntArray]
-
-
 @dataclass(eq=False)
 class SuiteResult:
     """Every policy on every trace of a suite."""
@@ -57,7 +49,6 @@ class SuiteResult:
     suite: Suite
     setting: Setting
     scores: dict[str, list[TraceScore]] = field(default_factory=dict)
-    sample: Sample | None = None
 
     def mean_share(self, policy: str) -> float:
         """Return the mean over the traces."""
@@ -66,17 +57,6 @@ class SuiteResult:
     def worst_share(self, policy: str) -> float:
         """Return the lowest over the traces."""
         return min(s.share for s in self.scores[policy])
-
-    def keep_if_worst(self, sample: Sample) -> None:
-        """Keep *sample*, of the trace just scored, if the plots' policy did worse on no other trace."""
-        shares = [score.share for score in self.scores[self.shown]]
-        if shares[-1] == min(shares):
-            self.sample = sample
-
-    @property
-    def shown(self) -> str:
-        """The policy whose worst trace the plots show: the first one that is not the oracle."""
-        return next((name for name in self.scores if name != "oracle"), "oracle")
 
     def mean_curve(self, policy: str) -> FloatArray:
         """Return the start-up curve averaged over the traces."""
@@ -89,12 +69,9 @@ def run_suite(
     """Play every contender on every trace of *suite*; *tick* is called after each."""
     result = SuiteResult(suite, setting, {contender.name: [] for contender in contenders})
     for trace in suite.traces(setting):
-        depths: dict[str, IntArray] = {}
         for contender in contenders:
-            depths[contender.name] = play(contender.make(trace), trace)
-            result.scores[contender.name].append(score_trace(trace, depths[contender.name]))
+            result.scores[contender.name].append(score_trace(trace, play(contender.make(trace), trace)))
             tick()
-        result.keep_if_worst(Sample(trace, depths))
     return result
 
 

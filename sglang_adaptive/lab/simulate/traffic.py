@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from sglang_adaptive.command_line import listed
+from sglang_adaptive.lab.simulate import text
 from sglang_adaptive.lab.simulate.contenders import Contender, chosen, fitting
 from sglang_adaptive.lab.simulate.cost import RoundCost, load_cost
 from sglang_adaptive.lab.simulate.real.cell import Cell, Place, play_cell
@@ -30,7 +31,6 @@ from sglang_adaptive.lab.simulate.rounds import (
 from sglang_adaptive.lab.simulate.scenes import LARGEST_BATCH
 from sglang_adaptive.lab.simulate.trace import clock_factors
 from sglang_adaptive.lookups.tally import ROWS, worth
-from sglang_adaptive.report.results import TRAFFIC, Result
 
 KNOWING = ("knows-contexts", "knows-drafts")
 """The oracles that play there: a trace has no categories."""
@@ -67,7 +67,7 @@ def run(options: argparse.Namespace, words: list[str]) -> Played:
         "depths": [_depth(one) for one in depths],
         "batches": [_batch(cell) for cell in cells],
     }
-    return Played(Result(options.trace.name, TRAFFIC, report))
+    return Played(report, text.traffic(options.trace.name, report))
 
 
 def _work(texts: Texts, batch: int, rounds: int) -> Work:

@@ -11,10 +11,10 @@ import pytest
 
 from sglang_adaptive.lab.simulate.command import main
 from sglang_adaptive.lab.simulate.cost import load_cost
+from sglang_adaptive.lab.simulate.text import drawn
 from sglang_adaptive.policy.profile import shipped_config
-from sglang_adaptive.report.html import Chart
-from tests.html_pages import Page
 
+RESULTS = Path(__file__).parents[3] / "benchmarks" / "results"
 SHORT = ["--traces", "2", "--rounds", "120", "--no-progress"]
 CHEAP = [*SHORT, "--policy", "ema", "--policy", "static-3", "--policy", "static-0"]
 
@@ -36,7 +36,7 @@ def no_maker() -> None:
         (["--seed", "-1"], "--seed -1: expected at least 0"),
         (["--bogus"], "unrecognized arguments: --bogus"),
         (["--profile", "no-such.json"], "--profile no-such.json: cannot be read (No such file or directory)"),
-        (["--html", "no-such-folder/x.html"], "the folder no-such-folder does not exist"),
+        (["--json", "no-such-folder/x.json"], "the folder no-such-folder does not exist"),
         (["--suite", "real", "--suite", "both"], "--suite real: expected no other suite with it"),
         (["--suite", "real", "--texts", "no-such.npz"], "--texts no-such.npz: "),
         (["--texts", "x.npz"], "--texts x.npz: only --suite real reads recordings"),
@@ -115,13 +115,13 @@ LEFT_OUT = "ema is left out: the profile has no round times for 5 steps"
 def test_policies_that_do_not_fit_a_profile_are_left_out_and_named(
     of_few_steps: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    data, page = tmp_path / "r.json", tmp_path / "r.html"
-    assert main([*SHORT, "--suite", "both", "--profile", of_few_steps, "--json", str(data), "--html", str(page)]) == 0
+    data = tmp_path / "r.json"
+    assert main([*SHORT, "--suite", "both", "--profile", of_few_steps, "--json", str(data)]) == 0
     assert capsys.readouterr().out.rstrip().endswith(LEFT_OUT)
     report = json.loads(data.read_text())
     static = [f"static-{steps}" for steps in (0, 1, 3, 7)]
     assert list(report["suites"]["both"]["policies"]) == ["oracle", "throughput", "ema-all", *static]
-    assert report["provenance"]["left_out"] == [LEFT_OUT] and LEFT_OUT in page.read_text()
+    assert report["provenance"]["left_out"] == [LEFT_OUT]
 
 
 def test_recorded_text_leaves_them_out_too(of_few_steps: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -139,12 +139,6 @@ def test_a_policy_that_is_alone_and_does_not_fit_is_bad_input(
         assert capsys.readouterr().err == f"sglang-adaptive simulate: {LEFT_OUT}\n"
 
 
-def test_a_chart_whose_values_are_all_equal_is_drawn() -> None:
-    chart = Chart(40, (1.0, 1.0), (0, 1))
-    chart.range_dot(1.0, 1.0, 10.0, "oracle", "the best on every trace")
-    assert 0 <= chart.x(1.0) <= 400 and "the best on every trace" in chart.render()
-
-
 def test_the_shipped_profile_is_the_measured_grid() -> None:
     name, cost = load_cost(None)
     assert name == "h200-llama31-8b-eagle3-fa3"
@@ -153,9 +147,8 @@ def test_the_shipped_profile_is_the_measured_grid() -> None:
 
 
 def test_reports_say_the_same_and_name_no_place(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    data, page = tmp_path / "r.json", tmp_path / "r.html"
-    words = [*CHEAP, "--suite", "both", "--suite", "heterogeneous", "--json", str(data), "--html", str(page)]
-    assert main(words) == 0
+    data = tmp_path / "r.json"
+    assert main([*CHEAP, "--suite", "both", "--suite", "heterogeneous", "--json", str(data)]) == 0
     text = capsys.readouterr().out
     report = json.loads(data.read_text())
 
@@ -165,13 +158,21 @@ def test_reports_say_the_same_and_name_no_place(tmp_path: Path, capsys: pytest.C
     row = next(line.split() for line in text.splitlines() if line.startswith("both "))
     assert row[1:] == [f"{found[name]['mean']:.3f}" for name in found]
     assert found["static-0"]["switches_per_200_rounds"] == 0
-    assert report["provenance"]["command"].endswith("--json r.json --html r.html")
+    assert report["provenance"]["command"].endswith("--json r.json")
 
-    html = Page(page.read_text())
-    assert html.whole and not html.fetched and html.seen.count("svg") >= 5
-    for written in (data, page):
-        assert str(tmp_path) not in written.read_text()
+    assert str(tmp_path) not in data.read_text()
     assert not re.search(r"https?://|@import|url\(", data.read_text())
+
+
+def test_the_text_has_the_figures_of_the_kept_run() -> None:
+    data = json.loads((RESULTS / "simulation" / "simulate.json").read_text())
+    text = drawn("simulate", data)
+    for figure, title in (("mean", "mean over the traces"), ("worst", "worst trace")):
+        shares = [f"{found[figure]:.3f}" for found in data["suites"]["both"]["policies"].values()]
+        below = text.split(f"Share of the oracle's throughput, {title}")[1].splitlines()
+        assert next(line.split() for line in below if line.startswith("both "))[1:] == shares
+    met = sum(target["met"] for target in data["targets"])
+    assert f"{met} of {len(data['targets'])} targets met." in text
 
 
 def test_the_same_seed_gives_the_same_report(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from sglang_adaptive.lab.simulate import text
 from sglang_adaptive.lab.simulate.contenders import Contender, chosen, fitting
 from sglang_adaptive.lab.simulate.cost import RoundCost, SimulationError, load_cost
 from sglang_adaptive.lab.simulate.ours import LOOKUPS
@@ -20,7 +21,6 @@ from sglang_adaptive.lab.simulate.real.texts import load_texts, shipped
 from sglang_adaptive.lab.simulate.report import FORMAT, Played, about
 from sglang_adaptive.lab.simulate.targets import Gate
 from sglang_adaptive.policy.profile import shipped_config
-from sglang_adaptive.report.results import TEXT, Result
 
 NAME = "real"
 POLICIES = ("throughput", "ema", "ema-all")
@@ -42,8 +42,8 @@ def run(options: argparse.Namespace, words: list[str]) -> Played:
     contenders, left_out = pick(names, setting)
     cells = play(setting, contenders, oracles, not options.no_progress)
     judged = gates(cells)
-    source = provenance(words, setting, options.texts, left_out)
-    return Played(Result(", ".join(texts), TEXT, json_report(cells, judged, source)), all(gate.met for gate in judged))
+    report = json_report(cells, judged, provenance(words, setting, options.texts, left_out))
+    return Played(report, text.recorded(", ".join(texts), report), all(gate.met for gate in judged))
 
 
 def asked(policies: list[str], oracles: Sequence[str]) -> tuple[list[str], list[str]]:

@@ -18,11 +18,9 @@ from sglang_adaptive.lab.simulate.real.gates import gates
 from sglang_adaptive.lab.simulate.real.oracles import ORACLES
 from sglang_adaptive.lab.simulate.real.suite import Setting, places, play
 from sglang_adaptive.lab.simulate.real.texts import Texts
+from sglang_adaptive.lab.simulate.text import recorded
 from sglang_adaptive.lab.traces import write
 from sglang_adaptive.policy.profile import shipped_config
-from sglang_adaptive.report.command import sections
-from sglang_adaptive.report.results import TEXT, Result
-from sglang_adaptive.report.text import text
 from tests.drawn_texts import copying_trace, drawn_trace
 
 KINDS = {"easy": (0.98, 0.8), "hard": (0.5, 0.1)}
@@ -111,8 +109,8 @@ def test_a_gate_says_what_an_oracle_that_sees_no_drafts_reaches() -> None:
     mean, worst = found["mean"], found["worst"]
     assert mean.hindsight == pytest.approx(1.002) and not mean.met  # of 1.001 and 1.002
     assert worst.hindsight == 1.0 and worst.met
-    report = Result("drawn", TEXT, json_report(played, [mean, worst], {}))
-    said = {line.split("  ")[0]: line for line in text(list(sections([report]))).splitlines()}
+    text = recorded("drawn", json_report(played, [mean, worst], {}))
+    said = {line.split("  ")[0]: line for line in text.splitlines()}
     assert "MISSED, in hindsight too" in said[mean.title] and said[worst.title].endswith("  met")
     del played[0].scores["knows-kinds"], played[0].scores["knows-contexts"]  # type: ignore[attr-defined]
     assert all(gate.hindsight is None for gate in gates(played))
@@ -129,14 +127,20 @@ def test_the_command_plays_recordings_and_a_policy_by_name(
     monkeypatch.syspath_prepend(str(tmp_path))
     profile = shipped_config(f"profiles/{NAME}.json")
     words = ["--suite", "real", "--texts", str(tmp_path / "mine.npz"), "--profile", str(profile)]
-    words += ["--policy", "own_policy:make", "--rounds", "100", "--no-progress"]
-    assert main([*words, "--json", str(tmp_path / "r.json"), "--html", str(tmp_path / "r.html")]) == 0
+    words += ["--policy", "own_policy:make", "--policy", "throughput", "--rounds", "100", "--no-progress"]
+    assert main([*words, "--json", str(tmp_path / "r.json")]) == 0
     report = json.loads((tmp_path / "r.json").read_text())
     for played in report["cells"]:
         singles = played["singles"]
         assert played["scores"]["own_policy:make"]["over_single"] == pytest.approx(
             singles["7"] / max(singles.values()), rel=1e-3
         )
-    for written in (capsys.readouterr().out, (tmp_path / "r.html").read_text()):
-        assert "mine" in written and "own_policy:make" in written
+    text = capsys.readouterr().out
+    assert "mine" in text and "own_policy:make" in text
+    bounded = sum(gate["bound"] is not None for gate in report["gates"])
+    assert f" of {bounded} gates met." in text
+    first = report["cells"][0]
+    shares = [score["over_single"] for score in first["scores"].values()]
+    row = next(line for line in text.splitlines() if line.startswith(f"batch {first['load']}, {first['scene']} "))
+    assert row.split()[-4:] == [shown for share in shares for shown in (f"{share:.3f}", f"({share:.3f})")]
     assert np.isfinite([played["rounds"] for played in report["cells"]]).all()

@@ -1,1 +1,0 @@
-"""``sglang-adaptive report``: benchmark results as one HTML page or one Markdown page."""
