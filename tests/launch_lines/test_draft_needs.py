@@ -19,7 +19,12 @@ from tests.releases import IS_OLDER
 
 pytestmark = pytest.mark.engine
 
-ALGORITHM, DRAFT, TREE = "--speculative-algorithm", "--speculative-draft-model-path", "--speculative-eagle-topk"
+CONFIG, ALGORITHM, DRAFT, TREE = (
+    "--speculative-adaptive-config",
+    "--speculative-algorithm",
+    "--speculative-draft-model-path",
+    "--speculative-eagle-topk",
+)
 HOT = "object has no attribute 'hot_token_id'"
 ADD_DRAFT = "add --speculative-draft-model-path DRAFT"
 NO_DP = "support dp attention" if IS_OLDER else "requires --enable-dp-lm-head"
@@ -40,7 +45,7 @@ def model(name: str) -> str:
 
 def asked(target: str, *more: str, adaptive: bool = True) -> dict[str, Any]:
     """Return what the doctor finds about a line; without a GPU, as here."""
-    config = ["--speculative-adaptive-config", str(CONFIGS / "throughput.json")] if adaptive else []
+    config = [CONFIG, str(CONFIGS / "throughput.json")] if adaptive else []
     return checkup.launch(["--model-path", target, *more, *config])
 
 
@@ -129,6 +134,32 @@ def test_steps_on_the_line_say_nothing_about_a_block() -> None:
     assert "refused" not in found and found["reason"] is None
 
 
+@pytest.mark.parametrize("role", ["null", "prefill"])
+def test_a_dspark_line_speculates_as_without_this_package(role: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The launcher's checks, then SGLang's own resolution of speculation as on a GPU."""
+    from sglang.srt.arg_groups import speculative_hook
+    from sglang.srt.arg_groups.overrides import declare_resolution, resolving_view
+    from sglang.srt.server_args import prepare_server_args
+
+    from sglang_adaptive.sglang_plugin import env, hooks
+    from sglang_adaptive.sglang_plugin.launch import activation
+
+    for name in ("warn_when_untested", "install_now", "of_launcher"):
+        monkeypatch.setattr(hooks, name, lambda *_: [])
+    monkeypatch.setenv(env.ACTIVE.name, "before")  # the launcher sets it for its children
+    line = ["--model-path", model("deepseek-v4-dspark"), ALGORITHM, "DSPARK", "--disaggregation-mode", role]
+    plain, ours = (prepare_server_args([*line, *more]) for more in ([], [CONFIG, str(CONFIGS / "throughput.json")]))
+    activation._prepare(ours)
+    for server_args in (plain, ours):
+        declare_resolution(server_args, __name__, device="cuda")
+        speculative_hook.handle_speculative_decoding(server_args)
+    names = ("adaptive", "num_steps", "eagle_topk", "num_draft_tokens", "draft_model_path")
+    of_plain, of_ours = (
+        {name: getattr(cfg, f"speculative_{name}") for name in names} for cfg in map(resolving_view, (plain, ours))
+    )
+    assert of_plain == of_ours and not of_ours["adaptive"] and of_ours["num_draft_tokens"] is not None
+
+
 @pytest.mark.parametrize(
     ("more", "told"),
     [
@@ -151,7 +182,7 @@ def test_contexts_beyond_what_the_draft_was_trained_on_are_told(tmp_path: Path) 
         (folder / "config.json").write_text(json.dumps(draft))
         file.write_text(json.dumps({"policy": "throughput", **config}))
         line = ["--model-path", model("llama"), ALGORITHM, "EAGLE3", DRAFT, str(folder), *more]
-        found: str | None = checkup.launch([*line, "--speculative-adaptive-config", str(file)])["long_contexts"]
+        found: str | None = checkup.launch([*line, CONFIG, str(file)])["long_contexts"]
         return found
 
     own = json.loads((HERE / "configs" / "llama-eagle3" / "config.json").read_text())

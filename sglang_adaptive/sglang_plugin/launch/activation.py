@@ -162,8 +162,7 @@ def _check_beside(args: Any, config: AdaptiveConfig) -> None:
         expected = f"false with --speculative-algorithm {algorithm}"
         raise ConfigError(args.speculative_adaptive_config, f"{config.options.policy}.lookup", "got true", expected)
     steps = args.speculative_num_steps
-    says_nothing = drafts_blocks(args) or plans_widths(args)
-    if steps is not None and steps not in config.candidate_steps and not says_nothing:
+    if steps is not None and steps not in config.candidate_steps and not drafts_blocks(args):
         accepted = ", ".join(map(str, config.candidate_steps))
         raise ConfigError("command line", "--speculative-num-steps", f"got {steps}", f"a candidate step: {accepted}")
 

@@ -14,11 +14,11 @@ if TYPE_CHECKING:
 
 
 def drafts_blocks(args: Any) -> bool:
-    """Whether the algorithm of a command line or ServerArgs is DFLASH, whose block determines how much it drafts.
+    """Whether the algorithm of a command line or ServerArgs is DFLASH or DSPARK, whose block sets how much is drafted.
 
-    Steps on the command line have no effect; SGLang sets them to 1.
+    Steps on the command line have no effect; SGLang sets them to 1. Only DFLASH adapts.
     """
-    return (args.speculative_algorithm or "").upper() == "DFLASH"
+    return (args.speculative_algorithm or "").upper() in ("DFLASH", "DSPARK")
 
 
 def plans_widths(args: Any) -> bool:
