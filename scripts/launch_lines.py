@@ -23,7 +23,6 @@ SHORT = {
     "enable_two_batch_overlap": "two-batch overlap",
     "a prefill server": "a prefill server drafts nothing",
     "LoRA": "LoRA",
-    "is learned while serving": "DSPARK, whose table is learned",
 }
 """Reasons as named in the table; any other algorithm appears under its own name."""
 

@@ -17,10 +17,6 @@ class NotReady(Exception):
     """The server cannot be measured; the message is one line."""
 
 
-class KeyAsked(NotReady):
-    """The server asks for a key, or for another one."""
-
-
 class AdaptiveServer:
     """A client of one adaptive server."""
 
@@ -81,8 +77,7 @@ def read_info(client: Client) -> dict[str, Any]:
     try:
         info = client.server_info()
     except (RequestError, OSError, HTTPException) as error:
-        asked = isinstance(error, RequestError) and error.asks_for_key
-        raise (KeyAsked if asked else NotReady)(f"{client.url}: {in_words(error)}") from None
+        raise NotReady(f"{client.url}: {in_words(error)}") from None
     if not isinstance(info, dict) or not info.get("internal_states"):
         raise NotReady(f"{client.url}: it answers, but not like an SGLang server")
     return info

@@ -24,8 +24,7 @@ REASONS = {
     "sglang_plugin/launch/activation.py": ("cannot_adapt", "_conclude"),
     "sglang_plugin/repairs.py": ("hybrid_obstacle",),
     "sglang_plugin/workers/choice.py": ("unsupported_reason",),
-    "sglang_plugin/workers/arguments.py": ("fixed_block_reason", "planner_reason"),
-    "sglang_plugin/workers/dspark.py": ("_why_left_alone",),
+    "sglang_plugin/workers/arguments.py": ("fixed_block_reason",),
     "sglang_plugin/attention_dp.py": ("unsupported_reason",),
     "sglang_plugin/zero_steps/setup_check.py": (
         "why_every_round",
@@ -39,7 +38,6 @@ REASONS = {
     "sglang_plugin/admin/handlers.py": ("problem",),
     "sglang_plugin/admin/route.py": ("_problem",),
     "sglang_plugin/launch/checkup.py": ("_cannot_resolve",),
-    "sglang_plugin/launch/line.py": ("planner",),
     "doctor/installation.py": ("_plugin", "_end"),
     "lab/demo/words.py": ("failures",),
     "watch/view.py": ("view", "_state", "read"),

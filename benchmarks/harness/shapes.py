@@ -25,12 +25,11 @@ def write(folder: Path, shape: Shape) -> Path:
 
 
 def write_pair(folder: Path, name: str, **changes: Any) -> None:
-    """Write the whole shape *name*, with *changes*, and its drafts as FOLDER/NAME, NAME-eagle3, -dflash and -dspark."""
+    """Write the whole shape *name*, with *changes*, and its drafts as FOLDER/NAME, NAME-eagle3 and -dflash."""
     target = {**TARGETS[name], **changes}
     write(folder / name, target)
     write(folder / f"{name}-eagle3", draft_of(target))
     write(folder / f"{name}-dflash", block_draft_of(target))
-    write(folder / f"{name}-dspark", planned_draft_of(target))
 
 
 # -- whole ----------------------------------------------------------------------------------------------------------
@@ -114,18 +113,6 @@ def choosing_draft_of(target: Shape, drafts: int = 5) -> Shape:
     plain = block_draft_of(target, drafts)
     selector = dict(selector_rank=64, selector_top_k=4)
     return dict(plain, architectures=["DFlash2DraftModel"], dflash_config={**plain["dflash_config"], **selector})
-
-
-PLANNED = 7
-"""Drafts per block of the published DSPARK drafts of Qwen3 targets."""
-
-
-def planned_draft_of(target: Shape) -> Shape:
-    """Return a DSPARK draft of a whole shape: the DFLASH one with a Markov head and a confidence for each draft."""
-    return dict(
-        block_draft_of(target), architectures=["Qwen3DSparkModel"], block_size=PLANNED, markov_rank=256,
-        markov_head_type="vanilla", enable_confidence_head=True, confidence_head_with_markov=True,
-    )  # fmt: skip
 
 
 # -- small ----------------------------------------------------------------------------------------------------------

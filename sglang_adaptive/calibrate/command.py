@@ -11,11 +11,9 @@ from pathlib import Path
 from tqdm import tqdm
 
 from sglang_adaptive.adaptive_server import HOLD_SECONDS, AdaptiveServer, NotReady, most_running
-from sglang_adaptive.calibrate import dspark
 from sglang_adaptive.calibrate.measure import check_sizes, depths, measure, room
 from sglang_adaptive.client import Client
 from sglang_adaptive.command_line import (
-    BAD_INPUT,
     DONE,
     PROBLEM,
     CommandParser,
@@ -80,7 +78,7 @@ def main(argv: Sequence[str]) -> int:
     arguments = parser().parse_args(argv)
     try:
         with StopSignals():
-            return _dspark(arguments) if arguments.dspark else _calibrate(arguments)
+            return _calibrate(arguments)
     except NotReady as error:
         return failed("calibrate", str(error), PROBLEM)
     except OSError as error:
@@ -99,18 +97,6 @@ def _calibrate(arguments: argparse.Namespace) -> int:
     print(table(profile))
     kept = _keep(profile, arguments)
     return failed("calibrate", f"{ended}; what had been measured was kept", PROBLEM) if ended and not kept else kept
-
-
-def _dspark(arguments: argparse.Namespace) -> int:
-    """Write the table of a DSPARK server."""
-    if arguments.output is None or arguments.png is not None or arguments.profile_dir is not None:
-        return failed("calibrate", "--dspark: expected --output FILE, and neither --png nor --profile-dir", BAD_INPUT)
-    client = Client.from_url(arguments.url)  # without a key, like SGLang's profiler
-    table = dspark.measure(client, arguments.output, arguments.batch_sizes, arguments.rounds)
-    print(dspark.shown(table))
-    use = f"SGLANG_RAGGED_VERIFY_MODE=compact ... --speculative-dspark-sps-table-path {arguments.output}"
-    print(f"wrote {arguments.output}; launch with {use}", file=sys.stderr)
-    return DONE
 
 
 def _keep(profile: CostProfile, arguments: argparse.Namespace) -> int:
@@ -176,14 +162,11 @@ def parser() -> CommandParser:
         "Forces each depth of a live adaptive server at several batch sizes, times the rounds, and writes a cost "
         "profile, which the throughput policy starts from. Run it while nothing else uses the server. At the end, or "
         f"{HOLD_SECONDS:.0f} seconds after a kill -9, the server returns to the depth that was held before, or to the "
-        "policy's choice. With --dspark, SGLang's own profiler measures a DSPARK server for "
-        "--speculative-dspark-sps-table-path.",
+        "policy's choice.",
         [
             ("--url http://127.0.0.1:30000", "for the next servers on this machine with the same models and versions"),
             ("--url http://127.0.0.1:30000 --batch-sizes 1,2 --output mine.json --png mine.png",
              "as a file and a picture, only two batch sizes"),
-            ("--url http://127.0.0.1:30000 --dspark --output dspark.json",
-             "the table that SGLang's DSPARK plans from"),
         ],
         "0 done; 1 the server could not be measured, or only in part (that part is kept); 2 bad usage",
     )  # fmt: skip
@@ -196,7 +179,6 @@ def parser() -> CommandParser:
         metavar="DIR",
         help="without --output: write it to this folder (default: the cache that servers read at start-up)",
     )
-    parser.add_argument("--dspark", action="store_true", help="measure a DSPARK server's cost table into --output FILE")
     parser.add_argument("--png", type=new_file, metavar="FILE", help="also draw the profile as a PNG")
     parser.add_argument(
         "--batch-sizes", type=_sizes, metavar="N,N,...", help="default: powers of 2 up to the server's maximum, <= 64"

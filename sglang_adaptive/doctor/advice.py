@@ -57,11 +57,8 @@ _EAGLE3 = (
 )
 _BLOCKS = f"a plain DFlash draft of this model would adapt (docs/block-drafters.md), and {_EAGLE3}"
 _DSPARK = (
-    "DSPARK plans its own widths in SGLANG_RAGGED_VERIFY_MODE=compact, from a table of round times (SGLang #35413 "
-    "reports 14.4%). With that variable, without attention DP and with a configuration of the throughput policy, such "
-    "as configs/throughput.json, the table is learned while serving; otherwise use "
-    "--speculative-dspark-sps-table-path. A model with an MTP layer, such as DeepSeek V4, adapts with "
-    "--speculative-algorithm EAGLE --speculative-eagle-topk 1"
+    "a model with an MTP layer, such as DeepSeek V4, adapts with --speculative-algorithm EAGLE "
+    f"--speculative-eagle-topk 1; {_EAGLE3}"
 )
 _ATTENTION_DP = (
     "with attention DP EAGLE, EAGLE3 and NEXTN adapt, but not with SGLANG_ADAPTIVE_ATTENTION_DP=0, "

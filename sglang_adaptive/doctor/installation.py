@@ -8,7 +8,7 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -55,31 +55,6 @@ def take_apart(words: Sequence[str]) -> LaunchLine:
             if [name, *rest[at + 1 : at + len(start)]] == start:
                 return LaunchLine(rest[at + len(start) :], variables, on_cpu=start[-1] == "serve-cpu")
     raise ValueError(f"no launch line in {' '.join(words)!r}; expected {EXPECTED}")
-
-
-DSPARK_TABLE = "DSPARK table"
-_MEASURE = "`sglang-adaptive calibrate --dspark --output FILE` measures one, on a server of this line"
-_TABLE = "--speculative-dspark-sps-table-path"
-
-
-def dspark_check(planner: Mapping[str, Any] | None, learns: bool = False) -> Check | None:
-    """Return the check of *planner*, a line's ``mode``, ``table`` and ``problem`` of reading it; None without one.
-
-    *learns* says whether the line's server learns the table while serving.
-    """
-    if planner is None:
-        return None
-    mode, table, problem = planner["mode"], planner["table"], planner["problem"]
-    if table is None and learns:
-        return Check(DSPARK_TABLE, OK, "none: it is learned from the rounds, and until then every draft is verified")
-    if table is None:
-        return Check(DSPARK_TABLE, NOTE, f"none, so every draft of every request is verified: {_MEASURE}, for {_TABLE}")
-    if problem is not None:
-        return Check(DSPARK_TABLE, PROBLEM, f"{table}: {problem}; {_MEASURE}")
-    if mode == "static":
-        words = f"{table} is not read: its planner is off without SGLANG_RAGGED_VERIFY_MODE=compact"
-        return Check(DSPARK_TABLE, NOTE, words)
-    return Check(DSPARK_TABLE, OK, f"{table}, from which SGLang plans how many drafts to verify, whatever is learned")
 
 
 GROUP, PLUGIN = "sglang.srt.plugins", "sglang_adaptive"
@@ -156,8 +131,6 @@ def _launch(launch: dict[str, Any]) -> Iterator[Check]:
     if not launch["asked"]:
         words = "it does not ask for adaptive speculation: add --speculative-adaptive-config FILE"
         yield Check(LINE, PROBLEM, words)
-    elif launch.get("learns"):
-        yield Check(LINE, OK, f"it would run: {launch['reason']}")
     elif launch["reason"] is not None:
         yield Check(LINE, PROBLEM, f"it would serve without adapting: {launch['reason']}")
         if (words := advice(launch["reason"], launch.get("drafts", {}))) is not None:
@@ -173,8 +146,6 @@ def _launch(launch: dict[str, Any]) -> Iterator[Check]:
         yield Check("long contexts", NOTE, launch["long_contexts"])
     for words in launch.get("left_out", ()) if launch["reason"] is None else ():
         yield Check("left out", NOTE, words)
-    if (table := dspark_check(launch.get("dspark"), bool(launch.get("learns")))) is not None:
-        yield table
     if launch.get("attention_backend") is not None:
         backend, faster = f"{launch['attention_backend']} on {launch['device']}", launch.get("faster_backend")
         yield Check("attention backend", NOTE if faster else OK, f"{backend}; {faster}" if faster else backend)

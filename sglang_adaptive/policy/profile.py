@@ -61,20 +61,15 @@ class ProfileCell:
     """Median wall time of a steady decode round."""
     rounds: int | None = None
     """Rounds measured; None if they were not counted."""
-    tokens: int | None = None
-    """For DSPARK, tokens that the verify pass of a round with a budget was padded to; None for any other round."""
 
     @property
-    def place(self) -> tuple[int, int, int]:
-        """Batch size, steps, and ``tokens`` or 0."""
-        return self.batch_size, self.steps, self.tokens or 0
+    def place(self) -> tuple[int, int]:
+        """Batch size and steps."""
+        return self.batch_size, self.steps
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the cell as JSON builtins; "tokens" only if set."""
-        cell = asdict(self)
-        if cell["tokens"] is None:
-            del cell["tokens"]
-        return cell
+        """Return the cell as JSON builtins."""
+        return asdict(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,14 +184,13 @@ def _parse_key(value: Any, source: str) -> ProfileKey:
 def _parse_cells(value: Any, source: str) -> tuple[ProfileCell, ...]:
     fits = isinstance(value, list) and len(value) <= MAX_CELLS
     _require(fits, source, "cells", value, f"a list of at most {MAX_CELLS} cells")
-    cells: dict[tuple[int, int, int], ProfileCell] = {}
+    cells: dict[tuple[int, int], ProfileCell] = {}
     for index, entry in enumerate(value):
         if isinstance(entry, dict) and entry.get("budget") is not None:
             continue  # an earlier release timed rounds that verify only some of their drafts
         cell = _parse_cell(entry, f"cells[{index}]", source)
         if cell.place in cells:
-            tokens = "" if cell.tokens is None else f", tokens {cell.tokens}"
-            problem = f"batch size {cell.batch_size}, steps {cell.steps}{tokens} again"
+            problem = f"batch size {cell.batch_size}, steps {cell.steps} again"
             raise ProfileError(source, f"cells[{index}]", problem, "each cell once")
         cells[cell.place] = cell
     return ordered(cells.values())
@@ -204,18 +198,16 @@ def _parse_cells(value: Any, source: str) -> tuple[ProfileCell, ...]:
 
 def _parse_cell(entry: Any, where: str, source: str) -> ProfileCell:
     _require(isinstance(entry, dict), source, where, entry, "an object")
-    names = ("batch_size", "steps", "seconds", "rounds", "tokens")
-    batch, steps, seconds, rounds, tokens = map(entry.get, names)
+    batch, steps, seconds, rounds = map(entry.get, ("batch_size", "steps", "seconds", "rounds"))
     number = isinstance(seconds, (int, float)) and not isinstance(seconds, bool)
     for name, value, accepted, expected in (
         ("batch_size", batch, is_integer(batch, 1, MAX_BATCH_SIZE), f"1 to {MAX_BATCH_SIZE}"),
         ("steps", steps, is_integer(steps, 0, MAX_STEPS), f"0 to {MAX_STEPS}"),
         ("seconds", seconds, number and 0 < seconds <= MAX_SECONDS, f"above 0, at most {MAX_SECONDS:g}"),
         ("rounds", rounds, rounds is None or is_integer(rounds, 0, MAX_ROUNDS), "an integer or null"),
-        ("tokens", tokens, tokens is None or is_integer(tokens, 1, MAX_BATCH_SIZE), f"1 to {MAX_BATCH_SIZE}, or null"),
     ):
         _require(accepted, source, f"{where}.{name}", value, expected)
-    return ProfileCell(batch, steps, float(seconds), rounds, tokens)
+    return ProfileCell(batch, steps, float(seconds), rounds)
 
 
 def _require(accepted: bool, source: str, key: str, value: Any, expected: str) -> None:

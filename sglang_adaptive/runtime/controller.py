@@ -22,7 +22,7 @@ from sglang_adaptive.runtime.counters import ContextLengths, Counters, SwitchRec
 from sglang_adaptive.runtime.history import History
 from sglang_adaptive.runtime.meters import MeterReading
 from sglang_adaptive.runtime.round_note import RoundNote
-from sglang_adaptive.runtime.round_times import RoundClock, of_the_first_rank
+from sglang_adaptive.runtime.round_times import RoundClock
 from sglang_adaptive.runtime.round_trace import RoundTrace
 from sglang_adaptive.runtime.start_up import Device
 from sglang_adaptive.runtime.states import AdaptiveWorker, Choice, RuntimeStates
@@ -243,8 +243,19 @@ class AdaptiveController(RuntimeStates):
         return "acceptance" if batch_size == self._last_batch_size else "batch size"
 
     def _hand_over_cost(self, policy: LearnsCost) -> None:
-        """Give every rank the first rank's table."""
-        policy.import_cost(of_the_first_rank(policy.export_cost, self.share_cost))
+        """Give every rank the first rank's table.
+
+        A rank that fails still takes part, because the others wait for it.
+        """
+        try:
+            own = policy.export_cost()
+        except Exception:
+            self.share_cost(None)
+            raise
+        shared = self.share_cost(own)
+        if shared is None:
+            raise RuntimeError("the first rank has no cost table to share")
+        policy.import_cost(shared)
 
     def policy_failed(self, error: Exception) -> None:
         """Stop asking the policy, which raised *error*; call it while the policy is asked."""

@@ -7,11 +7,9 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from statistics import median
-from typing import Any, TypeVar
+from typing import Any
 
 from sglang_adaptive.policy.observation import RoundObservation, ZeroCycle
-
-T = TypeVar("T")
 
 # Measures round times from the arrival times of results.
 
@@ -102,23 +100,3 @@ class RoundTimes:
             for (batch_size, steps), cell in sorted(self._cells.items())
             if cell.recent
         ]
-
-
-# Shares the first rank's times with the other ranks.
-
-
-def of_the_first_rank(export: Callable[[], T], share: Callable[[T | None], T | None]) -> T:
-    """Return what *export* returns on the first rank; *share* gives every rank the first one's argument.
-
-    A rank that fails still takes part, because the others wait for it. Raises what its *export* raised, and
-    RuntimeError if the first rank's *export* raised.
-    """
-    try:
-        own = export()
-    except Exception:
-        share(None)
-        raise
-    shared = share(own)
-    if shared is None:
-        raise RuntimeError("the first rank has no cost table to share")
-    return shared

@@ -7,10 +7,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from sglang_adaptive.policy.base import AdaptivePolicy
     from sglang_adaptive.sglang_plugin.round import Round
-    from sglang_adaptive.sglang_plugin.workers.dspark import LearntTable
 
 _round: Round | None = None
-_learnt_table: LearntTable | None = None
 
 
 def current() -> Round | None:
@@ -38,14 +36,3 @@ def use(made: Round | None) -> None:
     """Set the round of this process, or None. Tests replace one round with another; a server does not."""
     global _round
     _round = made
-
-
-def learnt_table() -> LearntTable | None:
-    """Return the table that this process learns for DSPARK's planner; None with any other drafts."""
-    return _learnt_table
-
-
-def learns(table: LearntTable | None) -> None:
-    """Set the learned table of this process, or None."""
-    global _learnt_table
-    _learnt_table = table

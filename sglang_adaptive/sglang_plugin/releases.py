@@ -39,13 +39,6 @@ def worker_of_platform(algorithm: Any) -> type | None:
     return algorithm.get_platform_worker_cls()  # type: ignore[no-any-return]
 
 
-def plans_from_learnt_tables() -> bool:
-    """Whether ``workers/dspark.py`` supports this SGLang's DSPARK planner; it does not support 0.5.22's."""
-    import sglang
-
-    return str(sglang.__version__) != "0.5.22"
-
-
 def links_from_mask(ngram_worker: Any) -> Callable[..., None]:
     """Return the function of SGLang's module *ngram_worker* that fills in the links of trees."""
     if hasattr(ngram_worker, "reconstruct_indices_from_tree_mask_func"):

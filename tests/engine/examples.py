@@ -23,13 +23,10 @@ QUICK = {
 
 
 def examples(*commands: str, server: bool) -> list[list[str]]:
-    """Return the words of the examples of *commands* that name a server, or of those that do not.
-
-    test_dspark_table.py runs DSPARK's example.
-    """
+    """Return the words of the examples of *commands* that name a server, or of those that do not."""
     every = [
         [name, *QUICK.get(name, []), *shlex.split(arguments)]
         for name in commands
         for arguments, _ in import_module(COMMANDS[name][0]).parser().examples
     ]
-    return [words for words in every if (DEFAULT_URL in words) is server and "--dspark" not in words]
+    return [words for words in every if (DEFAULT_URL in words) is server]

@@ -26,6 +26,7 @@ CONFIG, ALGORITHM, DRAFT, TREE = (
     "--speculative-eagle-topk",
 )
 HOT = "object has no attribute 'hot_token_id'"
+DSPARK_IS_STATIC = "speculative_algorithm=DSPARK (only EAGLE/EAGLE3 are supported)"
 ADD_DRAFT = "add --speculative-draft-model-path DRAFT"
 NO_DP = "support dp attention" if IS_OLDER else "requires --enable-dp-lm-head"
 """SGLang's message for DFLASH."""
@@ -132,6 +133,8 @@ def test_steps_on_the_line_say_nothing_about_a_block() -> None:
     """SGLang sets them to 1 for a block; for other drafts they must be a candidate."""
     found = asked(model("llama"), ALGORITHM, "DFLASH", DRAFT, model("dflash"), "--speculative-num-steps", "4")
     assert "refused" not in found and found["reason"] is None
+    found = asked(model("deepseek-v4-dspark"), ALGORITHM, "DSPARK", "--speculative-num-steps", "4")
+    assert "refused" not in found and found["reason"] == DSPARK_IS_STATIC
 
 
 @pytest.mark.parametrize("role", ["null", "prefill"])

@@ -10,7 +10,6 @@ import pytest
 from sglang_adaptive.doctor.advice import advice
 from sglang_adaptive.sglang_plugin.launch.line import CHANGES, mend
 from tests.launch_lines.verdicts import ADAPTS, STATIC, WITH_LESS, expected, launched, launcher, lines, verdict
-from tests.releases import since_the_newest
 
 pytestmark = pytest.mark.engine
 
@@ -23,7 +22,6 @@ STOPPED_BY = {
     "pd_prefill": "a prefill server drafts nothing",
 }
 """What each kind of setup, as labeled in the collection, must be stopped by; a line of several kinds by one of them."""
-LEARNS = "docs-dspark-qwen3-14b-compact"
 LOCAL_CONTROL = "--enable-dp-attention-local-control-broadcast"
 
 
@@ -36,9 +34,7 @@ def _launcher() -> Iterator[None]:
     patched.undo()
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=since_the_newest) if name == LEARNS else name for name in LINES]
-)
+@pytest.mark.parametrize("name", LINES)
 def test_verdict(name: str) -> None:
     assert verdict(LINES[name]) == expected()[name]
 

@@ -7,7 +7,7 @@ from typing import Any
 from sglang_adaptive.runtime.history import SPANS
 from sglang_adaptive.sglang_plugin import ranks
 from sglang_adaptive.sglang_plugin.audit_scheduler import TAKE
-from sglang_adaptive.sglang_plugin.current import current, learnt_table
+from sglang_adaptive.sglang_plugin.current import current
 from sglang_adaptive.sglang_plugin.notes import NOTE
 from sglang_adaptive.sglang_plugin.start.profiles import profile_key
 
@@ -48,11 +48,7 @@ def _adaptive() -> dict[str, Any]:
 
     now = current()
     if now is None:
-        static = {"active": False, "reason": getattr(get_server_args(), NOTE, {}).get("reason")}
-        table = learnt_table()
-        if table is not None:
-            static |= {"dspark": table.snapshot(), "profile_key": profile_key().as_dict()}
-        return static
+        return {"active": False, "reason": getattr(get_server_args(), NOTE, {}).get("reason")}
     found = {**now.controller.snapshot(), "profile_key": profile_key().as_dict()}
     if now.left_for_later is not None:
         found["zero_steps"] = now.left_for_later.snapshot()

@@ -12,9 +12,9 @@ from sglang_adaptive.policy.config import AdaptiveConfig, file_stamp, load_confi
 from sglang_adaptive.policy.errors import ConfigError
 from sglang_adaptive.sglang_plugin import attention_dp, env, hooks, repairs
 from sglang_adaptive.sglang_plugin.contract import ContractError
-from sglang_adaptive.sglang_plugin.notes import LEARNS, NOTE
+from sglang_adaptive.sglang_plugin.notes import NOTE
 from sglang_adaptive.sglang_plugin.workers import choice as workers
-from sglang_adaptive.sglang_plugin.workers.arguments import LEARNT, drafts_blocks, planner_reason, plans_widths
+from sglang_adaptive.sglang_plugin.workers.arguments import drafts_blocks
 
 logger = logging.getLogger(__name__)
 
@@ -74,11 +74,6 @@ def _prepare(server_args: Any) -> None:
     note: dict[str, Any] = {"reason": None}
     setattr(server_args, NOTE, note)
     reason = cannot_adapt(server_args)
-    if reason == LEARNT:
-        logger.info("adaptive: DSPARK plans its own widths; the cost of its rounds is learned while serving")
-        note |= {"reason": reason, LEARNS: True}
-        server_args.speculative_adaptive = False
-        return
     if reason is not None:
         logger.warning("adaptive speculation is off; the server runs without it: %s", reason)
         note["reason"] = reason
@@ -136,8 +131,6 @@ def cannot_adapt(server_args: Any) -> str | None:
         return "LoRA's graph metadata is built for one depth"
     if envs.SGLANG_ENABLE_PP_SPEC.get() and (server_args.pp_size or 1) > 1:
         return "SGLANG_ENABLE_PP_SPEC relays verify results of one fixed width between pipeline stages"
-    if plans_widths(server_args):
-        return planner_reason(server_args, load_config(server_args.speculative_adaptive_config))
     return None
 
 

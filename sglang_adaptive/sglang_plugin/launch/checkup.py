@@ -22,14 +22,11 @@ from sglang_adaptive.sglang_plugin import hooks
 from sglang_adaptive.sglang_plugin.contract import ContractError, Need
 from sglang_adaptive.sglang_plugin.hooks import SRT, Process
 from sglang_adaptive.sglang_plugin.launch import activation, line, without_device
-from sglang_adaptive.sglang_plugin.notes import LEARNS, NOTE
-from sglang_adaptive.sglang_plugin.workers.arguments import LEARNT
+from sglang_adaptive.sglang_plugin.notes import NOTE
 
 ASKED = (
     Need(SRT + "plugins.load_plugins"),
     Need(SRT + "server_args.prepare_server_args", ("argv",)),
-    Need(SRT + "speculative.dspark_components.dspark_sps.load_sps_table_from_path", ("path",)),
-    Need(SRT + "speculative.dspark_components.dspark_sps.is_uninitialized_sps_table", ("table",)),
     Need(SRT + "arg_groups.speculative_hook.handle_speculative_decoding", ("server_args",)),
     Need(SRT + "configs.model_config.ModelConfig._config_draft_model", ("self",)),
 )
@@ -105,9 +102,7 @@ def launch(arguments: Sequence[str]) -> dict[str, Any]:
 
     - ``asked``: whether adaptive speculation is requested;
     - ``reason``: why it would be off, or None;
-    - ``learns``: whether it learns DSPARK's table instead;
     - ``drafts``: how the line speculates;
-    - ``dspark``: see `line.planner`;
     - ``left_out``: features that are unavailable, one phrase each;
     - ``hint``: see `line.hint`;
     - ``long_contexts``: see `line.long_contexts`;
@@ -132,7 +127,6 @@ def launch(arguments: Sequence[str]) -> dict[str, Any]:
         "asked": activation.asked_for(server_args),
         "drafts": how_it_drafts(server_args),
         "left_out": [WARM_UP_LEFT_OUT] if server_args.disaggregation_mode == "decode" else [],
-        "dspark": line.planner(server_args),
         "hint": line.hint(server_args),
         "long_contexts": line.long_contexts(server_args),
     }
@@ -143,7 +137,7 @@ def launch(arguments: Sequence[str]) -> dict[str, Any]:
         as_parsed = copy.deepcopy(server_args)
         reason = without_device.reason(server_args) if found["asked"] else None
         refused = line.refused(as_parsed, adapts=found["asked"] and reason is None)
-        found |= {"reason": reason, "learns": reason == LEARNT, "unresolved": unresolved}
+        found |= {"reason": reason, "unresolved": unresolved}
         return found | ({"refused": refused} if refused else {})
     try:
         server_args.resolve_once()
@@ -167,10 +161,8 @@ def _resolved(server_args: Any) -> dict[str, Any]:
     from sglang.srt.arg_groups.overrides import resolving_view
 
     cfg = resolving_view(server_args)
-    note = getattr(server_args, NOTE, {})
     return {
-        "reason": note.get("reason"),
-        "learns": bool(note.get(LEARNS)),
+        "reason": getattr(server_args, NOTE, {}).get("reason"),
         "attention_backend": cfg.attention_backend,
         "faster_backend": line.faster_backend(server_args, cfg.attention_backend),
         "device": str(cfg.device),

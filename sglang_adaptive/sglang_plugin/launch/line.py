@@ -7,7 +7,6 @@ others only once the model is loaded.
 from __future__ import annotations
 
 import copy
-import os
 import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,7 +15,7 @@ from typing import Any
 
 from sglang_adaptive.policy.config import load_config
 from sglang_adaptive.sglang_plugin.model_config import model_config
-from sglang_adaptive.sglang_plugin.workers.arguments import drafts_blocks, plans_widths
+from sglang_adaptive.sglang_plugin.workers.arguments import drafts_blocks
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +105,7 @@ def refused(server_args: Any, adapts: bool) -> str | None:
     from sglang.srt.arg_groups.parallel_hook import handle_deprecated_dp_attention
     from sglang.srt.speculative import spec_info
 
-    if plans_widths(server_args) and not Path(server_args.model_path).is_dir():
+    if (server_args.speculative_algorithm or "").upper() == "DSPARK" and not Path(server_args.model_path).is_dir():
         return None  # SGLang would look for a draft next to the target on its hub
     asked = copy.deepcopy(server_args)
     steps, topk, tokens = (
@@ -192,25 +191,6 @@ def _lacks(architecture: str | None, *words: str) -> bool:
 
 
 # -- what it could gain -----------------------------------------------------------------------------------------------
-
-
-def planner(server_args: Any) -> dict[str, str | None] | None:
-    """Return ``mode``, ``table`` (its file) and ``problem`` (why SGLang cannot use it); None for other servers.
-
-    SGLang ignores a table with one entry. A prefill server drafts nothing, so it gets None.
-    """
-    from sglang.srt.speculative.dspark_components.dspark_sps import is_uninitialized_sps_table, load_sps_table_from_path
-
-    if not plans_widths(server_args) or server_args.disaggregation_mode == "prefill":
-        return None
-    table, problem = server_args.speculative_dspark_sps_table_path, None
-    if table is not None:
-        try:
-            if is_uninitialized_sps_table(load_sps_table_from_path(table)):
-                problem = "only one number of tokens, which SGLang does not accept as a table"
-        except (OSError, ValueError) as error:  # msgspec's errors are ValueErrors
-            problem = f"SGLang cannot read it ({(str(error).splitlines() or [type(error).__name__])[0]})"
-    return {"mode": os.environ.get("SGLANG_RAGGED_VERIFY_MODE", "static"), "table": table, "problem": problem}
 
 
 WORTH_OF_A_WINDOW = "SmolLM2's draft, trained on 2048 tokens, brings 6% to 20% more tokens a round at 3000 with it"

@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from sglang_adaptive.sglang_plugin.round import Round
 
 _MULTI_LAYER = SRT + "speculative.multi_layer_eagle_worker_v2."
-_DSPARK = SRT + "speculative.dspark_components."
 _DFLASH = SRT + "speculative.dflash_worker_v2.DFlashWorkerV2"
 
 # -- start-up -----------------------------------------------------------------------------------------------------
@@ -248,32 +247,6 @@ needs(
     Need(SRT + "speculative.dflash_worker_v2._SelectorDraftSampler", attributes=("temperatures",)),
     Need(_DFLASH + "._maybe_build_draft_sampler", ("self",)),
     Need(_DFLASH + "._append_target_hidden_to_draft_kv_by_loc", ("target_hidden", "cache_loc", "positions")),
-    Need(
-        _DSPARK + "dspark_worker_v2.DSparkWorkerV2",
-        attributes=(
-            *("_hosts_draft", "_verify_planner", "_forced_budget_frac", "_simulate_acc_len", "gamma", "model_runner"),
-            *("get_confidence_budget_prepare", "on_verify_complete_cpu"),
-        ),
-        since="0.5.23",
-    ),
-    Need(
-        _DSPARK + "dspark_planner.DSparkVerifyPlanner",
-        attributes=("_budget_planner", "_is_verify_all", "schedules_verify_budget", "is_compact_mode"),
-        since="0.5.23",
-    ),
-    Need(_DSPARK + "dspark_planner.DSparkVerifyPlanner.prepare_verify_budget", ("batch", "future_map"), since="0.5.23"),
-    Need(_DSPARK + "dspark_planner.DSparkVerifyPlanner.schedule_layout", ("budget",), since="0.5.23"),
-    Need(
-        _DSPARK + "dspark_planner.HostConfidenceBudgetPlanner",
-        attributes=("sps_table", "forced_budget_frac"),
-        since="0.5.23",
-    ),
-    Need(_DSPARK + "dspark_planner.ragged_capture_num_tokens", ("model_runner",), since="0.5.23"),
-    Need(
-        _DSPARK + "dspark_sps.SpsAdditiveCostTable",
-        ("bias_seconds", "bs_probes", "alpha_seconds", "m_probes", "theta_seconds"),
-        since="0.5.23",
-    ),
     Need(SRT + "speculative.draft_worker_common.build_block_pos_offsets", ("length", "device")),
     Need(SRT + "speculative.draft_worker_common.make_draft_block_spec_info", ("draft_token_num", "device")),
     Need(SRT + "speculative.draft_worker_common.make_draft_sampler_capture_hook", ("draft_sampler",)),

@@ -123,7 +123,7 @@ class CostSharing:
     With attention DP there is no broadcast: ranks have results in different rounds, and the ballots carry the prices.
     """
 
-    def __init__(self, policy: AdaptivePolicy | KeepsProfile) -> None:
+    def __init__(self, policy: AdaptivePolicy) -> None:
         from sglang.srt.runtime_context import get_parallel
 
         self._group = get_parallel().tp_group

@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from sglang_adaptive.sglang_plugin import releases
 from sglang_adaptive.sglang_plugin.model_config import model_config
-
-if TYPE_CHECKING:
-    from sglang_adaptive.policy.config import AdaptiveConfig
 
 
 def drafts_blocks(args: Any) -> bool:
@@ -19,37 +14,6 @@ def drafts_blocks(args: Any) -> bool:
     Steps on the command line have no effect; SGLang sets them to 1. Only DFLASH adapts.
     """
     return (args.speculative_algorithm or "").upper() in ("DFLASH", "DSPARK")
-
-
-def plans_widths(args: Any) -> bool:
-    """Whether the algorithm of a command line or ServerArgs is DSPARK, whose planner chooses its own widths."""
-    return (args.speculative_algorithm or "").upper() == "DSPARK"
-
-
-LEARNT = "speculative_algorithm=DSPARK plans its own widths; the cost of its rounds is learned while serving"
-
-
-def planner_reason(args: Any, config: AdaptiveConfig) -> str:
-    """Return why *args* with DSPARK do not adapt: `LEARNT` if the planner's table is learned, else why it is not."""
-    mode = os.environ.get("SGLANG_RAGGED_VERIFY_MODE", "static")
-    if mode != "compact":
-        return (
-            "speculative_algorithm=DSPARK plans its own widths and learns no costs: SGLANG_RAGGED_VERIFY_MODE is "
-            f"{mode}, expected compact"
-        )
-    if config.policy != "throughput":
-        return (
-            "speculative_algorithm=DSPARK plans its own widths and learns no costs: the policy is "
-            f"{config.policy}, expected throughput"
-        )
-    if getattr(args, "enable_dp_attention", False) or (getattr(args, "attn_dp_size", None) or 1) > 1:
-        return (
-            "speculative_algorithm=DSPARK plans its own widths and learns no costs: with attention DP all ranks "
-            "pay for the largest verify pass"
-        )
-    if not releases.plans_from_learnt_tables():
-        return "speculative_algorithm=DSPARK plans its own widths and learns no costs: that was made for SGLang 0.5.23"
-    return LEARNT
 
 
 def launch_block_is_widest(server_args: Any) -> None:

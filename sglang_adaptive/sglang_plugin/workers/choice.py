@@ -10,7 +10,6 @@ from collections.abc import Callable
 from pkgutil import resolve_name
 from typing import Any
 
-from sglang_adaptive.sglang_plugin.notes import LEARNS, NOTE
 from sglang_adaptive.sglang_plugin.releases import worker_of_platform
 from sglang_adaptive.sglang_plugin.workers.arguments import fixed_block_reason
 
@@ -28,9 +27,6 @@ OURS = {
 EAGLE's other class, for one-layer drafts, already adapts.
 """
 
-DSPARK = ("dspark_components.dspark_worker_v2:DSparkWorkerV2", "dspark:AdaptiveDSparkWorker")
-"""The same for DSPARK, which chooses its own widths; our subclass learns what rounds cost."""
-
 WITHOUT_LOOKUPS = ("DFLASH", "NGRAM")
 """Algorithms that are refused with lookups, for which they would have buffers. The other checks run when the server
 starts (``lookups/rounds.py``)."""
@@ -40,10 +36,9 @@ def adaptive_class(made: Any, algorithm: Any, server_args: Any) -> Any:
     """Return our subclass of *made*, the class that SGLang chose for *algorithm*, if there is one; else *made*."""
     from sglang.srt.arg_groups.overrides import resolving_view
 
-    learns = algorithm.name == "DSPARK" and getattr(server_args, NOTE, {}).get(LEARNS)
-    if not learns and (algorithm.name not in OURS or not resolving_view(server_args).speculative_adaptive):
+    if algorithm.name not in OURS or not resolving_view(server_args).speculative_adaptive:
         return made
-    theirs, ours = DSPARK if learns else OURS[algorithm.name]
+    theirs, ours = OURS[algorithm.name]
     is_theirs = f"{made.__module__}:{made.__name__}" == f"sglang.srt.speculative.{theirs}"
     return resolve_name(f"{__package__}.{ours}") if is_theirs else made
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from sglang_adaptive.adaptive_server import NotReady
-from sglang_adaptive.calibrate import command, dspark
+from sglang_adaptive.calibrate import command
 from sglang_adaptive.calibrate.measure import depths, room
 from sglang_adaptive.policy.profile import ProfileCell
 from sglang_adaptive.signals import Interrupted
@@ -48,14 +48,11 @@ def info(running: int | None = 32, slots: int = 65_536) -> dict[str, Any]:
     return {"max_total_num_tokens": slots, "internal_states": [{"effective_max_running_requests_per_dp": running}]}
 
 
-@pytest.mark.parametrize("more", [[], ["--dspark", "--output", "x.json"]], ids=["adaptive", "DSPARK"])
 def test_more_requests_than_run_at_once_are_refused_before_anything_is_measured(
-    more: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(dspark, "read_info", lambda client: info())
-    monkeypatch.setattr(dspark, "ready", lambda info, url: "static")
     monkeypatch.setattr(command, "AdaptiveServer", lambda client: SimpleNamespace(info=info(), state={}))
-    assert command.main(["--url", "http://127.0.0.1:1", "--batch-sizes", "8,64", *more]) == 1
+    assert command.main(["--url", "http://127.0.0.1:1", "--batch-sizes", "8,64"]) == 1
     told = "error: --batch-sizes: got 64, but http://127.0.0.1:1 runs 32 requests at once\n"
     assert capsys.readouterr().err.endswith(told)
 

@@ -55,12 +55,6 @@ def test_a_command_line_that_others_see_has_no_key() -> None:
     assert command_line("audit", words) == said
 
 
-def test_the_profiler_of_dspark_has_no_key(closed: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["calibrate", "--dspark", "--url", closed, "--output", "x.json", "--api-key", "right"]) == 1
-    told = "it asks for a key, which SGLang's profiler does not send: measure a server without one"
-    assert capsys.readouterr().err == f"sglang-adaptive calibrate: error: {closed}: {told}\n"
-
-
 @pytest.mark.parametrize(
     "words", ["explain --url", "calibrate --url", "doctor --url", "audit --url", "audit --url http://h:1 --reference"]
 )
@@ -73,9 +67,9 @@ def test_an_address_that_is_none_is_called_so(words: str, address: str, capsys: 
     assert (end.value.code, capsys.readouterr().err) == (2, f"sglang-adaptive {command}: error: {told}\n")
 
 
-@pytest.mark.parametrize("command", ["explain", "calibrate", "calibrate --dspark --output x.json", "audit"])
+@pytest.mark.parametrize("command", ["explain", "calibrate", "audit"])
 def test_a_server_that_is_gone_is_called_so(command: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([*command.split(), "--url", "http://127.0.0.1:9"]) == 1
+    assert main([command, "--url", "http://127.0.0.1:9"]) == 1
     told = capsys.readouterr().err
     assert "error: http://127.0.0.1:9: it does not answer (" in told and told.count("\n") == 1
 
