@@ -221,7 +221,6 @@ def a_verify_pass_has_one_schedule() -> None:
     assert _attended(backend, 3, is_cross_attention=True) is None
     assert _attended(backend, 3, attn_type=AttentionType.ENCODER_ONLY) is None  # in DFLASH's draft
     assert _attended(backend, 3, mode="DRAFT_EXTEND_V2") is None
-    assert _attended(backend, 3, ragged=object()) is None
     assert _attended(_scheduling(made, topk=4), 0) is None and made == [5, 6]
 
 
@@ -314,9 +313,7 @@ def _worker(is_read: bool = False, watermark: Any = None) -> Any:
     return made
 
 
-def _attended(
-    backend: Any, layer: int, mode: str = "TARGET_VERIFY", ragged: Any = None, **unlike_a_plain_layer: Any
-) -> Any:
+def _attended(backend: Any, layer: int, mode: str = "TARGET_VERIFY", **unlike_a_plain_layer: Any) -> Any:
     """Return the schedule that reaches the kernel in a layer's call."""
     from sglang.srt.layers.radix_attention import AttentionType
     from sglang.srt.model_executor.forward_batch_info import ForwardMode
@@ -335,7 +332,7 @@ def _attended(
         "qk_head_dim": 8,
         "v_head_dim": 8,
     }
-    batch = SimpleNamespace(forward_mode=ForwardMode[mode], spec_info=SimpleNamespace(ragged_verify_layout=ragged))
+    batch = SimpleNamespace(forward_mode=ForwardMode[mode])
     alike = SimpleNamespace(**{**plain, **unlike_a_plain_layer})
     return attention.fa3_extend(backend.round, forward, backend, None, None, None, alike, batch)
 
@@ -407,8 +404,9 @@ def _query_at_kernel(q: Any, mode: str, now: Any = None, **unlike: Any) -> Any:
         layer_id=0, sliding_window_size=-1, is_cross_attention=False, attn_type=None, scaling=1.0, logit_cap=0.0,
         tp_q_head_num=2, tp_k_head_num=1, tp_v_head_num=1, head_dim=8, v_head_dim=8, qk_head_dim=8,
     )  # fmt: skip
-    spec = SimpleNamespace(ragged_verify_layout=None)
-    batch = SimpleNamespace(forward_mode=ForwardMode[mode], spec_info=spec, batch_size=3, attn_cp_metadata=None)
+    batch = SimpleNamespace(
+        forward_mode=ForwardMode[mode], spec_info=SimpleNamespace(), batch_size=3, attn_cp_metadata=None
+    )
     given: list[Any] = []
 
     def kernel(q: Any, **_: Any) -> Any:

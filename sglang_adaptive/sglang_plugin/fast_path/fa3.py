@@ -84,7 +84,7 @@ class VerifySchedule:
     def of(self, backend: Any, layer: Any, forward_batch: Any) -> Iterator[None]:
         """Let fa3's call for *layer* inside the ``with`` use the schedule of its verify pass."""
         if forward_batch.forward_mode.is_target_verify():
-            self._current = self.guard.attempt(self._schedule, backend, layer, forward_batch)
+            self._current = self.guard.attempt(self._schedule, backend, layer)
         try:
             yield
         finally:
@@ -94,12 +94,12 @@ class VerifySchedule:
         """Return the arguments of fa3's call, with the schedule of its pass."""
         return given if self._current is None else {**given, "scheduler_metadata": self._current}
 
-    def _schedule(self, backend: Any, layer: Any, forward_batch: Any) -> Any:
+    def _schedule(self, backend: Any, layer: Any) -> Any:
         """Return the schedule of *layer*'s pass; None where the layer needs its own.
 
         A pass runs the layers in ascending order, so a layer id that does not increase starts a new pass.
         """
-        if not _plain_schedule(backend, layer, forward_batch):
+        if not _plain_schedule(backend, layer):
             return None
         before, schedule = self._passes.get(backend, (None, None))
         if before is None or layer.layer_id <= before:
@@ -108,7 +108,7 @@ class VerifySchedule:
         return schedule
 
 
-def _plain_schedule(backend: Any, layer: Any, forward_batch: Any) -> bool:
+def _plain_schedule(backend: Any, layer: Any) -> bool:
     """Whether the layer attends to all tokens of each request, as the verify pass of a chain does.
 
     DFLASH's draft runs as a verify pass but attends to a block in both directions. A layer whose values are narrower
@@ -130,7 +130,6 @@ def _plain_schedule(backend: Any, layer: Any, forward_batch: Any) -> bool:
         and layer.attn_type == AttentionType.DECODER
         and (window is None or window < 0)
         and layer.v_head_dim == layer.qk_head_dim
-        and getattr(forward_batch.spec_info, "ragged_verify_layout", None) is None
     )
 
 

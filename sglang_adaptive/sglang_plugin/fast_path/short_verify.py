@@ -151,7 +151,7 @@ def _is_plain(batch: Any, verify_input: Any) -> bool:
     """Whether the pass takes only tokens and lengths, and only tokens come out."""
     absent = (
         batch.seq_lens_cpu, batch.mamba_track_indices, batch.replace_embeds, batch.input_embeds,
-        verify_input.ragged_verify_layout, verify_input.prepared_mrope_positions,
+        verify_input.prepared_mrope_positions,
     )  # fmt: skip
     asked = batch.has_grammar or batch.return_logprob or batch.return_hidden_states
     return not asked and not batch.forward_mode.is_idle() and all(part is None for part in absent)
@@ -169,5 +169,5 @@ def _why_not(worker: Any, runner: Any) -> Iterator[str]:
     filled = {name for name in registry.slot_names() if registry.get_slot(name).buffer is not None}
     if more := filled - {*BUFFERS, *UNUSED}:
         yield f"the graph reads {', '.join(sorted(more))}"
-    if runner.ragged_verify_mode or getattr(runner, "_early_verify_metadata", None):
+    if getattr(runner, "_early_verify_metadata", None):
         yield "the graph reads more than a chain"

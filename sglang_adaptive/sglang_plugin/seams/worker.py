@@ -257,8 +257,7 @@ needs(
         attributes=(
             *("draft_token", "custom_mask", "positions", "retrieve_index", "retrieve_next_token"),
             *("retrieve_next_sibling", "retrieve_cum_len", "spec_steps", "topk", "draft_token_num"),
-            *("capture_hidden_mode", "seq_lens_sum", "seq_lens_cpu", "draft_probs", "kv_loc_plan"),
-            *("num_tokens_per_req", "prepared_out_cache_loc"),
+            *("capture_hidden_mode", "seq_lens_sum", "seq_lens_cpu", "draft_probs", "prepared_out_cache_loc"),
         ),
     ),
     Need(SRT + "speculative.eagle_info.EagleDraftInput", attributes=("topk_p", "topk_index", "hidden_states")),
@@ -276,7 +275,6 @@ needs(
     ),
     Need(WORKER + "EagleDraftWorker", attributes=("hot_token_id", "plan_stream", "seed_dsa_topk_from_draft_extend")),
     Need(SRT + "mem_cache.kv_index_translator.KVIndexTranslator.space", ("self", "kind")),
-    Need(SRT + "mem_cache.kv_loc_plan.KVLocPlan.__init__", ("seq_lens", "write_virtual")),
     Need(SRT + "layers.attention.verify_mask.VerifyMask", attributes=("buffer", "is_read")),
     Need(SRT + "environ.envs.SGLANG_ENABLE_ASYNC_ASSERT"),
     Need(SRT + "environ.envs.SGLANG_SANITIZE_NAN_LOGITS"),
@@ -299,8 +297,6 @@ needs(
         SRT + "model_executor.model_runner.ModelRunner",
         attributes=("sampler", "canary_manager", "prefill_cuda_graph_runner"),
     ),
-    Need(SRT + "speculative.spec_info.SpecInput", attributes=("ragged_verify_layout",)),
-    Need(SRT + "speculative.ragged_verify.RaggedVerifyLayout", attributes=("graph_num_tokens",)),
     Need(
         "sglang.kernels.ops.speculative.cache_locs.assign_extend_cache_locs_uniform_func",
         ("req_pool_indices", "req_to_token", "start_offset", "batch_size", "draft_token_num", "device"),
