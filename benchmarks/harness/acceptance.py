@@ -494,7 +494,7 @@ class Replay:
     @classmethod
     def of_file(cls, path: str | None) -> Replay | None:
         """Return the replay of the trace at *path*, None without one. Raises TraceError."""
-        return cls([accepted.tobytes() for _, accepted in read(path).requests()]) if path else None
+        return cls([accepted.tobytes() for _, accepted, _ in read(path).requests()]) if path else None
 
     def begin(self, requests: Sequence[Any]) -> None:
         """Before a round of *requests*: record where each starts, and add the token that every round yields."""

@@ -26,7 +26,7 @@ def rounds(accepted: npt.NDArray[np.uint8], steps: int) -> list[int]:
 
 def tokens_a_round(trace: Trace, steps: int) -> float:
     """Return the mean over all rounds of all requests."""
-    return float(np.mean([tokens for _, accepted in trace.requests() for tokens in rounds(accepted, steps)]))
+    return float(np.mean([tokens for _, accepted, _ in trace.requests() for tokens in rounds(accepted, steps)]))
 
 
 def by_category(trace: Trace) -> Iterator[tuple[str, Trace, Trace]]:

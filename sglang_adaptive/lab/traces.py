@@ -106,10 +106,13 @@ class Trace:
         lengths = self.length.astype(np.int64)
         return np.cumsum(lengths) - lengths
 
-    def requests(self) -> Iterator[tuple[str, npt.NDArray[np.uint8]]]:
-        """Yield category and accepted drafts [n] of each request; the arrays are views."""
-        for category, start, length in zip(self.category, self.starts, self.length, strict=True):
-            yield category, self.accepted[int(start) : int(start) + int(length)]
+    def requests(self) -> Iterator[tuple[str, npt.NDArray[np.uint8], int]]:
+        """Yield category, accepted drafts [n] and first row of each request; the arrays are views.
+
+        The request's part of ``match`` and ``looked_up`` is the n rows from its first one on.
+        """
+        for category, start, length in zip(self.category, self.starts.tolist(), self.length.tolist(), strict=True):
+            yield category, self.accepted[start : start + length], start
 
     def select(self, rows: npt.ArrayLike) -> Trace:
         """Return the trace of some requests, by index or mask, in the given order."""

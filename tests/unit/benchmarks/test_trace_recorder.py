@@ -98,7 +98,7 @@ def test_chains_are_those_of_the_training_code(tmp_path: Path) -> None:
     assert main([str(word) for word in (*arguments, *more)]) == 0
     target, draft = checkpoint.load_target(TARGET), checkpoint.load_draft(DRAFT)
     writings = evaluate.write(target, [prompt.encode() for prompt in prompts], positions + CHAIN)
-    for (_, accepted), writing in zip(read(tmp_path / "t.npz").requests(), writings, strict=True):
+    for (_, accepted, _), writing in zip(read(tmp_path / "t.npz").requests(), writings, strict=True):
         expected = evaluate.correct_drafts(target, draft, writing.ids[None], CHAIN)[0, writing.prompt - 1 :]
         assert accepted.tolist() == expected[:positions].tolist()
 

@@ -54,10 +54,11 @@ def test_a_trace_comes_back_as_it_was_written(tmp_path: Path, change: dict[str, 
 
 def test_each_request_has_its_own_rows() -> None:
     trace = made()
-    categories, accepted = zip(*trace.requests(), strict=True)
+    categories, accepted, starts = zip(*trace.requests(), strict=True)
     assert categories == trace.category
     assert [len(rows) for rows in accepted] == [5, 1, 9]
     assert np.array_equal(np.concatenate(accepted), trace.accepted)
+    assert starts == (0, 5, 6) and all(type(start) is int for start in starts)
 
 
 def test_repetitions_are_cut_and_nothing_else() -> None:
