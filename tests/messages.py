@@ -40,7 +40,7 @@ REASONS = {
     "sglang_plugin/launch/checkup.py": ("_cannot_resolve",),
     "doctor/installation.py": ("_plugin", "_end"),
     "lab/demo/words.py": ("failures",),
-    "watch/view.py": ("view", "_state", "read"),
+    "watch/view.py": ("read", "_in_words", "compared"),
     "client.py": ("in_words",),
 }
 """Functions that return or record a reason for a message that is printed elsewhere."""

@@ -73,7 +73,7 @@ def explain(state: dict[str, Any]) -> Iterator[str]:
         yield f"An operator holds the depth at {state['forced_steps']}; null in adaptive_force_steps releases it."
     yield from _ledger(state)
     for slot in state.get("slots", ()):
-        yield from _slot(slot)
+        yield from slot_words(slot)
     if "rates" in state:
         yield from _rates(state)
     if state.get("lookups"):
@@ -102,7 +102,8 @@ def _ledger(state: dict[str, Any]) -> Iterator[str]:
     yield f"Rounds so far: {total}, {shares}{kept}."
 
 
-def _slot(slot: dict[str, Any]) -> Iterator[str]:
+def slot_words(slot: dict[str, Any]) -> Iterator[str]:
+    """Yield what one slot of the EMA policy runs, and what would change that."""
     if slot["batch_range"] is None:
         return
     sizes = batch_sizes(slot["batch_range"])

@@ -1,4 +1,4 @@
-"""``sglang-adaptive watch``: parses, and reads the server at intervals."""
+"""``sglang-adaptive watch``: reads a server at intervals, and shows each reading."""
 
 from __future__ import annotations
 
@@ -6,10 +6,16 @@ import argparse
 import json
 import sys
 import time
-from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from rich.box import SIMPLE_HEAD
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from sglang_adaptive.calibrate.explain import because, looked_up, slot_words
 from sglang_adaptive.client import Client
 from sglang_adaptive.command_line import (
     BAD_INPUT,
@@ -19,25 +25,24 @@ from sglang_adaptive.command_line import (
     CommandParser,
     add_server,
     failed,
-    has_colour,
+    listed,
     number,
     port_number,
 )
-from sglang_adaptive.watch.lines import Lines
-from sglang_adaptive.watch.view import HEALTHY, read, view
+from sglang_adaptive.watch.view import GONE, HEALTHY, compared, read
 
-READINGS_KEPT = 60
 PATIENCE_SECONDS = 15.0
 """Limit in seconds of a request. A scheduler answers only between two rounds, so possibly after a long prefill."""
+SWITCHES_SHOWN = 6
 
 
 def parser() -> CommandParser:
     found = CommandParser(
         "watch",
-        "Shows a server's speculation live: the depth, tokens per second and accept length since the last reading, "
-        "acceptance by position, the expected speed of each depth, and the latest switches with their causes. Tells "
-        "you when the server is idle, not adaptive, degraded or gone, and continues when it comes back. Ctrl-C ends "
-        "it.\n\n"
+        "Shows a server's speculation live: the steps, tokens per second and accept length since the last reading, "
+        "acceptance by position, the expected speed of each number of steps, why the policy chose these, and the "
+        "latest switches with their causes. Tells you when the server is idle, not adaptive, degraded or gone, and "
+        "continues when it comes back. Ctrl-C ends it.\n\n"
         "If standard output is not a terminal, it writes one line per reading and one per switch.",
         [
             ("--url http://127.0.0.1:30000", "on a terminal"),
@@ -71,10 +76,20 @@ def main(argv: Sequence[str]) -> int:
     except ValueError as error:
         return failed("watch", f"{'--url' if arguments.host is None else '--host'}: {error}", BAD_INPUT)
     views = _views(client, arguments.replica, arguments.interval)
+    # rich would use its own definition of a terminal, from FORCE_COLOR and the like.
+    console = Console(highlight=False, force_terminal=sys.stdout.isatty())
     try:
         if arguments.once:
-            return _once(views, arguments.json)
-        _follow(views, arguments.json)
+            seen = next(views)
+            seen = next(views) if seen["adaptive"] else seen  # rates need a second reading
+            print(json.dumps(seen, indent=1)) if arguments.json else console.print(screen(seen))
+            return DONE if seen["state"] in HEALTHY else PROBLEM
+        if console.is_terminal and not (console.is_dumb_terminal or arguments.json):
+            with Live(console=console, auto_refresh=False, vertical_overflow="crop") as live:
+                for seen in views:
+                    live.update(screen(seen), refresh=True)
+        for seen in views:
+            print(json.dumps(seen) if arguments.json else "\n".join(lines(seen)), flush=True)
     except IndexError as error:
         return failed("watch", f"--replica: {error}", BAD_INPUT)
     except KeyboardInterrupt:
@@ -82,65 +97,102 @@ def main(argv: Sequence[str]) -> int:
     return DONE
 
 
-def _views(client: Client, replica: int, interval: float) -> Iterator[dict[str, Any]]:
-    """Yield a view immediately and then one per *interval*; the first has no rates."""
-    before = None
-    while True:
-        now = read(client, replica)
-        yield view(client.url, before, now)
-        before = now if now.internal is not None else before
-        time.sleep(interval)
-
-
-def _once(views: Iterator[dict[str, Any]], as_json: bool) -> int:
-    seen = next(views)
-    if "depth" in seen:  # rates need a second reading
-        seen = next(views)
-    if as_json:
-        print(json.dumps(seen, indent=1))
-    else:
-        from sglang_adaptive.watch.screen import Marks, screen
-
-        console = _console()
-        console.print(screen(seen, [], Marks.of(console.encoding, console.width)))
-    return DONE if seen["state"] in HEALTHY else PROBLEM
-
-
-def _follow(views: Iterator[dict[str, Any]], as_json: bool) -> None:
-    if as_json:
-        for seen in views:
-            print(json.dumps(seen), flush=True)
-    elif sys.stdout.isatty():
-        _live(views)
-    else:
-        lines = Lines()
-        for seen in views:
-            for line in lines.of(seen):
-                print(line, flush=True)
-
-
-def _live(views: Iterator[dict[str, Any]]) -> None:
-    from rich.live import Live
-
-    from sglang_adaptive.watch.screen import Marks, screen
-
-    console = _console()
-    history: deque[dict[str, Any]] = deque(maxlen=READINGS_KEPT)
-    with Live(console=console, auto_refresh=False, vertical_overflow="crop") as live:
-        for seen in views:
-            history.append(seen)
-            live.update(screen(seen, history, Marks.of(console.encoding, console.width)), refresh=True)
-
-
-def _console() -> Any:
-    from rich.console import Console
-
-    # rich would use its own definition of a terminal, from FORCE_COLOR and the like.
-    return Console(no_color=not has_colour(sys.stdout), highlight=False, force_terminal=sys.stdout.isatty())
-
-
 def _url(arguments: argparse.Namespace) -> str:
     if arguments.host is None and arguments.port is None:
         return str(arguments.url)
     host = arguments.host or "127.0.0.1"
     return f"http://{f'[{host}]' if ':' in host else host}:{30000 if arguments.port is None else arguments.port}"
+
+
+def _views(client: Client, replica: int, interval: float) -> Iterator[dict[str, Any]]:
+    """Yield a view immediately and then one per *interval*; the first has no rates."""
+    before: dict[str, Any] | None = None
+    while True:
+        found = read(client)
+        if found[0]["state"] == GONE:
+            yield found[0]
+        elif not 0 <= replica < len(found):
+            raise IndexError(f"got {replica}; the server has {len(found)}, counted from 0")
+        else:
+            yield compared(before or found[replica], found[replica])
+            before = found[replica]
+        time.sleep(interval)
+
+
+def lines(view: dict[str, Any]) -> list[str]:
+    """Return a line for each switch since the last reading, and one for this reading."""
+    state, since, clock = view["adaptive"], view["since_last"], _clock(view["time"])
+    told = [_switch(switch) for switch in since["switches"]] if since else []
+    if view["state"] not in HEALTHY:
+        return [*told, f"{clock}  {view['state']}: {view['words']}"]
+    told.append(f"{clock}  {view['state']}, steps {state['current_steps']}")
+    if since and since["rounds"]:
+        shares = listed([f"{count / since['rounds']:.0%} at {at}" for at, count in since["rounds_by_tier"].items()])
+        told[-1] += f", {since['tokens_per_second']:.1f} tokens/s, accept length {_figure(since['accept_length'])}"
+        told[-1] += f", {since['rounds']} rounds: {shares}"
+    return told
+
+
+def screen(view: dict[str, Any]) -> RenderableType:
+    """Return one frame for rich."""
+    state, since = view["adaptive"], view["since_last"] or {}
+    named = (view["state"], f"bold {'green' if view['state'] in HEALTHY else 'red'}")
+    head = Text.assemble((view["url"], "bold"), f"  {_clock(view['time'])}  ", named, f": {view['words']}")
+    if state is None:
+        return head
+    accepted = [
+        # Given the draft before it: the policy's estimate, or else the counts so far.
+        entry["probability"] if "probability" in entry else entry["accepted"] / (entry["reached"] or 1)
+        for entry in state.get("acceptance", state["accepted_by_position"])
+    ]
+    facts = [
+        ("policy", state["policy"]),
+        ("steps", str(state["current_steps"])),
+        ("tokens/s", _figure(since.get("tokens_per_second"), 1)),
+        ("accept length", _figure(since.get("accept_length"))),
+        ("batch size", str(state.get("batch_size") or "-")),
+        ("acceptance by position", "  ".join(f"{share:.0%}" for share in accepted)),
+    ]
+    facts += [("why", state["why"]["words"])] if "why" in state else []
+    facts += [("slot", line) for slot in state.get("slots", ()) for line in slot_words(slot)]
+    if probes := state.get("probes"):
+        facts.append(("probes", f"{probes['started']} of other steps, {probes['share']:.2%} of the time of all rounds"))
+    table = Table.grid(padding=(0, 2))
+    for name, fact in facts:
+        table.add_row(Text(name, "dim"), Text(fact, "bold" if name == "steps" else ""))
+    latest = [_switch(switch) for switch in state["recent_switches"][: -SWITCHES_SHOWN - 1 : -1]]
+    count = f"Latest of {state['switches']} switches" if latest else "It has not switched yet."
+    return Group(head, "", table, _by_steps(state, since.get("rounds_by_tier", {})), Text(count), *map(Text, latest))
+
+
+def _by_steps(state: dict[str, Any], rounds: dict[str, int]) -> Table:
+    table, total = Table(box=SIMPLE_HEAD), sum(rounds.values()) or 1
+    rates, lookups = {rate["steps"]: rate for rate in state.get("rates", ())}, looked_up(state)
+    gains = {one["steps"]: one for one in (state.get("speedup") or {"against": ()})["against"]}
+    names = ["steps", "rounds\nnow", "accept\nlength"]
+    if rates:
+        names += ["expected\ntokens/s", "ms per\nround", "round\ntime is", "gain over\nthese steps"]
+    for name in names:
+        table.add_column(name, justify="right")
+    for steps in state["tiers"]:
+        live, rate, gain = steps == state["current_steps"], rates.get(steps), gains.get(steps)
+        tokens, accepted = (state[f"{what}_by_tier"].get(str(steps), 0) for what in ("tokens", "accepted"))
+        cells = [f"{'> ' if live else ''}{steps}", f"{rounds.get(str(steps), 0) / total:.0%}"]
+        cells += [_figure(tokens / (tokens - accepted) if tokens else None)]
+        cells += [_figure(rate["tokens_per_second"], 1), _figure(1000.0 * rate["seconds"])] if rate else ["-", "-"]
+        used = "looked up" if steps in lookups else rate["source"] if rate and rate["allowed"] else ""
+        cells += [used or "not used now", f"{gain['times']:.2f} +/- {2 * gain['deviation']:.2f}" if gain else "-"]
+        table.add_row(*cells[: len(names)], style="bold" if live else "" if used or not rates else "dim")
+    return table
+
+
+def _switch(switch: dict[str, Any]) -> str:
+    return f"{_clock(switch['time'])}  switch {switch['from_steps']} -> {switch['to_steps']}: {because(switch)}"
+
+
+def _figure(value: float | None, decimals: int = 2) -> str:
+    return "-" if value is None else f"{value:.{decimals}f}"
+
+
+def _clock(moment: float) -> str:
+    return time.strftime("%H:%M:%S", time.localtime(moment))

@@ -38,7 +38,8 @@ def test_example(words: list[str], ema: CpuServer, checkout: Path, capsys: pytes
     told = capsys.readouterr()
     if "--json" in words:
         found = json.loads(told.out)
-        assert (found["policy"], found.get("tiers", found.get("depths"))) == ("ema", list(TIERS))
+        state = found["adaptive"] if words[0] == "watch" else found
+        assert (state["policy"], state["tiers"]) == ("ema", list(TIERS))
     if words[0] == "calibrate":
         assert adaptive(ema)["forced_steps"] is None and "ms per round" in told.out
         kept = Path("mine.json") if "--output" in words else next(Path("profiles").glob("*.json"))
@@ -66,7 +67,7 @@ def test_live_view_on_a_terminal_until_ctrl_c(words: list[str], ema: CpuServer, 
     shown += until(terminal, lambda text: False)
     assert watching.wait(DEADLINE) == 130
     assert "Traceback" not in shown and "\x1b[?25h" in shown  # the cursor is back
-    assert "By depth" in shown and "Slots of the EMA policy" in shown and "\x1b[1;32mserving" in shown
+    assert "acceptance by position" in shown and "slot " in shown and "\x1b[1;32mserving" in shown
 
 
 def until(terminal: int, enough: Callable[[str], bool]) -> str:
@@ -122,11 +123,11 @@ def test_off_a_terminal_watch_writes_plain_lines(ema: CpuServer, easy: list[str]
     command = [*PROGRAM, "watch", "--url", ema.url, "--interval", "0.2"]
     watching = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert watching.stdout is not None
-    assert ", depth " in watching.stdout.readline()
+    assert ", steps " in watching.stdout.readline()
     Case(easy[0]).whole(ema)
     lines = iter(watching.stdout.readline, "")
     line = next(line for line in lines if " tokens/s, accept length " in line)
-    assert "\x1b" not in line and " serving, depth " in line
+    assert "\x1b" not in line and " serving, steps " in line
     watching.send_signal(signal.SIGINT)
     assert (watching.wait(DEADLINE), watching.communicate()[1]) == (130, "")
 
@@ -147,11 +148,11 @@ def test_throughput_policy_is_watched_with_what_each_depth_promises(
     Case(easy[0]).whole(two_ranks)
     assert main(["watch", "--url", two_ranks.url, "--once", "--interval", "0.1"]) == 0
     told = capsys.readouterr().out
-    assert "policy throughput" in told and "why: " in told and "Acceptance by position" in told
+    assert "throughput" in told and "why " in told and "acceptance by position" in told
     assert main(["watch", "--url", two_ranks.url, "--once", "--interval", "0.1", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
-    assert all(row["expected_tokens_per_second"] > 0 for row in found["by_depth"])
-    assert sum(row["live"] for row in found["by_depth"]) == 1
+    assert all(rate["tokens_per_second"] > 0 for rate in found["adaptive"]["rates"])
+    assert found["adaptive"]["current_steps"] in found["adaptive"]["tiers"]
 
 
 def test_a_server_whose_port_is_taken_while_it_starts_ends_and_says_so(tmp_path: Path) -> None:

@@ -162,5 +162,6 @@ def test_commands(
     assert {cell["steps"] for cell in json.loads(Path("profile.json").read_text())["cells"]} == set(TIERS)
     assert adaptive(workers)["forced_steps"] is None
     for command in ("explain", "doctor", "watch --once"):
+        capsys.readouterr()
         assert main([*command.split(), "--url", workers.url]) == 0
-    assert capsys.readouterr().out.count("depth") >= 3
+        assert ("steps" if command == "watch --once" else "depth") in capsys.readouterr().out
