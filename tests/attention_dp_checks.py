@@ -16,7 +16,7 @@ from sglang_adaptive.sglang_plugin.start.profiles import _attention
 from sglang_adaptive.sglang_plugin.state_builds import ranks_pad_alike
 from tests import checks
 from tests.launch_lines import verdicts
-from tests.patch_checks.parts import published
+from tests.repair_checks.parts import published
 
 GEMMA_4_ASSISTANT = verdicts.HERE / "configs" / "gemma-4-assistant"
 

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import subprocess
-import sys
 import traceback
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from sglang_adaptive.serve_cpu import environment
 from tests import launch_lab
 
 Findings = dict[str, str | None]
@@ -67,22 +63,3 @@ def _told(outcome: launch_lab.Outcome) -> Any:
     if outcome.code:
         raise RuntimeError(outcome.output[-4000:])  # not AssertionError, which some tests expect from SGLang
     return json.loads(outcome.output.splitlines()[-1])
-
-
-def start(module: str, site: Path, **variables: str) -> subprocess.Popen[str]:
-    """Start ``python -m MODULE`` as a new process that searches *site* for packages first."""
-    engine = {**os.environ, **environment(), **variables}
-    engine["PYTHONPATH"] = os.pathsep.join([str(site), engine["PYTHONPATH"]])
-    command = [sys.executable, "-m", module]
-    return subprocess.Popen(command, cwd=ROOT, env=engine, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-
-
-def finish(process: subprocess.Popen[str]) -> Findings:
-    """Wait for a started process and return its findings."""
-    try:
-        output, errors = process.communicate(timeout=launch_lab.SECONDS_ALLOWED)
-    finally:
-        process.kill()  # does nothing to a process that has ended
-    assert process.returncode == 0, errors
-    found: Findings = json.loads(output.splitlines()[-1])
-    return found

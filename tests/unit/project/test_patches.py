@@ -1,75 +1,101 @@
-"""The patches for a source fork: they apply to the released sources and make the repairs that they claim."""
+"""The patches for a source fork: each applies to the release it is for, and the patched SGLang is repaired."""
 
 from __future__ import annotations
 
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
 from email import message_from_string
+from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
+from sglang_adaptive.serve_cpu import environment
 from tests import checks
 from tests.checks import Findings
-from tests.patch_checks import KEPT, REPAIRED
-from tests.patched_sglang import PATCHES, copy_touched, git_apply, package, patched_site
-from tests.releases import since_the_newest
+from tests.repair_checks import PATCHED
 
-pytestmark = since_the_newest
+ROOT = Path(__file__).parents[3]
+FOLDER = ROOT / "patches" / version("sglang")
+PATCHES = tuple(sorted(FOLDER.glob("*.patch")))
+EVERY = tuple(sorted((ROOT / "patches").glob("*/*.patch")))
+MARKER = "+++ b/python/"
+
+needs_patches = pytest.mark.skipif(not PATCHES, reason="no patches for this release")
 
 
+def package() -> Path:
+    """Return the folder of the installed ``sglang`` without importing it."""
+    spec = find_spec("sglang")
+    assert spec is not None and spec.origin is not None
+    return Path(spec.origin).parent
+
+
+def copied(folder: Path) -> Path:
+    """Copy the released version of every file that the patches change to *folder*; return *folder*."""
+    lines = (line for patch in PATCHES for line in patch.read_text().splitlines())
+    for name in {line.removeprefix(MARKER) for line in lines if line.startswith(MARKER)}:
+        target = folder / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.unlink(missing_ok=True)
+        shutil.copyfile(package().parent / name, target)
+    return folder
+
+
+def apply(folder: Path, patches: Sequence[Path], *options: str) -> None:
+    """Run ``git apply`` in *folder* as if outside any repository."""
+    variables = {**os.environ, "GIT_CEILING_DIRECTORIES": str(folder.parent)}
+    command = ["git", "apply", "-p2", *options, *map(str, patches)]
+    done = subprocess.run(command, cwd=folder, env=variables, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+@needs_patches
 @pytest.mark.parametrize("patch", PATCHES, ids=lambda patch: patch.stem)
 def test_each_patch_applies_alone(patch: Path, tmp_path: Path) -> None:
-    checked = git_apply(copy_touched(tmp_path), [patch], "--check")
-    assert checked.returncode == 0, checked.stderr
+    apply(copied(tmp_path), [patch], "--check")
 
 
-@pytest.mark.parametrize("order", [PATCHES, PATCHES[::-1]], ids=["in sequence", "in reverse"])
-def test_all_patches_apply_together(order: tuple[Path, ...], tmp_path: Path) -> None:
-    tree = copy_touched(tmp_path)
-    for patch in order:
-        applied = git_apply(tree, [patch], "--whitespace=error")
-        assert applied.returncode == 0, applied.stderr
+@needs_patches
+@pytest.mark.parametrize("order", [1, -1], ids=["in sequence", "in reverse"])
+def test_all_patches_apply_together(order: int, tmp_path: Path) -> None:
+    tree = copied(tmp_path)
+    for patch in PATCHES[::order]:
+        apply(tree, [patch], "--whitespace=error")
 
 
-@pytest.mark.parametrize("patch", PATCHES, ids=lambda patch: patch.stem)
+@pytest.mark.parametrize("patch", EVERY, ids=lambda patch: patch.stem)
 def test_each_patch_says_what_it_is_for(patch: Path) -> None:
     mail = message_from_string(patch.read_text())
     body, _, _ = str(mail.get_payload()).partition("\n---\n")
     assert str(mail["Subject"]).startswith("[PATCH] [Spec] ")
     assert "\nSeen " in body, "the header does not say how the defect was seen"
     assert max(map(len, body.splitlines())) <= 80
-
-
-def test_the_readme_names_every_patch() -> None:
-    table = (PATCHES[0].parents[1] / "README.md").read_text()
-    assert [patch.stem for patch in PATCHES if f"`{patch.stem}`" not in table] == []
-
-
-INTERPRETED = {"TRITON_INTERPRET": "1"}
+    assert f"`{patch.stem}`" in (ROOT / "patches" / "README.md").read_text()
 
 
 @pytest.fixture(scope="module")
-def findings(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Findings]:
-    """Return the checks' findings for stock SGLang and for the patched copy; both run at once."""
-    site = patched_site(tmp_path_factory.mktemp("patched"))
-    running = checks.start("tests.patch_checks", site, **INTERPRETED)
-    stock = checks.findings("tests.patch_checks.__main__", **INTERPRETED)
-    found = {"stock": stock, "patched": checks.finish(running)}
-    assert found["stock"]["sglang"] == str(package())
-    assert found["patched"]["sglang"] == str(site / "sglang")
+def findings(tmp_path_factory: pytest.TempPathFactory) -> Findings:
+    """Return what the checks find in a patched tree: links to the installation, and copies of the patched files."""
+    site = tmp_path_factory.mktemp("patched")
+    subprocess.run(["cp", "-as", package(), site], check=True)
+    apply(copied(site), PATCHES)
+    variables = {**os.environ, **environment(), "TRITON_INTERPRET": "1"}
+    variables["PYTHONPATH"] = os.pathsep.join([str(site), variables["PYTHONPATH"]])
+    command = [sys.executable, "-m", "tests.repair_checks", *PATCHED]
+    done = subprocess.run(command, cwd=ROOT, env=variables, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    found: Findings = json.loads(done.stdout.splitlines()[-1])
+    assert found.pop("sglang") == str(site / "sglang")
     return found
 
 
-@pytest.mark.parametrize("name", REPAIRED)
-def test_patched_sglang_is_repaired(name: str, findings: dict[str, Findings]) -> None:
-    assert findings["patched"][name] is None, findings["patched"][name]
-
-
-@pytest.mark.parametrize("name", REPAIRED)
-def test_stock_sglang_needs_the_repair(name: str, findings: dict[str, Findings]) -> None:
-    # Anything but a failed assertion means that the check does not fit this SGLang.
-    assert (findings["stock"][name] or "").startswith("AssertionError"), findings["stock"][name]
-
-
-@pytest.mark.parametrize("name", KEPT)
-def test_patched_sglang_keeps_what_worked(name: str, findings: dict[str, Findings]) -> None:
-    assert (findings["stock"][name], findings["patched"][name]) == (None, None)
+@needs_patches
+@pytest.mark.parametrize("check", [check for module in PATCHED for check in checks.named_in(f"repair_checks/{module}")])
+def test_the_patched_sglang_is_repaired(check: str, findings: Findings) -> None:
+    assert findings[check] is None, findings[check]

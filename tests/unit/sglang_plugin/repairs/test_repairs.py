@@ -1,4 +1,4 @@
-"""The plugin's hooks repair what the patches repair: the same checks, on stock SGLang with the hooks applied."""
+"""The plugin's hooks repair stock SGLang."""
 
 from __future__ import annotations
 
@@ -6,15 +6,17 @@ import pytest
 
 from tests import checks
 from tests.checks import Findings
-from tests.plugin_repairs import CHECKS
+from tests.repair_checks import PATCHED
+
+MODULES = (*PATCHED, "rings")
 
 
 @pytest.fixture(scope="module")
 def findings() -> Findings:
-    found: Findings = checks.findings("tests.plugin_repairs", TRITON_INTERPRET="1")
+    found: Findings = checks.findings("tests.repair_checks.__main__", "hooked", *MODULES, TRITON_INTERPRET="1")
     return found
 
 
-@pytest.mark.parametrize("check", [check.__name__ for check in CHECKS])
+@pytest.mark.parametrize("check", [check for module in MODULES for check in checks.named_in(f"repair_checks/{module}")])
 def test_the_hooks_repair(check: str, findings: Findings) -> None:
     assert findings[check] is None, findings[check]

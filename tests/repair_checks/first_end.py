@@ -1,12 +1,10 @@
-"""0023: A text ends at the first end within a round's tokens."""
+"""A text ends at the first end within a round's tokens."""
 
 from __future__ import annotations
 
 from array import array
 from collections.abc import Sequence
 from types import SimpleNamespace
-
-from tests.patch_checks.registry import kept, repaired
 
 END = ord("$")
 
@@ -35,21 +33,17 @@ def _written(text: str, *stops: str, at_once: int = 0) -> str:
     return decode(req.output_ids_through_stop)
 
 
-@repaired
 def of_two_stop_strings_the_first_in_the_text_ends_it() -> None:
     assert _written("ab 7", "7", " ") == _written("ab 7", "7", " ", at_once=1) == "ab "
 
 
-@repaired
 def the_end_of_a_sequence_ends_it_before_a_stop_string() -> None:
     assert _written("ab$cd 7", "7") == _written("ab$cd 7", "7", at_once=1) == "ab$"
 
 
-@kept
 def a_stop_string_across_two_rounds_ends_it() -> None:
     assert _written("abcdefg", "def", at_once=4) == _written("abcdefg", "def", at_once=1) == "abcdef"
 
 
-@kept
 def a_text_goes_on_to_its_last_token() -> None:
     assert _written("abc", "7", at_once=2) == "abc"

@@ -1,4 +1,4 @@
-"""0011: Zero steps with rejection sampling.
+"""Zero steps with rejection sampling.
 
 The sampling kernel is SGLang's own; TRITON_INTERPRET=1 lets Triton run it on a CPU.
 """
@@ -10,13 +10,11 @@ from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
-from tests.patch_checks.parts import adaptive_worker, published
-from tests.patch_checks.registry import repaired
+from tests.repair_checks.parts import adaptive_worker, published
 
 VOCABULARY, PROMPT = 50, 7
 
 
-@repaired
 def a_sampled_batch_may_run_at_zero_steps() -> None:
     """One token per request from the target's distribution, by SGLang's verify and the real sampling kernel."""
     import torch

@@ -1,25 +1,21 @@
-"""0019: A tier's target parts are built outside the draft's scope."""
+"""A tier's target parts are built outside the draft's scope."""
 
 from __future__ import annotations
 
 from typing import Any
 from unittest import mock
 
-from tests.patch_checks.graph_sizes import graphs, on_a_gpu
-from tests.patch_checks.on_cpu import buildable
-from tests.patch_checks.parts import adaptive_worker
-from tests.patch_checks.registry import kept, repaired
+from tests.repair_checks.graph_sizes import graphs, on_a_gpu
+from tests.repair_checks.parts import adaptive_worker, buildable
 
 DRAFT, TARGET = ("draft backends", "draft graphs"), ("target backend", "target graphs")
 
 
-@repaired
 def the_targets_parts_of_a_tier_are_built_in_its_own_scope() -> None:
     seen = scopes()
     assert [seen[part] for part in TARGET] == [False, False], f"built in the draft's scope: {seen}"
 
 
-@kept
 def the_drafts_parts_of_a_tier_are_built_in_its_scope() -> None:
     seen = scopes()
     assert [seen[part] for part in DRAFT] == [True, True], f"built outside the draft's scope: {seen}"

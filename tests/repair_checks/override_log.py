@@ -1,14 +1,12 @@
-"""0002: The override log, and what a switch logs."""
+"""The override log, and what a switch logs."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from tests.patch_checks.parts import adaptive_worker, logged, published, rank_zero, request, result_processor, verify
-from tests.patch_checks.registry import kept, repaired
+from tests.repair_checks.parts import adaptive_worker, logged, published, rank_zero, request, result_processor, verify
 
 
-@repaired
 def ten_thousand_switches_leave_the_override_log_bounded() -> None:
     from sglang.srt.runtime_context import get_context
 
@@ -20,7 +18,6 @@ def ten_thousand_switches_leave_the_override_log_bounded() -> None:
         assert grown <= 1, f"the override log grew by {grown} entries"
 
 
-@repaired
 def a_switch_logs_at_most_one_line() -> None:
     with published(), rank_zero():
         worker = adaptive_worker(launch_steps=3)
@@ -32,7 +29,6 @@ def a_switch_logs_at_most_one_line() -> None:
         assert len(lines) <= 2, f"2 switches logged {len(lines)} lines at INFO: {lines}"
 
 
-@kept
 def readback_has_the_live_width() -> None:
     from sglang.srt.runtime_context import get_context
 
@@ -43,7 +39,6 @@ def readback_has_the_live_width() -> None:
         assert (live["speculative_num_steps"], live["speculative_num_draft_tokens"]) == (1, 2), live
 
 
-@kept
 def another_source_in_between_keeps_its_place_in_the_override_log() -> None:
     from sglang.srt.runtime_context import get_context
 

@@ -1,28 +1,22 @@
-"""0018: A mixed batch masks only after running requests' pending grammar tokens were accepted."""
+"""A mixed batch masks only after running requests' pending grammar tokens were accepted."""
 
 from __future__ import annotations
 
 from types import SimpleNamespace
 
-from tests.patch_checks.registry import kept, repaired
 
-
-@repaired
 def a_mixed_batch_waits_for_the_tokens_of_its_grammars() -> None:
     assert waits(mixed=True, grammars=[None, object()]), "the mask of a mixed batch was built before the results"
 
 
-@kept
 def a_mixed_batch_without_grammars_overlaps() -> None:
     assert not waits(mixed=True, grammars=[None])
 
 
-@kept
 def a_verify_with_a_grammar_overlaps() -> None:
     assert not waits(mixed=False, grammars=[object()])
 
 
-@kept
 def nothing_waits_without_pending_results() -> None:
     assert not waits(mixed=True, grammars=[object()], pending=0)
 

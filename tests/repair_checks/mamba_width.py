@@ -1,4 +1,4 @@
-"""0017: A Mamba2 verify writes its states where the commit reads them, also below the maximum draft tokens."""
+"""A Mamba2 verify writes its states where the commit reads them, also below the maximum draft tokens."""
 
 from __future__ import annotations
 
@@ -6,19 +6,15 @@ from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
-from tests.patch_checks.registry import kept, repaired
-
 HEADS, HEAD_SIZE, STATE_SIZE, GROUPS = 2, 4, 8, 1
 REQUESTS, WIDEST = 3, 6
 
 
-@repaired
 def a_narrow_round_writes_each_requests_states_in_its_own_rows() -> None:
     for tokens in (1, 2, 4):
         _check(tokens)
 
 
-@kept
 def the_widest_round_writes_each_requests_states_in_its_own_rows() -> None:
     _check(WIDEST)
 

@@ -1,21 +1,18 @@
-"""0013: Sliding-window slots for the widest tier."""
+"""Sliding-window slots for the widest tier."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from tests.patch_checks.parts import THREE_TIERS, published, written
-from tests.patch_checks.registry import kept, repaired
+from tests.repair_checks.parts import THREE_TIERS, published, written
 
 
-@repaired
 def the_launch_depth_does_not_shrink_the_reserve() -> None:
     with written(THREE_TIERS) as path:
         by_launch = {steps: reserved(steps, speculative_adaptive_config=path) for steps in (1, 7)}
     assert by_launch[1] == by_launch[7], f"slots reserved by launch depth: {by_launch}"
 
 
-@kept
 def a_static_depth_reserves_its_own_width() -> None:
     assert reserved(1, speculative_adaptive=False) < reserved(7, speculative_adaptive=False)
 

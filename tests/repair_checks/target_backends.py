@@ -1,4 +1,4 @@
-"""0012: What a tier's attention backend of the target carries."""
+"""What a tier's attention backend of the target carries."""
 
 from __future__ import annotations
 
@@ -7,11 +7,9 @@ from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
-from tests.patch_checks.parts import published
-from tests.patch_checks.registry import repaired
+from tests.repair_checks.parts import published
 
 
-@repaired
 def a_tiers_backend_carries_its_names_and_the_runners_translator() -> None:
     from sglang.srt.layers.attention.base_attn_backend import AttentionBackend
     from sglang.srt.mem_cache.kv_index_translator import KVIndexTranslator

@@ -1,12 +1,11 @@
-"""0016: Memory for a hybrid model's verify states at the widest tier."""
+"""Memory for a hybrid model's verify states at the widest tier."""
 
 from __future__ import annotations
 
 from types import SimpleNamespace
 from typing import Any
 
-from tests.patch_checks.parts import THREE_TIERS, published, written
-from tests.patch_checks.registry import kept, repaired
+from tests.repair_checks.parts import THREE_TIERS, published, written
 
 STATE_BYTES, LAYERS = 48 << 20, 4
 """Of one request's state in all layers, as in a 30B hybrid model."""
@@ -19,7 +18,6 @@ WAYS: tuple[dict[str, Any], ...] = (
 """A given number of slots, as many as requests may run, and as many as fit."""
 
 
-@repaired
 def the_launch_depth_does_not_shrink_the_verify_states() -> None:
     with written(THREE_TIERS) as path:
         for way in WAYS:
@@ -27,14 +25,12 @@ def the_launch_depth_does_not_shrink_the_verify_states() -> None:
             assert found[1] == found[7], f"GiB left and slots by launch depth: {found}"
 
 
-@kept
 def a_static_depth_pays_for_its_own_width() -> None:
     for way in WAYS:
         shallow, deep = (priced(steps, speculative_adaptive=False, **way) for steps in (1, 7))
         assert shallow != deep and shallow[1] >= deep[1]
 
 
-@kept
 def the_number_of_slots_outlives_the_pricing() -> None:
     left, slots = priced(7, speculative_adaptive=False, **WAYS[2])
     assert slots > 0 and left < GIBIBYTES

@@ -9,6 +9,7 @@ from array import array
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import fields
+from inspect import signature
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -54,6 +55,28 @@ def adaptive_worker(config: Any = LADDER, launch_steps: int = 3) -> Any:
     for steps in policy.candidate_steps:
         worker.adaptive_controller.register(SpecRuntimeState(steps, steps + 1, None, None, None, None, None, None))
     worker.adaptive_controller.init_states()
+    return worker
+
+
+def buildable(worker: Any) -> Any:
+    """Give *worker* everything that building a tier needs except graphs; nothing in it computes."""
+    from sglang.srt.speculative.spec_utils import draft_tp_context
+
+    draft, target = worker._draft_worker, worker._target_worker
+    for name in ("draft_attn_backend", "draft_extend_attn_backend", "cuda_graph_runner"):
+        setattr(draft, name, None)
+    draft.cuda_graph_runner_for_draft_extend = None
+    draft.speculative_num_steps, draft.speculative_num_draft_tokens = 3, 4
+    draft.draft_runner.draft_attn_backend = draft.draft_runner.attn_backend = None
+    draft.init_attention_backend = draft._capture_cuda_graphs = lambda: None
+    if "owns_attention" in signature(draft_tp_context).parameters:
+        draft.draft_owns_attention = False  # SGLang 0.5.22
+    else:
+        draft.parallel_layout = SimpleNamespace(tp_group=None)
+    target.model_runner.init_new_workspace = False
+    target.model_runner._get_attention_backend = lambda init_new_workspace: "backend"
+    worker.device, worker.gpu_id = "cpu", 0
+    worker._additional_graph_memory_usage, worker._additional_graph_time_usage = {}, {}
     return worker
 
 
@@ -151,15 +174,3 @@ def rank_zero() -> Iterator[None]:
             yield
     finally:
         dist.destroy_process_group()
-
-
-def over_the_wire(message: Any) -> Any:
-    """Return *message* as another of SGLang's processes would receive it."""
-    import zmq
-    from sglang.srt.managers.io_struct import sock_recv, sock_send
-
-    with zmq.Context() as context, context.socket(zmq.PAIR) as sender, context.socket(zmq.PAIR) as receiver:
-        receiver.bind("inproc://wire")
-        sender.connect("inproc://wire")
-        sock_send(sender, message)
-        return sock_recv(receiver)

@@ -1,0 +1,12 @@
+"""Repairs of SGLang that the plugin and the patches both make, checked on SGLang's own objects.
+
+There are no models, KV pools or sockets; all code that decides, counts or reports is real.
+"""
+
+from __future__ import annotations
+
+PATCHED = (
+    *("feedback", "first_end", "graph_sizes", "mamba_reserve", "mamba_width", "mixed_grammar", "override_log"),
+    *("swa_reserve", "target_backends", "target_scope", "zero_step_sampling"),
+)
+"""Modules with checks of repairs that both make."""

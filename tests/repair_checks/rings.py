@@ -1,0 +1,31 @@
+"""DeepSeek-V4's rings and the exchange of experts for the widest tier; no patch makes this repair."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.repair_checks.parts import THREE_TIERS, published, written
+
+
+def the_launch_depth_shrinks_no_ring_and_no_exchange() -> None:
+    with written(THREE_TIERS) as path:
+        by_launch = [_sizes(steps, speculative_adaptive_config=path) for steps in (1, 7)]
+    assert by_launch[0] == by_launch[1], f"sizes by launch depth: {by_launch}"
+
+
+def a_static_depth_has_rings_of_its_own() -> None:
+    few, many = (_sizes(steps, speculative_adaptive=False) for steps in (1, 7))
+    assert all(less < more for less, more in zip(few, many, strict=True))
+
+
+def _sizes(launch_steps: int, **resolved: Any) -> tuple[int, ...]:
+    """Return the size of DeepSeek-V4's rings per request, and the most tokens in a MoE exchange."""
+    from sglang.srt import runtime_context
+    from sglang.srt.mem_cache import deepseek_v4_memory_pool as pool
+    from sglang.srt.model_executor.cuda_graph_config import CudaGraphConfig, PhaseConfig
+
+    width = {"speculative_num_steps": launch_steps, "speculative_num_draft_tokens": launch_steps + 1}
+    graphs = CudaGraphConfig(decode=PhaseConfig(max_bs=64))
+    with published(device="cpu", max_prefill_tokens=16, cuda_graph_config=graphs, **width, **resolved):
+        rings = pool.resolve_compress_state_ring_size(2), pool.get_swa_ring_size(128, True)
+        return (*rings, runtime_context.cutedsl_moe_max_num_tokens())
