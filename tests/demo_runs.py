@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Sequence
 
+from rich.console import RenderableType
+
 from sglang_adaptive.lab.demo.results import Contender, Phase, PhaseResult, Run, Switch
+from sglang_adaptive.lab.demo.terminal import console_of
 
 PLAIN = Contender("none", "no speculation", "none")
 STATIC = {depth: Contender(f"static-{depth}", f"static {depth}", "ema", depth) for depth in (1, 3, 7)}
@@ -68,3 +72,13 @@ def ema_run(seconds: float = 1.0) -> Run:
 def six_phases() -> list[Phase]:
     order = [(family, concurrency) for concurrency in (1, 4) for family in ("easy", "hard", "easy")]
     return [phase(index, family, concurrency) for index, (family, concurrency) in enumerate(order, 1)]
+
+
+def drawn(*parts: RenderableType, columns: int = 80) -> list[str]:
+    """Return the lines that *parts* take where standard output is not a terminal."""
+    stream = io.StringIO()
+    console = console_of(stream)
+    console.width = columns
+    for part in parts:
+        console.print(part)
+    return stream.getvalue().splitlines()

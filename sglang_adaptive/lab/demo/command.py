@@ -7,6 +7,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 
 from sglang_adaptive.command_line import PROBLEM, CommandParser, listed
@@ -96,14 +97,14 @@ def main(argv: Sequence[str]) -> int:
     progress = Progress(sys.stderr)
     demo = Demo if options.pair == TINY else RealTextDemo
     try:
-        return demo(options, list(argv), folder, progress).run()
+        with ExitStack() as at_end:
+            at_end.callback(progress.clear)
+            return demo(options, list(argv), folder, progress).run()
     except Interrupted as stop:
-        progress.clear()
         print("sglang-adaptive demo: interrupted; every server was stopped", file=sys.stderr)
         shutil.rmtree(folder, ignore_errors=True)
         return stop.exit_code
     except DemoError as error:
-        progress.clear()
         tail = f"\n{error.detail}" if error.detail else ""
         print(f"sglang-adaptive demo: {error}{tail}\nThe logs are in {folder}", file=sys.stderr)
         return PROBLEM

@@ -11,6 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
+from rich.console import Console, RenderableType
+from rich.text import Text
+
 from sglang_adaptive import provenance
 from sglang_adaptive.command_line import DONE, PROBLEM
 from sglang_adaptive.lab.cpu_engine import models
@@ -19,7 +22,7 @@ from sglang_adaptive.lab.demo.drawing import SPEED_NOTE, depth_table, speed_tabl
 from sglang_adaptive.lab.demo.measure import measure_all
 from sglang_adaptive.lab.demo.results import SEVERAL, Run, mismatches, workload
 from sglang_adaptive.lab.demo.servers import TITLES, Fleet, ServerSpec, server_specs
-from sglang_adaptive.lab.demo.terminal import Progress, Style
+from sglang_adaptive.lab.demo.terminal import Progress, console_of
 from sglang_adaptive.lab.demo.words import available_gigabytes, failures, warnings, where_it_went, who_was_fastest
 from sglang_adaptive.signals import StopSignals
 
@@ -53,18 +56,22 @@ class Demo:
 
     def run(self) -> int:
         """Run the demo; returns the exit code."""
-        style = Style.of(sys.stdout)
+        console = console_of(sys.stdout)
         load = os.getloadavg()[0]
         warned = warnings(self.policies, load, available_gigabytes(), self.gigabytes)
-        print("\n\n".join(map(style.prose, [*self.introduction(), *warned])), end="\n\n", flush=True)
+        _print(console, [*self.introduction(), *warned])
         runs, kept = self._measure()
         self.progress.done("stopped the other servers" if kept else "stopped the servers")
         wrong = [mismatch for run in runs[1:] for mismatch in mismatches(runs[0], run)]
         failed = failures(runs, wrong, moves=self.moves)
         seconds = self.progress.seconds
         written = self._write(report.build(runs, wrong, failed, seconds=seconds, load=load, argv=self.argv))
-        print("\n" + "\n\n".join(self.findings(runs, style)), end="\n\n")
-        print(_outcome(runs, failed, style))
+        console.print()
+        _print(console, self.findings(runs, console))
+        for line in failed:
+            console.print(Text.assemble(("FAILED: ", "bold"), line))
+        if not failed:
+            console.print(_lossless(runs[0]))
         if kept:
             print("\n" + kept)
         elif failed:
@@ -125,24 +132,21 @@ class Demo:
         phases = workload(models.prompts, self.options.tokens)
         return measure_all(fleet, self.policies, phases, models.prompts("mixed"), self.progress)
 
-    def findings(self, runs: Sequence[Run], style: Style) -> list[str]:
+    def findings(self, runs: Sequence[Run], console: Console) -> list[RenderableType]:
         """Return tables, timelines and the sentences about them."""
         adaptive = [run for run in runs if run.contender.adaptive]
         phases = [[index] for index in range(len(runs[0].phases))]
         return [
-            "\n".join(speed_table(runs, phases, style, decimals=0)),
-            "\n".join(depth_table(runs, style)),
-            style.prose(
-                f"{SPEED_NOTE} Accept length: tokens per request from one verify round, at least 1. Static N: the "
-                "server of the first adaptive row with adaptive_force_steps set to N, so backends and buffers are the "
-                "same. Every server was warmed up at each depth first, and only one was measured at a time."
-            ),
-            *(timeline(run, style) for run in adaptive),
-            "\n".join(map(style.prose, [*map(where_it_went, adaptive), who_was_fastest(runs)])),
-            style.prose(
-                "These numbers show behavior, not speed: the CPU engine is for trying things out and for tests, rounds "
-                "cost different amounts on a GPU, and other load on this machine affects the tokens per second."
-            ),
+            speed_table(runs, phases, decimals=0),
+            depth_table(runs),
+            f"{SPEED_NOTE} Accept length (easy, hard, all): tokens per request from one verify round, at least 1. "
+            "Static N: the server of the first adaptive row with adaptive_force_steps set to N, so backends and "
+            "buffers are the same. Every server was warmed up at each depth first, and only one was measured at a "
+            "time.",
+            *(timeline(run, console) for run in adaptive),
+            "\n".join([*map(where_it_went, adaptive), who_was_fastest(runs)]),
+            "These numbers show behavior, not speed: the CPU engine is for trying things out and for tests, rounds "
+            "cost different amounts on a GPU, and other load on this machine affects the tokens per second.",
         ]
 
     def kept(self, url: str, pid: int, title: str) -> str:
@@ -171,12 +175,16 @@ class Demo:
         )
 
 
-def _outcome(runs: Sequence[Run], failed: Sequence[str], style: Style) -> str:
-    if failed:
-        return "\n".join(style.bold("FAILED: ") + line for line in failed)
-    requests = sum(len(result.outputs) for result in runs[0].phases)
-    tokens = sum(result.tokens for result in runs[0].phases)
-    return style.prose(
+def _print(console: Console, parts: Sequence[RenderableType]) -> None:
+    for part in parts:
+        console.print(part)
+        console.print()
+
+
+def _lossless(plain: Run) -> str:
+    requests = sum(len(result.outputs) for result in plain.phases)
+    tokens = sum(result.tokens for result in plain.phases)
+    return (
         f"Lossless: in every run, all {requests} requests ({tokens} tokens) match the run without speculation token "
         "for token."
     )

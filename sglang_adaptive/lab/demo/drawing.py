@@ -5,9 +5,14 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import groupby
+
+from rich.box import SQUARE
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
 
 from sglang_adaptive.lab.demo.results import (
+    Phase,
     PhaseResult,
     Run,
     accept_length,
@@ -15,31 +20,22 @@ from sglang_adaptive.lab.demo.results import (
     rounds_by_depth,
     tokens_per_second,
 )
-from sglang_adaptive.lab.demo.terminal import UNICODE_MARKS, Style
 
-_NAME, _TEXTS, _LAST = 16, 40, 8
-"""Characters of a table's first column, of all text columns together, and of each later column."""
+COLOURS = {"easy": "green", "hard": "yellow"}
+"""Of the text families; cyan for others."""
 
 
-def speed_table(runs: Sequence[Run], columns: Sequence[Sequence[int]], style: Style, decimals: int) -> list[str]:
-    """Return the lines of tokens/s and of ratios; each of *columns* has the indices of the phases that it sums."""
+def speed_table(runs: Sequence[Run], columns: Sequence[Sequence[int]], decimals: int) -> Table:
+    """Return tokens/s and ratios; each of *columns* has the indices of the phases that it sums."""
     phases = [runs[0].phases[column[0]].phase for column in columns]
-    lines = [style.bold("Tokens per second")]
-    together = [(requests, len(list(group))) for requests, group in groupby(phase.concurrency for phase in phases)]
-    if len(together) > 1:
-        width = _TEXTS // len(columns)
-        titles = (f"{f'{requests} at a time':^{width * count}}" for requests, count in together)
-        lines.append(f"{'':<{_NAME}}{''.join(titles)}".rstrip())
-    lines.append(_row("", [phase.family for phase in phases], "overall", "x none", "x best"))
+    table = _table("Tokens per second", *map(_heading, phases), "overall", "x none", "x best")
     plain, best = tokens_per_second(runs[0].phases), tokens_per_second(best_static(runs).phases)
     for run in in_table_order(runs):
         rates = [tokens_per_second(run.phases[index] for index in column) for column in columns]
         overall = tokens_per_second(run.phases)
-        sums = f"{overall:.{decimals}f}", f"{overall / plain:.2f}", f"{overall / best:.2f}"
-        lines.append(
-            _emphasised(run, _row(run.contender.title, [f"{rate:.{decimals}f}" for rate in rates], *sums), style)
-        )
-    return lines
+        cells = [f"{rate:.{decimals}f}" for rate in (*rates, overall)]
+        _add(table, run, *cells, f"{overall / plain:.2f}", f"{overall / best:.2f}")
+    return table
 
 
 SPEED_NOTE = (
@@ -49,34 +45,29 @@ SPEED_NOTE = (
 
 
 def family_table(
-    title: str, runs: Sequence[Run], families: Sequence[str], style: Style, cell: Callable[[Sequence[PhaseResult]], str]
-) -> list[str]:
-    """Return one line with a *cell* per family and one for all phases, without the run without speculation."""
-    lines = [style.bold(title), _row("", families, "all")]
+    title: str, runs: Sequence[Run], families: Sequence[str], cell: Callable[[Sequence[PhaseResult]], str]
+) -> Table:
+    """Return a *cell* per family and one for all phases, without the run without speculation."""
+    table = _table(title, *families, "all")
     for run in in_table_order(runs):
         if run.tiers:
-            cells = [cell(run.of(family)) for family in families]
-            lines.append(_emphasised(run, _row(run.contender.title, cells, cell(run.phases)), style))
-    return lines
+            _add(table, run, *(cell(run.of(family)) for family in families), cell(run.phases))
+    return table
 
 
-def depth_table(runs: Sequence[Run], style: Style) -> list[str]:
-    """Return the lines of accept length by family and the share of rounds by steps."""
+def depth_table(runs: Sequence[Run]) -> Table:
+    """Return accept length by family and the share of rounds by steps."""
     speculating = [run for run in in_table_order(runs) if run.tiers]
     depths = sorted({depth for run in speculating for depth in rounds_by_depth(run.phases)})
-    lines = [
-        style.bold("Accept length and share of rounds at each draft depth"),
-        f"{'':<{_NAME}}{'accept length':^19}   share of rounds at depth",
-        f"{'':<{_NAME}}{'easy':>6}{'hard':>6}{'all':>6}    " + "".join(f"{depth:>6}" for depth in depths),
-    ]
+    names = [*("easy", "hard", "all"), *(f"depth {depth}" for depth in depths)]
+    table = _table("Accept length and share of rounds at each draft depth", *names)
     for run in speculating:
-        lengths = "".join(f"{accept_length(run.of(family)) or 0:6.2f}" for family in ("easy", "hard", None))
-        row = f"{run.contender.title:<{_NAME}}{lengths}    {_shares(run.phases, depths)}"
-        lines.append(_emphasised(run, row, style))
+        lengths = [f"{accept_length(run.of(family)) or 0:.2f}" for family in ("easy", "hard", None)]
+        _add(table, run, *lengths, *_shares(run.phases, depths))
         if run.contender.adaptive:
             for family in ("easy", "hard"):
-                lines.append(f"{f'  on {family} text':<{_NAME + 22}}{_shares(run.of(family), depths)}")
-    return lines
+                table.add_row(f"  on {family} text", "", "", "", *_shares(run.of(family), depths))
+    return table
 
 
 def in_table_order(runs: Sequence[Run]) -> list[Run]:
@@ -84,21 +75,27 @@ def in_table_order(runs: Sequence[Run]) -> list[Run]:
     return sorted(runs, key=lambda run: (run.contender.adaptive, run.contender.forced_steps or 0))
 
 
-def _emphasised(run: Run, line: str, style: Style) -> str:
-    return style.bold(line) if run.contender.adaptive else line
+def _table(title: str, *names: str) -> Table:
+    """Return a table of figures beside the names of the runs."""
+    table = Table(title=title, title_justify="left", title_style="bold", box=None, pad_edge=False, padding=(0, 1))
+    table.add_column(no_wrap=True)
+    for name in names:
+        table.add_column(name, justify="right")
+    return table
 
 
-def _row(name: str, cells: Sequence[str], *last: str) -> str:
-    width = _TEXTS // len(cells)
-    return (
-        f"{name:<{_NAME}}{''.join(f'{cell:>{width}}' for cell in cells)}{''.join(f'{cell:>{_LAST}}' for cell in last)}"
-    )
+def _add(table: Table, run: Run, *cells: str) -> None:
+    table.add_row(run.contender.title, *cells, style="bold" if run.contender.adaptive else "")
 
 
-def _shares(results: Sequence[PhaseResult], depths: Sequence[int]) -> str:
+def _heading(phase: Phase) -> str:
+    return phase.family if phase.concurrency == 1 else f"{phase.family}\nx{phase.concurrency}"
+
+
+def _shares(results: Sequence[PhaseResult], depths: Sequence[int]) -> list[str]:
     counts = rounds_by_depth(results)
     total = sum(counts.values())
-    return "".join(f"{counts[depth] / total:6.0%}" if counts.get(depth) else f"{'-':>6}" for depth in depths)
+    return [f"{counts[depth] / total:.0%}" if counts.get(depth) else "-" for depth in depths]
 
 
 # Steps over time, as points for the report and as a chart for the terminal.
@@ -150,53 +147,25 @@ def points(run: Run) -> list[Point]:
     return found
 
 
-_MARGIN = "  depth "
-_INDENT = " " * (len(_MARGIN) + 4)
-
-
-def timeline(run: Run, style: Style) -> str:
-    """Return the chart of an adaptive run under its title, and how many switches are missing from it."""
-    lines = [style.bold(f"{run.contender.title}: draft depth over time"), *draw(run, style)]
-    if unseen := sum(phase.switches_unseen for phase in run.phases):
-        lines.append(f"  {unseen} {'switch' if unseen == 1 else 'switches'} were too fast to draw")
-    return "\n".join(lines)
-
-
-def draw(run: Run, style: Style) -> list[str]:
-    """Return the lines of the chart: a row for each number of steps, the same width for each phase."""
-    most, some, bar, corner, floor, tick, end = tuple(UNICODE_MARKS if style.unicode else "#.|+-++")
-    width = (style.columns - len(_INDENT) - len(run.phases)) // len(run.phases)
+def timeline(run: Run, console: Console) -> Table:
+    """Return the chart of an adaptive run: a row for each number of steps, the same width for each phase."""
+    most, some = "#." if console.options.ascii_only else "█░"
+    width = (console.width - len("|depth|")) // len(run.phases) - 1
+    table = Table(title=f"{run.contender.title}: draft depth over time", title_justify="left", title_style="bold")
+    table.box, table.padding, table.show_footer = SQUARE, (0, 0, 0, 0), True
+    table.add_column("depth", justify="right")
+    for result in run.phases:
+        name = Text(_heading(result.phase), COLOURS.get(result.phase.family, "cyan"))
+        table.add_column(name, f"{result.seconds:.1f} s", width=width)
     columns = [_columns(result, width) for result in run.phases]
-    lines = [_concurrencies(run, width), _families(run, width, style)]
-    for row, depth in enumerate(sorted(run.tiers, reverse=True)):
-        cells = (
-            style.family("".join(_cell(seen, depth, most, some) for seen in column), result.phase.family)
-            for column, result in zip(columns, run.phases, strict=True)
-        )
-        margin = _MARGIN if row == 0 else " " * len(_MARGIN)
-        lines.append(f"{margin}{depth:>2} {bar}{bar.join(cells)}{bar}")
-    lines.append(f"{_INDENT[:-1]}{corner}{tick.join(floor * width for _ in run.phases)}{end}")
-    return [*lines, _durations(run, width)]
-
-
-def _concurrencies(run: Run, width: int) -> str:
-    """Return the line with the concurrent requests above their phases."""
-    labels = []
-    for concurrency, group in groupby(run.phases, key=lambda result: result.phase.concurrency):
-        label = "one request at a time" if concurrency == 1 else f"{concurrency} requests at a time"
-        labels.append(f"{label:^{(width + 1) * len(list(group)) - 1}}")
-    return (_INDENT + " ".join(labels)).rstrip()
-
-
-def _families(run: Run, width: int, style: Style) -> str:
-    families = [result.phase.family for result in run.phases]
-    names = [f"{family:^{width}}" for family in families]
-    names[-1] = names[-1].rstrip()
-    return _INDENT + " ".join(map(style.family, names, families))
-
-
-def _durations(run: Run, width: int) -> str:
-    return (_INDENT + " ".join(f"{f'{result.seconds:.1f} s':^{width}}" for result in run.phases)).rstrip()
+    for depth in sorted(run.tiers, reverse=True):
+        cells = ("".join(_cell(seen, depth, most, some) for seen in column) for column in columns)
+        phases = zip(cells, run.phases, strict=True)
+        colours = (Text(cell, COLOURS.get(result.phase.family, "cyan")) for cell, result in phases)
+        table.add_row(str(depth), *colours)
+    if unseen := sum(phase.switches_unseen for phase in run.phases):
+        table.caption = f"{unseen} {'switch' if unseen == 1 else 'switches'} were too fast to draw"
+    return table
 
 
 def _columns(result: PhaseResult, width: int) -> list[dict[int, float]]:

@@ -7,9 +7,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
+
+from rich.console import Console, RenderableType
+from rich.text import Text
 
 from sglang_adaptive import provenance
 from sglang_adaptive.client import Client
@@ -28,7 +32,7 @@ from sglang_adaptive.lab.demo.results import (
     tokens_per_second,
 )
 from sglang_adaptive.lab.demo.servers import HELD, Fleet, ServerSpec, contenders, server_specs
-from sglang_adaptive.lab.demo.terminal import AnswerScreen, Progress, Style
+from sglang_adaptive.lab.demo.terminal import AnswerScreen, Progress, console_of
 from sglang_adaptive.lab.demo.words import who_was_fastest
 from sglang_adaptive.lab.models.command import progress
 from sglang_adaptive.lab.models.folders import ModelError
@@ -76,7 +80,7 @@ class Contest:
     fleet: Fleet
     contenders: Sequence[Contender]
     template: Template
-    style: Style
+    console: Console
     progress: Progress
     _results: dict[str, list[PhaseResult]] = field(default_factory=dict)
 
@@ -102,7 +106,7 @@ class Contest:
     def _introduce(self, phase: Phase) -> None:
         self.progress.clear()
         question = phase.prompts[0].replace("\n\n", " ")
-        print(f"\n{self.style.bold(phase.family)}\n{self.style.prose(question)}\n", flush=True)
+        self.console.print(Text.assemble("\n", (phase.family, "bold"), f"\n{question}\n"))
 
     def _take_turn(self, contender: Contender, phase: Phase, *, shown: bool) -> None:
         server = self.fleet[contender.server]
@@ -114,14 +118,13 @@ class Contest:
             screen = None
             if shown:
                 self.progress.clear()
-                screen = AnswerScreen(sys.stdout, self.style, lambda: drafting(server))
-                screen.heading()
+                screen = AnswerScreen(self.console, lambda: drafting(server))
             grown = screen.grown if screen else lambda text, tokens: self.progress.now(f"{said}, {tokens} tokens")
             prompt = self.template.tokens(phase.prompts[0])
-            result = measure_phase(server, phase, lambda look: [_answer(server, prompt, phase, grown, look)])
-            if screen:
-                screen.end()
-                print(flush=True)
+            with screen or nullcontext():
+                result = measure_phase(server, phase, lambda look: [_answer(server, prompt, phase, grown, look)])
+            if shown:
+                self.console.print()
         self._results.setdefault(contender.key, []).append(result)
 
     def _warm_up(self, tokens: int) -> None:
@@ -192,42 +195,31 @@ class RealTextDemo(Demo):
     def measured(self, fleet: Fleet) -> list[Run]:
         self.progress.now("loading the tokenizer")
         template = Template(target_folder())
-        contest = Contest(fleet, contenders(self.policies, HELD), template, Style.of(sys.stdout), self.progress)
+        contest = Contest(fleet, contenders(self.policies, HELD), template, console_of(sys.stdout), self.progress)
         return contest.run(self.options.turns, self.options.tokens)
 
-    def findings(self, runs: Sequence[Run], style: Style) -> list[str]:
+    def findings(self, runs: Sequence[Run], console: Console) -> list[RenderableType]:
         phases = range(len(runs[0].phases))
         by_kind = [phases[index :: len(QUESTIONS)] for index in range(len(QUESTIONS))]
         return [
-            "\n".join(speed_table(runs, by_kind, style, decimals=1)),
-            "\n".join(
-                family_table(
-                    "Tokens per round (accept length)",
-                    runs,
-                    [*QUESTIONS],
-                    style,
-                    lambda results: f"{accept_length(results) or 0:.2f}",
-                )
+            speed_table(runs, by_kind, decimals=1),
+            family_table(
+                "Tokens per round (accept length)",
+                runs,
+                [*QUESTIONS],
+                lambda results: f"{accept_length(results) or 0:.2f}",
             ),
-            "\n".join(
-                family_table(
-                    "Draft steps per round, average",
-                    runs,
-                    [*QUESTIONS],
-                    style,
-                    lambda results: f"{mean_steps(results):.1f}",
-                )
+            family_table(
+                "Draft steps per round, average", runs, [*QUESTIONS], lambda results: f"{mean_steps(results):.1f}"
             ),
             *(
-                timeline(replace(run, phases=run.phases[: len(QUESTIONS)]), style)
+                timeline(replace(run, phases=run.phases[: len(QUESTIONS)]), console)
                 for run in runs
                 if run.contender.adaptive
             ),
-            style.prose(who_was_fastest(runs)),
-            style.prose(
-                f"{SPEED_NOTE} The contenders took turns at each question; the depth over time is from the first "
-                "turn. The ratios hold for this machine only: rounds cost different amounts on a GPU."
-            ),
+            who_was_fastest(runs),
+            f"{SPEED_NOTE} The contenders took turns at each question; the depth over time is from the first turn. "
+            "The ratios hold for this machine only: rounds cost different amounts on a GPU.",
         ]
 
     def kept(self, url: str, pid: int, title: str) -> str:

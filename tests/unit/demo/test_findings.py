@@ -8,11 +8,8 @@ import pytest
 
 from sglang_adaptive.lab.demo.drawing import depth_table, speed_table
 from sglang_adaptive.lab.demo.results import Mismatch, Run, mismatches
-from sglang_adaptive.lab.demo.terminal import Style
 from sglang_adaptive.lab.demo.words import MISMATCHES_SHOWN, failures, where_it_went, who_was_fastest
-from tests.demo_runs import ema_run, plain_run, static_run
-
-STYLE = Style(columns=80)
+from tests.demo_runs import drawn, ema_run, plain_run, static_run
 
 
 def runs(ema_seconds: float = 0.8) -> list[Run]:
@@ -21,11 +18,11 @@ def runs(ema_seconds: float = 0.8) -> list[Run]:
 
 
 def speeds(of: list[Run]) -> list[str]:
-    return speed_table(of, [[index] for index in range(6)], STYLE, decimals=0)
+    return drawn(speed_table(of, [[index] for index in range(6)], decimals=0))
 
 
 def row(lines: list[str], title: str) -> list[str]:
-    (line,) = [line for line in lines if line.startswith(title)]
+    (line,) = [line for line in lines if line.startswith(title) and line[len(title)] == " "]
     return line.removeprefix(title).split()
 
 
@@ -45,12 +42,12 @@ def test_overall_is_tokens_over_time_and_not_a_mean_of_rates() -> None:
 
 
 def test_rows_run_from_no_speculation_over_static_to_adaptive() -> None:
-    titles = [line[:16].strip() for line in speeds(runs())[3:]]
+    titles = [line[:14].strip() for line in speeds(runs())[3:]]
     assert titles == ["no speculation", "static 1", "static 3", "static 7", "EMA"]
 
 
 def test_accept_length_and_shares() -> None:
-    lines = depth_table(runs(), STYLE)
+    lines = drawn(depth_table(runs()))
     assert row(lines, "static 3") == ["2.50", "2.50", "2.50", "-", "100%", "-"]
     # 120 tokens in 46 rounds; easy phases have 6 + 3 x 8 of them, hard ones 2 x 8.
     assert row(lines, "EMA")[:3] == [f"{80 / 30:.2f}", f"{40 / 16:.2f}", f"{120 / 46:.2f}"]
@@ -59,7 +56,7 @@ def test_accept_length_and_shares() -> None:
 
 
 def test_tables_fit_in_80_columns() -> None:
-    assert max(map(len, [*speeds(runs()), *depth_table(runs(), STYLE)])) <= 80
+    assert max(map(len, [*speeds(runs()), *drawn(depth_table(runs()))])) <= 80
 
 
 def test_says_where_the_depth_went() -> None:

@@ -16,23 +16,21 @@ from sglang_adaptive.lab.demo.command import MOST_TURNS
 from sglang_adaptive.lab.demo.real_text import QUESTIONS, RealTextDemo, phases
 from sglang_adaptive.lab.demo.results import Mismatch, Run
 from sglang_adaptive.lab.demo.servers import HELD, contenders
-from sglang_adaptive.lab.demo.terminal import AnswerScreen, Progress, Style
+from sglang_adaptive.lab.demo.terminal import AnswerScreen, Progress, console_of
 from sglang_adaptive.lab.demo.words import failures
-from tests.demo_runs import result
+from tests.demo_runs import drawn, result
 
-STYLE = Style(columns=80)
+COLUMNS = 80
 
 
 def shown(pieces: list[str], rounds: Iterator[Drafting | None]) -> list[str]:
     """Return the displayed lines of an answer that arrives in *pieces*, one token each."""
-    stream = io.StringIO()
-    screen = AnswerScreen(stream, STYLE, lambda: next(rounds))
-    text = ""
-    for count, piece in enumerate(pieces, 1):
-        text += piece
-        screen.grown(text, count)
-    screen.end()
-    return stream.getvalue().splitlines()
+    stream, text = io.StringIO(), ""
+    with AnswerScreen(console_of(stream), lambda: next(rounds)) as screen:
+        for count, piece in enumerate(pieces, 1):
+            text += piece
+            screen.grown(text, count)
+    return stream.getvalue().splitlines()[1:]
 
 
 def without_rounds() -> Iterator[None]:
@@ -43,7 +41,7 @@ def without_rounds() -> Iterator[None]:
 @given(st.lists(st.text(alphabet="ab \n", max_size=12), max_size=40))
 def test_no_word_of_an_answer_is_lost_and_no_line_is_too_long(pieces: list[str]) -> None:
     lines = shown(pieces, without_rounds())
-    assert all(len(line) <= STYLE.columns for line in lines)
+    assert all(len(line) <= COLUMNS for line in lines)
     written = "".join(line.partition("│")[2] for line in lines)
     assert "".join(written.split()) == "".join("".join(pieces).split())
 
@@ -81,8 +79,8 @@ def runs(turns: int = 2) -> list[Run]:
 @pytest.mark.parametrize("turns", [1, 2, 9, MOST_TURNS])
 def test_the_tables_give_ratios_and_fit_the_terminal(turns: int) -> None:
     demo = RealTextDemo(Namespace(), [], Path(), Progress(io.StringIO()))
-    told = "\n".join(demo.findings(runs(turns), STYLE)).splitlines()
-    assert max(map(len, told)) <= STYLE.columns
+    told = drawn(*demo.findings(runs(turns), console_of(io.StringIO())))
+    assert max(map(len, told)) <= COLUMNS
     (adaptive,) = [line.split() for line in told if line.startswith("throughput") and len(line.split()) == 8]
     assert adaptive[-2:] == ["4.00", "2.00"]
     assert all(sum(kind in line for line in told) >= 1 for kind in QUESTIONS)

@@ -9,7 +9,7 @@ import signal
 import pytest
 
 from sglang_adaptive.lab.demo.results import FAMILIES, REQUESTS, workload
-from sglang_adaptive.lab.demo.terminal import Progress, Style
+from sglang_adaptive.lab.demo.terminal import WIDEST, Progress, console_of
 from sglang_adaptive.lab.demo.words import warnings
 from sglang_adaptive.signals import Interrupted, StopSignals
 
@@ -30,45 +30,46 @@ def test_off_a_terminal_progress_is_a_line_a_step() -> None:
     assert stream.getvalue() == "[   7 s] booted\n"
 
 
-def test_on_a_terminal_the_passing_line_is_replaced() -> None:
+def test_on_a_terminal_the_passing_line_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "40")
     stream = Terminal()
     progress = Progress(stream, clock=lambda: 5.0)
     progress.now("passing")
+    shown = stream.getvalue()
     progress.now("passing")
+    assert stream.getvalue() == shown and shown.endswith("[   0 s] passing")
+    progress.now("x" * 100)
+    assert stream.getvalue().splitlines()[-1].count("x") < 40, "the passing line never wraps"
     progress.done("booted")
-    assert stream.getvalue() == "\r\x1b[K[   0 s] passing\r\x1b[K[   0 s] booted\n"
-
-
-def test_the_passing_line_never_wraps(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", "40")
-    stream = Terminal()
-    Progress(stream).now("x" * 100)
-    assert len(stream.getvalue().removeprefix("\r\x1b[K")) == 39
+    assert stream.getvalue().endswith("\x1b[2K[   0 s] booted\n") and "\x1b[?25h" in stream.getvalue()
 
 
 @pytest.mark.parametrize(
-    ("stream", "environment", "colour"),
-    [
-        (Terminal(), {}, True),
-        (Terminal(), {"NO_COLOR": "1"}, False),
-        (Terminal(), {"NO_COLOR": ""}, True),
-        (Terminal(), {"TERM": "dumb"}, False),
-        (io.StringIO(), {}, False),
-    ],
+    ("environment", "coloured"),
+    [({}, True), ({"NO_COLOR": "1"}, False), ({"NO_COLOR": ""}, True), ({"TERM": "dumb"}, False)],
 )
-def test_colour_on_a_terminal_that_wants_it(stream: io.StringIO, environment: dict[str, str], colour: bool) -> None:
-    assert Style.of(stream, environment).colour is colour
+def test_colour_on_a_terminal_that_wants_it(
+    environment: dict[str, str], coloured: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in {"TERM": "xterm", "NO_COLOR": "", **environment}.items():
+        monkeypatch.setenv(name, value)
+    stream = Terminal()
+    console_of(stream).print("[1] :x: a", style="green")
+    assert "[1] :x: a" in stream.getvalue() and ("\x1b[32m" in stream.getvalue()) is coloured
 
 
-def test_ascii_on_a_stream_that_has_no_more() -> None:
-    assert Style.of(io.TextIOWrapper(io.BytesIO(), encoding="ascii"), {}).unicode is False
-    assert Style.of(io.TextIOWrapper(io.BytesIO(), encoding="utf-8"), {}).unicode is True
+def test_no_colour_off_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    stream = io.StringIO()
+    console_of(stream).print("a", style="green")
+    assert stream.getvalue() == "a\n"
 
 
-@pytest.mark.parametrize(("columns", "used"), [("40", 80), ("100", 100), ("300", 120)])
+@pytest.mark.parametrize(("columns", "used"), [("40", 40), ("100", 100), ("300", WIDEST)])
 def test_width(monkeypatch: pytest.MonkeyPatch, columns: str, used: int) -> None:
     monkeypatch.setenv("COLUMNS", columns)
-    assert Style.of(io.StringIO(), {}).columns == used
+    assert console_of(io.StringIO()).width == used
 
 
 def test_a_quiet_machine_with_room_is_not_warned_of() -> None:
