@@ -52,13 +52,10 @@ class Makers(dict[str, Callable[[], Cheap]]):
 _CONFTEST = """
 import pytest
 from tests.cheap_servers import NAMES, PLENTY, Makers
-from tests.engine.fleet import Fleet, SharedServers
+from tests.engine.fleet import Fleet, turns
 from tests.supervisor import pytest_cmdline_main
 
-shared = SharedServers(lambda item: [name for name in NAMES if name in item.fixturenames])
-
-def pytest_configure(config):
-    config.pluginmanager.register(shared)
+turn = turns(lambda item: [name for name in NAMES if name in item.fixturenames])
 
 def pytest_collection_modifyitems(items):
     if BACKWARDS:
@@ -67,8 +64,9 @@ def pytest_collection_modifyitems(items):
 @pytest.fixture(scope="session")
 def fleet(tmp_path_factory):
     makers = Makers(tmp_path_factory.mktemp("servers"))
-    with shared.opened(Fleet(makers, available=lambda: PLENTY)) as fleet:
-        yield fleet
+    fleet = Fleet(makers, available=lambda: PLENTY)
+    yield fleet
+    fleet.close()
     assert makers.running() == []
 
 def server(name):

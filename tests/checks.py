@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from tests import launch_lab
+from tests import forked_servers
 
 Findings = dict[str, str | None]
 """By check: None if it passes, else the error in one line."""
@@ -51,15 +51,15 @@ def device() -> str:
 
 def findings(module: str, *arguments: str, **variables: str) -> Any:
     """Return what ``python -m MODULE ARGUMENTS`` prints as JSON in its last line, with the CPU engine's *variables*."""
-    return _told(launch_lab.shared(**variables).launch([module, *arguments]))
+    return _told(forked_servers.launch([module, *arguments], **variables))
 
 
 def scripted(script: str) -> Any:
     """Return what *script* prints as JSON in its last line, run where stock SGLang is imported."""
-    return _told(launch_lab.shared().launch([], f"{script}\nraise SystemExit(0)"))
+    return _told(forked_servers.launch([], f"{script}\nraise SystemExit(0)"))
 
 
-def _told(outcome: launch_lab.Outcome) -> Any:
+def _told(outcome: forked_servers.Outcome) -> Any:
     if outcome.code:
         raise RuntimeError(outcome.output[-4000:])  # not AssertionError, which some tests expect from SGLang
     return json.loads(outcome.output.splitlines()[-1])

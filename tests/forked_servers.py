@@ -1,9 +1,9 @@
-"""Runs test servers as forks of one process that has imported SGLang, which saves seven CPU seconds per start.
+"""Forks test servers and launches from one process that has imported SGLang, which saves seven CPU seconds per start.
 
 ``python -m tests.forked_servers`` imports what a server imports. For every JSON line on standard input it forks a child
 that becomes ``python -m sglang_adaptive.lab.cpu_engine.start ARGUMENTS``, another program with a normal start, or a
-`launch_lab` on a socket; or it reports how an earlier child ended. The children end with it, and it ends with the
-process that started it.
+launch; or it reports how an earlier child ended. The children end with it, and it ends with the process that started
+it.
 """
 
 from __future__ import annotations
@@ -11,16 +11,18 @@ from __future__ import annotations
 import ctypes
 import functools
 import gc
+import importlib
 import json
 import os
+import runpy
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
@@ -34,6 +36,35 @@ MODULE = ["-m", "sglang_adaptive.lab.cpu_engine.start"]
 FARM = [sys.executable, "-m", "tests.forked_servers"]
 """The command of the process that forks."""
 POLL_SECONDS = 0.05
+SECONDS_ALLOWED = 300
+"""Of a launch: less than a test's time limit, so that no test reads the answer to another test's request."""
+OURS = "sglang-adaptive: error: "
+"""Prefix of the package's own refusals."""
+NO_MODEL = "no/such/model"
+"""Neither a folder nor a possible hub name, so the lookup needs no network."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a launch ended."""
+
+    code: int
+    output: str
+    """Standard output and error together."""
+
+
+def launch(argv: Sequence[str], before: str = "", **variables: str) -> Outcome:
+    """Run ``python -m MODULE ARGUMENTS``, or a console script named MODULE:FUNCTION, on the CPU engine.
+
+    *argv* is [MODULE, *ARGUMENTS]; the child runs the Python code *before* first. Use it only for launches that end by
+    themselves: refusals, and test modules that need their own process with SGLang imported. *variables*, which imports
+    may read, fork it from another process that has imported SGLang with them.
+    """
+    farm = _farm(**variables)
+    with tempfile.NamedTemporaryFile() as output:
+        pid = farm.ask(command=list(argv), variables=farm.variables, log=output.name, before=before)
+        code = farm.ask(ended=pid, wait=True)
+        return Outcome(code, output.read().decode(errors="replace"))
 
 
 class ForkedServer(CpuServer):
@@ -66,20 +97,6 @@ class _Forked:
     def send_signal(self, number: int) -> None:
         if self.poll() is None:
             os.kill(self.pid, number)
-
-
-def connected_lab(**variables: str) -> IO[str]:
-    """Return one end of a socket, for lines both ways; a fork at the other end serves as a `launch_lab`.
-
-    *variables*, which imports may read, fork it from another process that has imported SGLang with them.
-    """
-    farm = _farm(**variables)
-    with tempfile.TemporaryDirectory() as folder, socket.socket(socket.AF_UNIX) as listener:
-        listener.bind(f"{folder}/lab")
-        listener.listen()
-        farm.ask(lab=listener.getsockname(), variables=farm.variables)
-        with listener.accept()[0] as connection:
-            return connection.makefile("rw")
 
 
 class _Farm:
@@ -125,26 +142,28 @@ def serve(prepare: Callable[[], None] = start.import_sglang) -> None:
     gc.freeze()
     for line in sys.stdin:
         request = json.loads(line)
-        answer = _ended if "ended" in request else _lab if "lab" in request else _forked
-        print(json.dumps(answer(**request)), flush=True)
+        print(json.dumps((_ended if "ended" in request else _forked)(**request)), flush=True)
 
 
-def _ended(ended: int) -> int | None:
-    pid, status = os.waitpid(ended, os.WNOHANG)
+def _ended(ended: int, wait: bool = False) -> int | None:
+    pid, status = os.waitpid(ended, 0 if wait else os.WNOHANG)
     return os.waitstatus_to_exitcode(status) if pid else None
 
 
-def _forked(command: list[str], variables: dict[str, str], log: str) -> int:
+def _forked(command: list[str], variables: dict[str, str], log: str, before: str | None = None) -> int:
     farm = os.getpid()
     if pid := os.fork():
         return pid
     code = 1
     try:
         _become(variables, log, farm)
-        if command[1:3] != MODULE:
+        if before is not None:
+            _launch(command, before)
+        elif command[1:3] == MODULE:
+            sys.argv = command[2:]
+            start.main()
+        else:
             os.execve(command[0], command, variables)
-        sys.argv = command[2:]
-        start.main()
         code = 0
     except SystemExit as stop:
         code = stop.code if isinstance(stop.code, int) else int(stop.code is not None)
@@ -156,20 +175,15 @@ def _forked(command: list[str], variables: dict[str, str], log: str) -> int:
         os._exit(code)
 
 
-def _lab(lab: str, variables: dict[str, str]) -> int:
-    farm = os.getpid()
-    if pid := os.fork():
-        return pid
-    try:
-        from tests import launch_lab  # imports this module
-
-        _become(variables, os.devnull, farm)
-        with socket.socket(socket.AF_UNIX) as client:
-            client.connect(lab)
-            with client.makefile("rw") as lines:
-                launch_lab.serve(lines)
-    finally:
-        os._exit(0)
+def _launch(argv: list[str], before: str) -> None:
+    signal.alarm(SECONDS_ALLOWED)  # a launch that was not refused must not hang the tests
+    exec(before, {})
+    sys.argv = argv
+    module, _, function = argv[0].partition(":")
+    if function:
+        getattr(importlib.import_module(module), function)()
+    else:
+        runpy.run_module(module, run_name="__main__", alter_sys=True)
 
 
 def _become(variables: dict[str, str], log: str, farm: int) -> None:

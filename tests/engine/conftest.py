@@ -10,11 +10,10 @@ import pytest
 
 from sglang_adaptive.lab.cpu_engine import models
 from sglang_adaptive.lab.cpu_engine.server import CpuServer
-from tests import checks, launch_lab
-from tests.engine.fleet import Fleet, SharedServers
+from tests import checks
+from tests.engine.fleet import Fleet, turns
 from tests.engine.servers import SERVERS
 from tests.engine.workload import Case, Output, run
-from tests.launch_lab import LaunchLab
 
 ROOT = Path(__file__).parents[2]
 
@@ -47,19 +46,15 @@ def _servers_of(item: pytest.Item) -> list[str]:
     return [name for name in SERVERS if name in named]
 
 
-shared = SharedServers(lambda item: _servers_of(item) if _is_here(item) else ())
-
-
-def pytest_configure(config: pytest.Config) -> None:
-    config.pluginmanager.register(shared)
+turn = turns(lambda item: _servers_of(item) if _is_here(item) else [])
 
 
 @pytest.fixture(scope="session")
 def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
     """The servers; each start has its own folder."""
-    make = {name: lambda name=name: SERVERS[name](tmp_path_factory.mktemp(name)) for name in SERVERS}
-    with shared.opened(Fleet(make)) as fleet:
-        yield fleet
+    fleet = Fleet({name: lambda name=name: SERVERS[name](tmp_path_factory.mktemp(name)) for name in SERVERS})
+    yield fleet
+    fleet.close()
 
 
 def _fixture(name: str) -> Callable[[Fleet], CpuServer]:
@@ -114,12 +109,6 @@ def easy() -> list[str]:
 def hard() -> list[str]:
     """Prompts that the draft continues badly."""
     return list(models.prompts("hard"))
-
-
-@pytest.fixture(scope="session")
-def lab() -> LaunchLab:
-    """Launches that end by themselves."""
-    return launch_lab.shared()
 
 
 @pytest.fixture(scope="session")

@@ -10,8 +10,8 @@ import pytest
 
 from sglang_adaptive.lab.cpu_engine import models
 from sglang_adaptive.serve_cpu import ATTENTION_BACKEND
+from tests import forked_servers
 from tests.engine.workload import Case, Output
-from tests.launch_lab import LaunchLab
 
 SCRIPT = """
 import json, sys
@@ -39,9 +39,7 @@ if __name__ == "__main__":
 
 
 @pytest.fixture(scope="session")
-def outcome(
-    lab: LaunchLab, tmp_path_factory: pytest.TempPathFactory, easy: list[str], hard: list[str]
-) -> dict[str, Any]:
+def outcome(tmp_path_factory: pytest.TempPathFactory, easy: list[str], hard: list[str]) -> dict[str, Any]:
     """The script's findings: a refused configuration, then a working engine in the same process."""
     folder = tmp_path_factory.mktemp("engine")
     bad, good, script = folder / "bad.json", folder / "good.json", folder / "script.py"
@@ -62,7 +60,7 @@ def outcome(
     prompts = [easy[0], hard[0]]
     words = ["script.py", json.dumps([prompts, arguments, str(bad), str(good)])]
     run = f"import runpy, sys; sys.argv = {words!r}; runpy.run_path({str(script)!r}, run_name='__main__')"
-    found = lab.launch([], f"{run}; raise SystemExit(0)")
+    found = forked_servers.launch([], f"{run}; raise SystemExit(0)")
     assert found.code == 0, found.output[-4000:]
     line = next(line for line in found.output.splitlines() if line.startswith("ANSWER "))
     refusal, answers, state = json.loads(line.removeprefix("ANSWER "))

@@ -13,7 +13,7 @@ import pytest
 
 from sglang_adaptive.doctor.advice import advice
 from sglang_adaptive.sglang_plugin.launch import checkup
-from tests.launch_lab import NO_MODEL
+from tests.forked_servers import NO_MODEL
 from tests.launch_lines.verdicts import CONFIGS, HERE, launcher
 from tests.releases import IS_OLDER
 

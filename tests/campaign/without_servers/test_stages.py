@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests import launch_lab
+from tests import forked_servers
 from tests.campaign import stages
 from tests.campaign.__main__ import main
 from tests.campaign.short import require_nothing_lost
@@ -18,7 +18,7 @@ from tests.campaign.stages import STEPPED
 
 def forked(command: list[str], **_: Any) -> subprocess.CompletedProcess[str]:
     """Run a module in a fork of a process that has imported SGLang."""
-    outcome = launch_lab.shared().launch(command[2:])
+    outcome = forked_servers.launch(command[2:])
     return subprocess.CompletedProcess(command, outcome.code, outcome.output, outcome.output)
 
 

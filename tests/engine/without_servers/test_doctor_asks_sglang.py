@@ -13,18 +13,18 @@ from sglang_adaptive.cli import main
 from sglang_adaptive.doctor import installation
 from sglang_adaptive.lab.cpu_engine import models
 from sglang_adaptive.serve_cpu import default_arguments
+from tests import forked_servers
 from tests.engine.examples import PROGRAM, examples
-from tests.launch_lab import LaunchLab
 
 pytestmark = pytest.mark.engine
 
 
 @pytest.fixture
-def asked(lab: LaunchLab, checkout: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def asked(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Send the doctor's questions to forks of one process, which imports SGLang once."""
 
     def run(module: list[str], variables: dict[str, str]) -> subprocess.CompletedProcess[str]:
-        outcome = lab.launch(module)
+        outcome = forked_servers.launch(module)
         return subprocess.CompletedProcess(module, outcome.code, "", outcome.output)
 
     monkeypatch.setattr(installation, "_run", run)
@@ -81,9 +81,7 @@ def test_launch_line_that_would_not(
     assert "launch line" in said.splitlines()[-1]
 
 
-def test_sglang_ends_as_the_doctor_says(
-    lab: LaunchLab, asked: None, capsys: pytest.CaptureFixture[str], checkout: Path
-) -> None:
+def test_sglang_ends_as_the_doctor_says(asked: None, capsys: pytest.CaptureFixture[str], checkout: Path) -> None:
     """With the target as its draft EAGLE3 ends once both are loaded."""
     line = cpu_line("--speculative-draft-model-path", str(models.target_path()))
     assert main(["doctor", *line]) == 1
@@ -93,7 +91,7 @@ def test_sglang_ends_as_the_doctor_says(
         f"the launch would end with: {ending}: EAGLE3 drafts with a model that was trained for this one, add --" in said
     )
     arguments = line[line.index("--model-path") :]
-    outcome = lab.launch(["sglang_adaptive.lab.cpu_engine.start", *arguments, *default_arguments(arguments)])
+    outcome = forked_servers.launch(["sglang_adaptive.lab.cpu_engine.start", *arguments, *default_arguments(arguments)])
     assert outcome.code != 0 and ending in outcome.output
 
 

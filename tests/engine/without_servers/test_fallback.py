@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from sglang_adaptive.serve_cpu import PLUGIN
-from tests.launch_lab import NO_MODEL, OURS, LaunchLab
+from tests import forked_servers
+from tests.forked_servers import NO_MODEL, OURS
 
 CANNOT = {
     "no algorithm": ((), "no --speculative-algorithm is given"),
@@ -26,10 +27,10 @@ def config(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("case", CANNOT)
-def test_warning_says_why(lab: LaunchLab, config: Path, case: str) -> None:
+def test_warning_says_why(config: Path, case: str) -> None:
     arguments, reason = CANNOT[case]
     asked = ["--speculative-adaptive-config", str(config), *arguments]
-    outcome = lab.launch(["sglang.launch_server", "--model-path", NO_MODEL, *asked])
+    outcome = forked_servers.launch(["sglang.launch_server", "--model-path", NO_MODEL, *asked])
     warnings = [line for line in outcome.output.splitlines() if "adaptive speculation is off" in line]
     assert len(warnings) == 1 and warnings[0].endswith(reason)
     assert OURS not in outcome.output and NO_MODEL in outcome.output  # and the launch went on
@@ -43,9 +44,9 @@ STOCK = f"import os; os.environ['SGLANG_PLUGINS'] = {PLUGIN!r}"
     "before",
     [pytest.param("", id="ours"), pytest.param(STOCK, id="stock", marks=IGNORED)],
 )
-def test_configuration_alone_is_not_ignored(lab: LaunchLab, tmp_path: Path, before: str) -> None:
+def test_configuration_alone_is_not_ignored(tmp_path: Path, before: str) -> None:
     missing = tmp_path / "nowhere.json"
     asked = ["--speculative-algorithm", "EAGLE3", "--speculative-adaptive-config", str(missing)]
-    outcome = lab.launch(["sglang.launch_server", "--model-path", NO_MODEL, *asked], before)
+    outcome = forked_servers.launch(["sglang.launch_server", "--model-path", NO_MODEL, *asked], before)
     complaints = [line for line in outcome.output.splitlines() if "nowhere.json" in line and "server_args=" not in line]
     assert complaints and outcome.code != 0

@@ -8,16 +8,17 @@ from pathlib import Path
 import pytest
 
 from sglang_adaptive.sglang_plugin.contract import supported
-from tests.launch_lab import NO_MODEL, OURS, LaunchLab, Outcome
+from tests import forked_servers
+from tests.forked_servers import NO_MODEL, OURS, Outcome
 from tests.releases import since_the_newest
 
 pytestmark = pytest.mark.engine
 
 
-def launch(lab: LaunchLab, config: Path | str, *arguments: str, entry: str = "sglang.launch_server") -> Outcome:
+def launch(config: Path | str, *arguments: str, entry: str = "sglang.launch_server") -> Outcome:
     serve = ["serve"] if entry.endswith(":main") else []
     speculation = ["--speculative-algorithm", "EAGLE3", "--speculative-adaptive-config", str(config)]
-    return lab.launch([entry, *serve, "--model-path", NO_MODEL, *speculation, *arguments])
+    return forked_servers.launch([entry, *serve, "--model-path", NO_MODEL, *speculation, *arguments])
 
 
 def refusal(outcome: Outcome) -> str:
@@ -43,16 +44,16 @@ BAD_FILES = {
 
 
 @pytest.mark.parametrize("case", BAD_FILES)
-def test_bad_file(lab: LaunchLab, tmp_path: Path, case: str) -> None:
+def test_bad_file(tmp_path: Path, case: str) -> None:
     content, told = BAD_FILES[case]
     config = tmp_path / "adaptive.json"
     config.write_bytes(content.encode() if isinstance(content, str) else content)
-    line = refusal(launch(lab, config))
+    line = refusal(launch(config))
     assert line.startswith(f"{config}: ") and told in line and "; expected " in line
 
 
-def test_missing_file(lab: LaunchLab, tmp_path: Path) -> None:
-    assert "No such file" in refusal(launch(lab, tmp_path / "nowhere.json"))
+def test_missing_file(tmp_path: Path) -> None:
+    assert "No such file" in refusal(launch(tmp_path / "nowhere.json"))
 
 
 @pytest.fixture
@@ -62,20 +63,20 @@ def good(tmp_path: Path) -> Path:
     return config
 
 
-def test_launch_depth_outside_the_candidates(lab: LaunchLab, good: Path) -> None:
-    line = refusal(launch(lab, good, "--speculative-num-steps", "2"))
+def test_launch_depth_outside_the_candidates(good: Path) -> None:
+    line = refusal(launch(good, "--speculative-num-steps", "2"))
     assert line == "command line: --speculative-num-steps: got 2; expected a candidate step: 1, 3"
 
 
-def test_lookups_beside_an_algorithm_that_verifies_none(lab: LaunchLab, tmp_path: Path) -> None:
+def test_lookups_beside_an_algorithm_that_verifies_none(tmp_path: Path) -> None:
     config = tmp_path / "adaptive.json"
     config.write_text(json.dumps({"policy": "throughput", "throughput": {"lookup": True}}))
-    line = refusal(launch(lab, config, "--speculative-algorithm", "NGRAM"))
+    line = refusal(launch(config, "--speculative-algorithm", "NGRAM"))
     assert line == f"{config}: throughput.lookup: got true; expected false with --speculative-algorithm NGRAM"
 
 
-def test_sglang_serve_refuses_alike(lab: LaunchLab, tmp_path: Path) -> None:
-    line = refusal(launch(lab, tmp_path / "nowhere.json", "--model-type", "llm", entry="sglang.cli.main:main"))
+def test_sglang_serve_refuses_alike(tmp_path: Path) -> None:
+    line = refusal(launch(tmp_path / "nowhere.json", "--model-type", "llm", entry="sglang.cli.main:main"))
     assert "nowhere.json" in line
 
 
@@ -99,9 +100,9 @@ BREAKAGES = {
 
 
 @pytest.mark.parametrize("case", BREAKAGES)
-def test_changed_sglang_is_refused_by_name(lab: LaunchLab, good: Path, case: str) -> None:
+def test_changed_sglang_is_refused_by_name(good: Path, case: str) -> None:
     breakage, told = BREAKAGES[case]
-    outcome = lab.launch(
+    outcome = forked_servers.launch(
         ["sglang.launch_server", "--model-path", NO_MODEL, "--speculative-adaptive-config", str(good)],
         before=breakage,
     )
@@ -110,8 +111,8 @@ def test_changed_sglang_is_refused_by_name(lab: LaunchLab, good: Path, case: str
 
 
 @since_the_newest  # an older one lacks a required part
-def test_release_that_is_not_tested_is_served_and_named(lab: LaunchLab, good: Path) -> None:
-    outcome = lab.launch(
+def test_release_that_is_not_tested_is_served_and_named(good: Path) -> None:
+    outcome = forked_servers.launch(
         ["sglang.launch_server", "--model-path", NO_MODEL, "--speculative-adaptive-config", str(good)],
         before="import sglang; sglang.__version__ = '0.5.99'",
     )
@@ -120,7 +121,7 @@ def test_release_that_is_not_tested_is_served_and_named(lab: LaunchLab, good: Pa
 
 
 @pytest.mark.parametrize("case", BREAKAGES)
-def test_changed_sglang_does_not_concern_a_server_that_is_not_adaptive(lab: LaunchLab, case: str) -> None:
-    outcome = lab.launch(["sglang.launch_server", "--model-path", NO_MODEL], before=BREAKAGES[case][0])
+def test_changed_sglang_does_not_concern_a_server_that_is_not_adaptive(case: str) -> None:
+    outcome = forked_servers.launch(["sglang.launch_server", "--model-path", NO_MODEL], before=BREAKAGES[case][0])
     assert OURS not in outcome.output
     assert NO_MODEL in outcome.output  # it reached SGLang's own complaint about the model

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from sglang_adaptive.lab.cpu_engine.server import free_port
-from tests import launch_lab
+from tests import forked_servers
 from train.smollm2.together import Together
 
 WORLD = 2
@@ -54,5 +54,5 @@ from tests.unit.train.test_smollm2_together import WORLD, one_of_two
 start_processes(one_of_two, ({port},), nprocs=WORLD, start_method="fork")
 raise SystemExit(0)
 """
-    done = launch_lab.shared().launch([], script)
+    done = forked_servers.launch([], script)
     assert done.code == 0, done.output

@@ -17,7 +17,7 @@ import pytest
 from sglang_adaptive.serve_cpu import STAND_IN
 from sglang_adaptive.sglang_plugin.launch import compile_ahead
 from sglang_adaptive.sglang_plugin.notes import NOTE
-from tests import launch_lab
+from tests import forked_servers
 
 SETUP = compile_ahead.Setup("bfloat16", "bfloat16", 256, 64, 2, flashinfer=False, selects=True)
 LAUNCHER = f"""
@@ -70,7 +70,7 @@ def test_a_host_without_a_compiler_says_so_in_one_line(tmp_path: Path) -> None:
     """Covers all of SGLang's and FlashInfer's modules, in a fork with SGLang and the real FlashInfer."""
     here = _on_hopper(tmp_path / "cache", cuda=tmp_path / "nothing")
     before = f"import os, sys; os.environ |= {here!r}; sys.path.remove({str(STAND_IN)!r})"
-    ended = launch_lab.shared().launch([compile_ahead.__name__, json.dumps(dataclasses.asdict(SETUP))], before)
+    ended = forked_servers.launch([compile_ahead.__name__, json.dumps(dataclasses.asdict(SETUP))], before)
     assert ended.code == 1
     [line] = [line for line in ended.output.splitlines() if "adaptive:" in line]
     assert "could not compile sampling, topk" in line
