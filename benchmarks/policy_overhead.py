@@ -34,7 +34,7 @@ from sglang_adaptive.policy.throughput import ThroughputPolicy
 from sglang_adaptive.runtime.controller import AdaptiveController
 from sglang_adaptive.runtime.history import HOUR, SPANS, History
 from sglang_adaptive.runtime.round_times import RoundClock
-from tests.live_controllers import controller
+from tests.fakes import controller
 
 DEEPEST, ACCEPTANCE = 7, (0.75, 0.97)
 """Drafts of a drawn round, the first one's chance, and each next one's share of the previous chance."""

@@ -9,7 +9,7 @@ import pytest
 from sglang_adaptive.calibrate.explain import because, explain, main
 from sglang_adaptive.client import Client
 from sglang_adaptive.policy.throughput import ThroughputPolicy
-from tests.live_controllers import controller, ema, serve, with_lookups
+from tests.fakes import controller, ema, serve, with_lookups
 
 
 def test_before_the_first_round() -> None:

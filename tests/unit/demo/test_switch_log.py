@@ -11,7 +11,7 @@ from sglang_adaptive.lab.demo.measure import READ_SECONDS, SwitchLog
 from sglang_adaptive.policy.observation import RoundObservation
 from sglang_adaptive.runtime.controller import AdaptiveController
 from sglang_adaptive.runtime.counters import RECENT_SWITCHES
-from tests.live_controllers import Worker
+from tests.fakes import Worker
 
 
 class BackAndForth:

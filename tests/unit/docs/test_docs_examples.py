@@ -13,7 +13,7 @@ import pytest
 
 from sglang_adaptive.policy.base import POLICIES, AdaptivePolicy
 from sglang_adaptive.runtime.controller import AdaptiveController
-from tests.unit.runtime.test_controller import Worker, state
+from tests.fakes import Worker, state
 
 ROOT = Path(__file__).parents[3]
 FOLDER = ROOT / "docs" / "examples"

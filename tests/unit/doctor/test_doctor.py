@@ -16,7 +16,7 @@ from sglang_adaptive.doctor.command import main
 from sglang_adaptive.doctor.installation import take_apart
 from sglang_adaptive.sglang_plugin.contract import RELEASES, supported
 from tests.answering import answering
-from tests.live_controllers import ema, serve
+from tests.fakes import ema, serve
 
 FITS: dict[str, list[str]] = {"missing": [], "changed": []}
 ARGUMENTS = ["--model-path", "M", "--port=1"]

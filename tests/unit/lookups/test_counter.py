@@ -13,7 +13,7 @@ from sglang_adaptive.lookups.counter import LookupCounter
 from sglang_adaptive.lookups.lookup import Text
 from sglang_adaptive.lookups.tally import MATCHES, ROWS, Tally, lookup_words, worth
 from sglang_adaptive.policy.throughput import ThroughputOptions, ThroughputPolicy
-from tests.live_controllers import controller, with_lookups
+from tests.fakes import controller, with_lookups
 from tests.unit.lookups.test_lookup import drawn, written_out
 
 Request = tuple["array[int]", "array[int]"]

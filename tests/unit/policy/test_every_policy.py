@@ -26,7 +26,7 @@ from sglang_adaptive.policy.config import AdaptiveConfig, CapturedSteps, check_c
 from sglang_adaptive.policy.errors import ConfigError
 from sglang_adaptive.sglang_plugin.start import controller as start
 from sglang_adaptive.validate import facts, words
-from tests.live_controllers import controller, ema, serve
+from tests.fakes import controller, ema, serve
 
 ROOT = Path(__file__).parents[3]
 EXAMPLE = "token_budget"

@@ -12,94 +12,10 @@ from sglang_adaptive.policy.observation import RoundObservation
 from sglang_adaptive.policy.throughput import ThroughputOptions, ThroughputPolicy
 from sglang_adaptive.runtime.controller import AdaptiveController
 from sglang_adaptive.runtime.round_note import RoundNote
-from sglang_adaptive.runtime.round_times import RoundClock, RoundTimes
+from sglang_adaptive.runtime.round_times import RoundTimes
 from sglang_adaptive.runtime.start_up import Device
-from sglang_adaptive.runtime.states import SpecRuntimeState
-from tests import live_controllers
-
-
-def state(steps: int) -> SpecRuntimeState:
-    return SpecRuntimeState(
-        speculative_num_steps=steps,
-        speculative_num_draft_tokens=steps + 1,
-        draft_attn_backend=None,
-        cuda_graph_runner=None,
-        target_attn_backend=object(),
-        target_graph_runner=None,
-        draft_extend_attn_backend=None,
-        cuda_graph_runner_for_draft_extend=None,
-    )
-
-
-class Worker:
-    """A worker that runs nothing: it holds the live state, which is all that the controller uses."""
-
-    def __init__(self, steps: int) -> None:
-        self.speculative_num_steps = steps
-        self.built: list[tuple[int, int, list[int] | None]] = []
-        self.applied: list[int] = []
-
-    def build_adaptive_runtime_state(
-        self, speculative_num_steps: int, speculative_num_draft_tokens: int, cuda_graph_bs: list[int] | None = None
-    ) -> SpecRuntimeState:
-        self.built.append((speculative_num_steps, speculative_num_draft_tokens, cuda_graph_bs))
-        return state(speculative_num_steps)
-
-    def apply_runtime_state(self, state: SpecRuntimeState) -> None:
-        self.applied.append(state.speculative_num_steps)
-        self.speculative_num_steps = state.speculative_num_steps
-
-
-class ScriptedPolicy:
-    """Returns scripted answers and records its input."""
-
-    name = "scripted"
-
-    def __init__(self, candidates: list[int], answer: int) -> None:
-        self.candidate_steps = candidates
-        self.answer: Any = answer
-        self.seen: list[RoundObservation] = []
-        self.graph_bs: list[int] | None = None
-        self.fails_on = ""
-
-    def set_cuda_graph_bs(self, cuda_graph_bs: list[int] | None) -> None:
-        self.graph_bs = cuda_graph_bs
-
-    def get_steps_for_batch(self, batch_size: int) -> int:
-        if self.fails_on == "choose":
-            raise RuntimeError("no idea")
-        return self.answer
-
-    def observe(self, observation: RoundObservation) -> None:
-        if self.fails_on == "observe":
-            raise ZeroDivisionError("by zero")
-        self.seen.append(observation)
-
-    def cuda_graph_bs_for_step(self, step: int) -> list[int] | None:
-        return None if self.graph_bs is None else [bs for bs in self.graph_bs if bs >= step]
-
-    def snapshot(self) -> dict[str, Any]:
-        if self.fails_on == "snapshot":
-            raise KeyError("lost")
-        return {"answer": self.answer}
-
-
-class Ticks:
-    """A clock that the test advances."""
-
-    def __init__(self) -> None:
-        self.now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-def serving(answer: int = 3, launch: int = 3) -> tuple[AdaptiveController, Worker, ScriptedPolicy, Ticks]:
-    worker, policy, ticks = Worker(launch), ScriptedPolicy([0, 1, 3, 7], answer), Ticks()
-    controller = AdaptiveController(worker, policy, clock=RoundClock(ticks), wall_time=ticks)
-    controller.register(state(launch))
-    controller.init_states([1, 2, 4, 8])
-    return controller, worker, policy, ticks
+from tests import fakes
+from tests.fakes import Learner, ScriptedPolicy, Worker, serving, state
 
 
 def test_start_up_builds_each_missing_depth_once_with_its_own_graph_sizes_and_the_deepest_first() -> None:
@@ -334,27 +250,6 @@ def test_memory_is_bounded_over_many_switches() -> None:
     assert len(shown["recent_switches"]) == 32
 
 
-class Learner(ScriptedPolicy):
-    """A policy that hands over its table after every second round."""
-
-    def __init__(self) -> None:
-        super().__init__([0, 1, 3], 3)
-        self.cost_sync_due = False
-        self.table: Any = None
-
-    def observe(self, observation: RoundObservation) -> None:
-        super().observe(observation)
-        self.cost_sync_due = len(self.seen) % 2 == 0
-
-    def export_cost(self) -> dict[str, Any]:
-        if self.fails_on == "export":
-            raise OverflowError("too much")
-        return {"rounds": len(self.seen)}
-
-    def import_cost(self, payload: Any) -> None:
-        self.table, self.cost_sync_due = payload, False
-
-
 def learning(share_cost: Any) -> tuple[AdaptiveController, Learner]:
     policy = Learner()
     controller = AdaptiveController(Worker(3), policy, share_cost=share_cost)
@@ -474,13 +369,13 @@ def test_a_warm_up_whose_end_was_lost_ends_itself(monkeypatch: pytest.MonkeyPatc
 
 def test_texts_are_tracked_in_the_warm_up_and_not_after_a_failure() -> None:
     policy = ThroughputPolicy(3, ThroughputOptions(candidate_steps=(0, 1, 3, 7), lookup=True))
-    controller = live_controllers.controller(policy, looks_up=True)
+    controller = fakes.controller(policy, looks_up=True)
     assert not controller.tracks_texts
     controller.begin_warm_up()
     assert controller.tracks_texts
     controller.end_warm_up()
     assert not controller.tracks_texts
     while not controller.tracks_texts:
-        live_controllers.serve(controller, 1, 0.5)
+        fakes.serve(controller, 1, 0.5)
     controller.policy_failed(RuntimeError("planted"))
     assert not controller.tracks_texts

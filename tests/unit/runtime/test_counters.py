@@ -25,9 +25,9 @@ from sglang_adaptive.runtime.counters import (
     Counters,
     region_of,
 )
+from tests.fakes import ScriptedPolicy, Worker, serving, state
 from tests.unit.policy.throughput.test_acceptance import drafts
 from tests.unit.policy.throughput.test_policy import H200
-from tests.unit.runtime.test_controller import ScriptedPolicy, Worker, serving, state
 
 
 def test_regions_are_powers_of_two_and_bounded() -> None:

@@ -13,8 +13,7 @@ from sglang_adaptive.policy.observation import RoundObservation
 from sglang_adaptive.policy.throughput import ThroughputPolicy
 from sglang_adaptive.runtime.history import HOUR, SPANS, History
 from sglang_adaptive.runtime.round_times import RoundClock
-from tests.live_controllers import controller, ema
-from tests.unit.runtime.test_controller import Ticks
+from tests.fakes import Ticks, controller, ema
 
 DEPTHS = (0, 1, 3)
 

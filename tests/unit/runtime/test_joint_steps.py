@@ -13,7 +13,7 @@ from sglang_adaptive.runtime.controller import AdaptiveController
 from sglang_adaptive.runtime.joint_steps import JointSteps
 from sglang_adaptive.runtime.round_note import RoundNote
 from sglang_adaptive.runtime.round_times import RoundClock
-from tests.live_controllers import controller
+from tests.fakes import controller
 
 DEPTHS = (0, 1, 2, 3, 5, 7)
 

@@ -14,7 +14,7 @@ from sglang_adaptive.lookups.tally import Tally
 from sglang_adaptive.runtime import round_trace
 from sglang_adaptive.runtime.round_note import RoundNote
 from sglang_adaptive.runtime.round_trace import RoundTrace
-from tests.unit.runtime.test_controller import serving
+from tests.fakes import serving
 
 
 def seen(steps: int, **accepted: int) -> RoundNote:

@@ -21,7 +21,7 @@ from sglang_adaptive.runtime.round_note import RoundNote
 from sglang_adaptive.sglang_plugin import audit_scheduler
 from sglang_adaptive.sglang_plugin.admin.handlers import TakeReport, pack, unpack
 from sglang_adaptive.sglang_plugin.audit_scheduler import AUDITED, MOST_WAITING, REPORT_KEY, Audits, Report
-from tests.unit.runtime.test_controller import serving
+from tests.fakes import serving
 
 PROMPT, OUTPUT = [5, 6, 7], [11, 12, 13, 14]
 ALL = AuditOptions(1.0)

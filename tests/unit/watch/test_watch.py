@@ -26,8 +26,7 @@ from sglang_adaptive.sglang_plugin.reporting.metric_series import series
 from sglang_adaptive.watch.command import lines, main, screen
 from sglang_adaptive.watch.view import compared, read
 from tests.answering import answering
-from tests.live_controllers import controller, ema, serve
-from tests.unit.runtime.test_controller import Ticks
+from tests.fakes import Ticks, controller, ema, serve
 
 
 class Told(Client):

@@ -22,7 +22,7 @@ from sglang_adaptive.sglang_plugin.admin.handlers import (
     unpack,
 )
 from sglang_adaptive.sglang_plugin.admin.route import AdminRoute
-from tests.live_controllers import ema
+from tests.fakes import ema
 from tests.loops import in_a_loop
 
 LONG = 3600

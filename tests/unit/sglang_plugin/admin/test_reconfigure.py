@@ -29,9 +29,8 @@ from sglang_adaptive.sglang_plugin.admin.config_changes import ConfigChanges
 from sglang_adaptive.sglang_plugin.admin.handlers import CONFIG_KEY, Change, Reconfigure, pack, unpack
 from sglang_adaptive.sglang_plugin.admin.route import AdminRoute
 from sglang_adaptive.sglang_plugin.start.controller import build_successor
-from tests.live_controllers import ema
+from tests.fakes import Learner, ScriptedPolicy, Ticks, Worker, ema, serving, state
 from tests.loops import in_a_loop
-from tests.unit.runtime.test_controller import Learner, ScriptedPolicy, Ticks, Worker, serving, state
 
 SLOTS = {"1": {"candidate_steps": [1, 3]}, "8": {"candidate_steps": [1], "ema_alpha": 0.3}}
 KEY = ProfileKey("target", "draft", "GPU", 1, 1, "fa3", {}, {})

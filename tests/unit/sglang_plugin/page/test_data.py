@@ -23,8 +23,7 @@ from sglang_adaptive.runtime.controller import AdaptiveController
 from sglang_adaptive.runtime.round_times import RoundClock
 from sglang_adaptive.sglang_plugin.page import routes
 from sglang_adaptive.sglang_plugin.page.routes import SharedFetch
-from tests.live_controllers import controller, with_audit, with_lookups
-from tests.unit.runtime.test_controller import Ticks
+from tests.fakes import Ticks, controller, with_audit, with_lookups
 
 DOCUMENT = Path(__file__).parents[4] / "docs" / "json.md"
 VERSIONS = {"sglang": "0.5.23", "sglang_adaptive": "0.1.0"}

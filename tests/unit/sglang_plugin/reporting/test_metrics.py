@@ -23,8 +23,7 @@ from sglang_adaptive.runtime.controller import AdaptiveController
 from sglang_adaptive.runtime.round_times import RoundClock
 from sglang_adaptive.sglang_plugin.reporting import metrics
 from sglang_adaptive.sglang_plugin.reporting.metric_series import COUNTER, METRICS, PREFIX, most_series, series
-from tests.live_controllers import with_audit, with_lookups
-from tests.unit.runtime.test_controller import Ticks, Worker, state
+from tests.fakes import Ticks, Worker, state, with_audit, with_lookups
 
 LABELS = {"model_name": "tiny", "engine_type": "unified", "tp_rank": 0}
 

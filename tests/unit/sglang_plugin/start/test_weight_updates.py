@@ -14,7 +14,7 @@ from sglang_adaptive.runtime.controller import AdaptiveController
 from sglang_adaptive.runtime.start_up import Device
 from sglang_adaptive.runtime.states import SpecRuntimeState
 from sglang_adaptive.sglang_plugin.start.weight_updates import follow_update, rebuild
-from tests.live_controllers import Worker, ema
+from tests.fakes import Worker, ema
 
 SIZES = [1, 2, 4]
 
@@ -23,7 +23,8 @@ class GraphedWorker(Worker):
     """Records what it built, and like SGLang's worker ignores a state of its current depth."""
 
     def __init__(self) -> None:
-        self.built: list[tuple[int, list[int] | None]] = []
+        super().__init__()
+        self.built: list[tuple[int, list[int] | None]] = []  # type: ignore[assignment]
         self.live: SpecRuntimeState | None = None
 
     def build_adaptive_runtime_state(

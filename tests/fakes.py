@@ -1,0 +1,162 @@
+"""Workers, policies and clocks that run nothing, and real controllers that verify rounds without an engine."""
+
+from __future__ import annotations
+
+from array import array
+from typing import Any
+
+from sglang_adaptive.lookups.counter import LookupCounter
+from sglang_adaptive.policy.base import AdaptivePolicy
+from sglang_adaptive.policy.config import AuditOptions, check_config
+from sglang_adaptive.policy.ema import AdaptiveSpeculativeParams
+from sglang_adaptive.policy.observation import RoundObservation
+from sglang_adaptive.runtime.controller import AdaptiveController
+from sglang_adaptive.runtime.round_times import RoundClock
+from sglang_adaptive.runtime.states import SpecRuntimeState
+from sglang_adaptive.sglang_plugin.audit_scheduler import Audits, Report
+
+
+def state(steps: int) -> SpecRuntimeState:
+    return SpecRuntimeState(
+        speculative_num_steps=steps,
+        speculative_num_draft_tokens=steps + 1,
+        draft_attn_backend=None,
+        cuda_graph_runner=None,
+        target_attn_backend=object(),
+        target_graph_runner=None,
+        draft_extend_attn_backend=None,
+        cuda_graph_runner_for_draft_extend=None,
+    )
+
+
+class Worker:
+    """A worker that runs nothing: it holds the live state, which is all that the controller uses."""
+
+    def __init__(self, steps: int = 3) -> None:
+        self.speculative_num_steps = steps
+        self.built: list[tuple[int, int, list[int] | None]] = []
+        self.applied: list[int] = []
+
+    def build_adaptive_runtime_state(
+        self, speculative_num_steps: int, speculative_num_draft_tokens: int, cuda_graph_bs: list[int] | None = None
+    ) -> SpecRuntimeState:
+        self.built.append((speculative_num_steps, speculative_num_draft_tokens, cuda_graph_bs))
+        return state(speculative_num_steps)
+
+    def apply_runtime_state(self, state: SpecRuntimeState) -> None:
+        self.applied.append(state.speculative_num_steps)
+        self.speculative_num_steps = state.speculative_num_steps
+
+
+class ScriptedPolicy:
+    """Returns scripted answers and records its input."""
+
+    name = "scripted"
+
+    def __init__(self, candidates: list[int], answer: int) -> None:
+        self.candidate_steps = candidates
+        self.answer: Any = answer
+        self.seen: list[RoundObservation] = []
+        self.graph_bs: list[int] | None = None
+        self.fails_on = ""
+
+    def set_cuda_graph_bs(self, cuda_graph_bs: list[int] | None) -> None:
+        self.graph_bs = cuda_graph_bs
+
+    def get_steps_for_batch(self, batch_size: int) -> int:
+        if self.fails_on == "choose":
+            raise RuntimeError("no idea")
+        return self.answer
+
+    def observe(self, observation: RoundObservation) -> None:
+        if self.fails_on == "observe":
+            raise ZeroDivisionError("by zero")
+        self.seen.append(observation)
+
+    def cuda_graph_bs_for_step(self, step: int) -> list[int] | None:
+        return None if self.graph_bs is None else [bs for bs in self.graph_bs if bs >= step]
+
+    def snapshot(self) -> dict[str, Any]:
+        if self.fails_on == "snapshot":
+            raise KeyError("lost")
+        return {"answer": self.answer}
+
+
+class Ticks:
+    """A clock that the test advances."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Learner(ScriptedPolicy):
+    """A policy that hands over its table after every second round."""
+
+    def __init__(self) -> None:
+        super().__init__([0, 1, 3], 3)
+        self.cost_sync_due = False
+        self.table: Any = None
+
+    def observe(self, observation: RoundObservation) -> None:
+        super().observe(observation)
+        self.cost_sync_due = len(self.seen) % 2 == 0
+
+    def export_cost(self) -> dict[str, Any]:
+        if self.fails_on == "export":
+            raise OverflowError("too much")
+        return {"rounds": len(self.seen)}
+
+    def import_cost(self, payload: Any) -> None:
+        self.table, self.cost_sync_due = payload, False
+
+
+def serving(answer: int = 3, launch: int = 3) -> tuple[AdaptiveController, Worker, ScriptedPolicy, Ticks]:
+    worker, policy, ticks = Worker(launch), ScriptedPolicy([0, 1, 3, 7], answer), Ticks()
+    controller = AdaptiveController(worker, policy, clock=RoundClock(ticks), wall_time=ticks)
+    controller.register(state(launch))
+    controller.init_states([1, 2, 4, 8])
+    return controller, worker, policy, ticks
+
+
+def controller(policy: AdaptivePolicy, clock: RoundClock | None = None, looks_up: bool = False) -> AdaptiveController:
+    worker = Worker()
+    found = AdaptiveController(worker, policy, clock=clock)
+    found.allow_lookups(looks_up)
+    found.register(state(3))
+    found.init_states()
+    return found
+
+
+def serve(found: AdaptiveController, rounds: int, accepted: float, batch_size: int = 2) -> dict[str, Any]:
+    """Verify rounds that accept a share of the drafts; return the state as /server_info shows it."""
+    for _ in range(rounds):
+        found.activate_step_by_batch(batch_size)
+        steps = found.worker.speculative_num_steps
+        found.on_verify_complete([round(steps * accepted)] * batch_size, batch_size)
+    return found.snapshot()
+
+
+def with_lookups(found: AdaptiveController) -> AdaptiveController:
+    """Let *found* report the lookups of one finished request, which copies most of its prompt."""
+    counter = LookupCounter()
+    counter.add(array("q", range(100)), array("q", [*range(20, 80), 7, 3]))
+    counter.close()
+    found.count_lookups = counter.report
+    return found
+
+
+def with_audit(found: AdaptiveController, verdict: str) -> AdaptiveController:
+    """Let *found* report an audit with one *verdict*."""
+    from sglang.srt.runtime_context import get_context, get_parallel
+
+    with get_context().override_server_args(), get_parallel().override(dp_rank=None):
+        Audits(found, AuditOptions(0.001)).count(Report(0, 0, "a request", verdict, 0.01, 7, 2.5))
+    return found
+
+
+def ema(**slot: Any) -> AdaptiveController:
+    config = check_config({"1": {"candidate_steps": [0, 1, 3, 7], **slot}}, "test")
+    return controller(AdaptiveSpeculativeParams(3, config=config))
