@@ -162,6 +162,16 @@ async def test_what_is_no_time_is_refused(values: dict[str, Any], told: str) -> 
     assert held(scheduler) is None
 
 
+@pytest.mark.parametrize("value", [2, 8, -1, 10**6, 1.0, 0.5, True, False, "3", "null", "", [3], [], {"steps": 3}])
+@in_a_loop
+async def test_what_are_no_steps_is_refused(value: Any) -> None:
+    scheduler = Scheduler()
+    answer = await ask(worker(scheduler), adaptive_force_steps=value)
+    told = f"got {json.dumps(value)}; expected one of 0, 1, 3, 7, or null to release"
+    assert answer == {"error": {"message": f"adaptive_force_steps: {told}"}}
+    assert held(scheduler) is None
+
+
 @in_a_loop
 async def test_a_refused_hold_changes_nothing_at_its_end() -> None:
     scheduler = Scheduler()
