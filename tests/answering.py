@@ -1,4 +1,4 @@
-"""A server that gives every GET the same answer."""
+"""A server that gives every GET the same answer, and a client without one."""
 
 from __future__ import annotations
 
@@ -6,6 +6,9 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from typing import Any
+
+from sglang_adaptive.client import Client
 
 
 @contextmanager
@@ -30,3 +33,14 @@ def answering(status: int, body: bytes) -> Iterator[str]:
         finally:
             server.shutdown()
             serving.join()
+
+
+class Told(Client):
+    """A client whose server gives the same *answer* to everything."""
+
+    def __init__(self, answer: Any) -> None:
+        super().__init__("127.0.0.1", 9)
+        self.answer = answer
+
+    def get(self, path: str) -> Any:
+        return self.answer

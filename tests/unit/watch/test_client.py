@@ -7,18 +7,7 @@ from typing import Any
 import pytest
 
 from sglang_adaptive.client import ADMIN_PATHS, Client, RequestError
-from tests.answering import answering
-
-
-class Told(Client):
-    """A client whose server gives the same *answer* to everything."""
-
-    def __init__(self, answer: Any) -> None:
-        super().__init__("127.0.0.1", 9)
-        self.answer = answer
-
-    def get(self, path: str) -> Any:
-        return self.answer
+from tests.answering import Told, answering
 
 
 def test_replicas_keep_their_place_in_whatever_order_they_answer() -> None:

@@ -25,24 +25,14 @@ from sglang_adaptive.runtime.round_times import RoundClock
 from sglang_adaptive.sglang_plugin.reporting.metric_series import series
 from sglang_adaptive.watch.command import lines, main, screen
 from sglang_adaptive.watch.view import compared, read
-from tests.answering import answering
+from tests.answering import Told, answering
 from tests.fakes import Ticks, controller, ema, serve
-
-
-class Told(Client):
-    """A client whose server has these *states* as its internal states."""
-
-    def __init__(self, *states: dict[str, Any]) -> None:
-        super().__init__("127.0.0.1", 30000)
-        self.states = states
-
-    def get(self, path: str) -> Any:
-        return {"internal_states": list(self.states)}
 
 
 def seen(state: dict[str, Any] | None, before: dict[str, Any] | None = None, seconds: float = 1.0) -> dict[str, Any]:
     """Return the view of *state*, read *seconds* after *before*."""
-    views = [read(Told({} if one is None else {"adaptive": one}))[0] for one in (before or state, state)]
+    internal = ({} if one is None else {"adaptive": one} for one in (before or state, state))
+    views = [read(Told({"internal_states": [one]}))[0] for one in internal]
     views[0]["time"] = views[1]["time"] - (seconds if before else 0.0)
     return compared(*views)
 
