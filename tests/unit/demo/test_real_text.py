@@ -26,7 +26,9 @@ COLUMNS = 80
 def shown(pieces: list[str], rounds: Iterator[Drafting | None]) -> list[str]:
     """Return the displayed lines of an answer that arrives in *pieces*, one token each."""
     stream, text = io.StringIO(), ""
-    with AnswerScreen(console_of(stream), lambda: next(rounds)) as screen:
+    console = console_of(stream)
+    console.width = COLUMNS
+    with AnswerScreen(console, lambda: next(rounds)) as screen:
         for count, piece in enumerate(pieces, 1):
             text += piece
             screen.grown(text, count)
@@ -79,7 +81,9 @@ def runs(turns: int = 2) -> list[Run]:
 @pytest.mark.parametrize("turns", [1, 2, 9, MOST_TURNS])
 def test_the_tables_give_ratios_and_fit_the_terminal(turns: int) -> None:
     demo = RealTextDemo(Namespace(), [], Path(), Progress(io.StringIO()))
-    told = drawn(*demo.findings(runs(turns), console_of(io.StringIO())))
+    console = console_of(io.StringIO())
+    console.width = COLUMNS
+    told = drawn(*demo.findings(runs(turns), console), columns=COLUMNS)
     assert max(map(len, told)) <= COLUMNS
     (adaptive,) = [line.split() for line in told if line.startswith("throughput") and len(line.split()) == 8]
     assert adaptive[-2:] == ["4.00", "2.00"]
