@@ -87,13 +87,6 @@ def server_url(text: str) -> str:
     return text
 
 
-def port_number(text: str) -> int:
-    """Return a TCP port, for ``type=`` of an argument."""
-    if not text.isdecimal() or not 0 < int(text) < 65536:
-        raise argparse.ArgumentTypeError(f"got {text!r}; expected a port from 1 to 65535")
-    return int(text)
-
-
 def count(text: str) -> int:
     """Return an integer of at least 1, for ``type=`` of an argument."""
     if not text.isdecimal() or int(text) < 1:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 import time
@@ -12,7 +11,7 @@ from typing import Any
 from rich.box import SIMPLE_HEAD
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from sglang_adaptive.calibrate.explain import because, looked_up, slot_words
@@ -25,9 +24,7 @@ from sglang_adaptive.command_line import (
     CommandParser,
     add_server,
     failed,
-    listed,
     number,
-    port_number,
 )
 from sglang_adaptive.watch.view import GONE, HEALTHY, compared, read
 
@@ -43,7 +40,7 @@ def parser() -> CommandParser:
         "acceptance by position, the expected speed of each number of steps, why the policy chose these, and the "
         "latest switches with their causes. Tells you when the server is idle, not adaptive, degraded or gone, and "
         "continues when it comes back. Ctrl-C ends it.\n\n"
-        "If standard output is not a terminal, it writes one line per reading and one per switch.",
+        "If standard output is not a terminal, it writes one line per reading.",
         [
             ("--url http://127.0.0.1:30000", "on a terminal"),
             ("--url http://127.0.0.1:30000 --once", "one reading and an exit code: is the server healthy?"),
@@ -52,10 +49,6 @@ def parser() -> CommandParser:
         "0 with --once: serving or idle; 1 with --once: not adaptive, degraded or gone; 2 bad usage; 130 Ctrl-C",
     )
     add_server(found)
-    found.add_argument("--host", metavar="HOST", help="instead of --url: the server's host (default: 127.0.0.1)")
-    found.add_argument(
-        "--port", type=port_number, metavar="N", help="instead of --url: the server's port (default: 30000)"
-    )
     seconds = number("seconds", 0.1, 3600)
     found.add_argument(
         "--interval", type=seconds, default=1.0, metavar="S", help="seconds between readings (default: %(default)g)"
@@ -71,10 +64,7 @@ def parser() -> CommandParser:
 def main(argv: Sequence[str]) -> int:
     """Run the command; returns the exit code."""
     arguments = parser().parse_args(argv)
-    try:
-        client = Client.from_url(_url(arguments), api_key=arguments.api_key, timeout=PATIENCE_SECONDS)
-    except ValueError as error:
-        return failed("watch", f"{'--url' if arguments.host is None else '--host'}: {error}", BAD_INPUT)
+    client = Client.from_url(arguments.url, api_key=arguments.api_key, timeout=PATIENCE_SECONDS)
     views = _views(client, arguments.replica, arguments.interval)
     # rich would use its own definition of a terminal, from FORCE_COLOR and the like.
     console = Console(highlight=False, force_terminal=sys.stdout.isatty())
@@ -89,19 +79,12 @@ def main(argv: Sequence[str]) -> int:
                 for seen in views:
                     live.update(screen(seen), refresh=True)
         for seen in views:
-            print(json.dumps(seen) if arguments.json else "\n".join(lines(seen)), flush=True)
+            print(json.dumps(seen) if arguments.json else line(seen), flush=True)
     except IndexError as error:
         return failed("watch", f"--replica: {error}", BAD_INPUT)
     except KeyboardInterrupt:
         return INTERRUPTED
     return DONE
-
-
-def _url(arguments: argparse.Namespace) -> str:
-    if arguments.host is None and arguments.port is None:
-        return str(arguments.url)
-    host = arguments.host or "127.0.0.1"
-    return f"http://{f'[{host}]' if ':' in host else host}:{30000 if arguments.port is None else arguments.port}"
 
 
 def _views(client: Client, replica: int, interval: float) -> Iterator[dict[str, Any]]:
@@ -119,25 +102,21 @@ def _views(client: Client, replica: int, interval: float) -> Iterator[dict[str, 
         time.sleep(interval)
 
 
-def lines(view: dict[str, Any]) -> list[str]:
-    """Return a line for each switch since the last reading, and one for this reading."""
-    state, since, clock = view["adaptive"], view["since_last"], _clock(view["time"])
-    told = [_switch(switch) for switch in since["switches"]] if since else []
-    if view["state"] not in HEALTHY:
-        return [*told, f"{clock}  {view['state']}: {view['words']}"]
-    told.append(f"{clock}  {view['state']}, steps {state['current_steps']}")
+def line(view: dict[str, Any]) -> str:
+    """Return a reading on one line."""
+    state, since = view["adaptive"], view["since_last"]
+    told = f"{_clock(view['time'])}  {view['state']}: {view['words']}"
+    told += f", steps {state['current_steps']}" if state else ""
     if since and since["rounds"]:
-        shares = listed([f"{count / since['rounds']:.0%} at {at}" for at, count in since["rounds_by_tier"].items()])
-        told[-1] += f", {since['tokens_per_second']:.1f} tokens/s, accept length {_figure(since['accept_length'])}"
-        told[-1] += f", {since['rounds']} rounds: {shares}"
+        told += f", {since['tokens_per_second']:.1f} tokens/s, accept length {since['accept_length']:.2f}"
     return told
 
 
 def screen(view: dict[str, Any]) -> RenderableType:
     """Return one frame for rich."""
-    state, since = view["adaptive"], view["since_last"] or {}
-    named = (view["state"], f"bold {'green' if view['state'] in HEALTHY else 'red'}")
-    head = Text.assemble((view["url"], "bold"), f"  {_clock(view['time'])}  ", named, f": {view['words']}")
+    state, rounds = view["adaptive"], (view["since_last"] or {"rounds_by_tier": {}})["rounds_by_tier"]
+    head = Text(f"{view['url']}\n{line(view)}")
+    head.highlight_words([view["state"]], f"bold {'green' if view['state'] in HEALTHY else 'red'}")
     if state is None:
         return head
     accepted = [
@@ -145,53 +124,37 @@ def screen(view: dict[str, Any]) -> RenderableType:
         entry["probability"] if "probability" in entry else entry["accepted"] / (entry["reached"] or 1)
         for entry in state.get("acceptance", state["accepted_by_position"])
     ]
-    facts = [
-        ("policy", state["policy"]),
-        ("steps", str(state["current_steps"])),
-        ("tokens/s", _figure(since.get("tokens_per_second"), 1)),
-        ("accept length", _figure(since.get("accept_length"))),
-        ("batch size", str(state.get("batch_size") or "-")),
-        ("acceptance by position", "  ".join(f"{share:.0%}" for share in accepted)),
-    ]
+    facts = [("policy", state["policy"]), ("acceptance by position", "  ".join(f"{share:.0%}" for share in accepted))]
     facts += [("why", state["why"]["words"])] if "why" in state else []
-    facts += [("slot", line) for slot in state.get("slots", ()) for line in slot_words(slot)]
-    if probes := state.get("probes"):
-        facts.append(("probes", f"{probes['started']} of other steps, {probes['share']:.2%} of the time of all rounds"))
+    facts += [("slot", told) for slot in state.get("slots", ()) for told in slot_words(slot)]
     table = Table.grid(padding=(0, 2))
     for name, fact in facts:
-        table.add_row(Text(name, "dim"), Text(fact, "bold" if name == "steps" else ""))
-    latest = [_switch(switch) for switch in state["recent_switches"][: -SWITCHES_SHOWN - 1 : -1]]
-    count = f"Latest of {state['switches']} switches" if latest else "It has not switched yet."
-    return Group(head, "", table, _by_steps(state, since.get("rounds_by_tier", {})), Text(count), *map(Text, latest))
+        table.add_row(Text(name, "dim"), fact)
+    count = f"Latest of {state['switches']} switches" if state["switches"] else "It has not switched yet."
+    latest = [
+        f"{_clock(switch['time'])}  {switch['from_steps']} -> {switch['to_steps']}: {because(switch)}"
+        for switch in state["recent_switches"][: -SWITCHES_SHOWN - 1 : -1]
+    ]
+    return Group(head, "", table, _by_steps(state, rounds), count, *latest)
 
 
 def _by_steps(state: dict[str, Any], rounds: dict[str, int]) -> Table:
-    table, total = Table(box=SIMPLE_HEAD), sum(rounds.values()) or 1
     rates, lookups = {rate["steps"]: rate for rate in state.get("rates", ())}, looked_up(state)
     gains = {one["steps"]: one for one in (state.get("speedup") or {"against": ()})["against"]}
     names = ["steps", "rounds\nnow", "accept\nlength"]
-    if rates:
-        names += ["expected\ntokens/s", "ms per\nround", "round\ntime is", "gain over\nthese steps"]
-    for name in names:
-        table.add_column(name, justify="right")
+    names += ["expected\ntokens/s", "gain over\nthese steps"] if rates else []
+    table, total = Table(*(Column(name, justify="right") for name in names), box=SIMPLE_HEAD), sum(rounds.values()) or 1
     for steps in state["tiers"]:
         live, rate, gain = steps == state["current_steps"], rates.get(steps), gains.get(steps)
         tokens, accepted = (state[f"{what}_by_tier"].get(str(steps), 0) for what in ("tokens", "accepted"))
         cells = [f"{'> ' if live else ''}{steps}", f"{rounds.get(str(steps), 0) / total:.0%}"]
-        cells += [_figure(tokens / (tokens - accepted) if tokens else None)]
-        cells += [_figure(rate["tokens_per_second"], 1), _figure(1000.0 * rate["seconds"])] if rate else ["-", "-"]
-        used = "looked up" if steps in lookups else rate["source"] if rate and rate["allowed"] else ""
-        cells += [used or "not used now", f"{gain['times']:.2f} +/- {2 * gain['deviation']:.2f}" if gain else "-"]
-        table.add_row(*cells[: len(names)], style="bold" if live else "" if used or not rates else "dim")
+        cells.append(f"{tokens / (tokens - accepted):.2f}" if tokens else "-")
+        if rates:
+            speed = f"{rate['tokens_per_second']:.1f}" if rate and rate["allowed"] else "not used now"
+            cells.append("looked up" if steps in lookups else speed)
+            cells.append(f"{gain['times']:.2f} +/- {2 * gain['deviation']:.2f}" if gain else "-")
+        table.add_row(*cells, style="bold" if live else "")
     return table
-
-
-def _switch(switch: dict[str, Any]) -> str:
-    return f"{_clock(switch['time'])}  switch {switch['from_steps']} -> {switch['to_steps']}: {because(switch)}"
-
-
-def _figure(value: float | None, decimals: int = 2) -> str:
-    return "-" if value is None else f"{value:.{decimals}f}"
 
 
 def _clock(moment: float) -> str:

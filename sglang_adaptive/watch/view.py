@@ -59,20 +59,19 @@ def compared(before: Mapping[str, Any], now: dict[str, Any]) -> dict[str, Any]:
     old, new = before["adaptive"], now["adaptive"]
     if old is None or new is None:
         return now
-    counts = {what: _grown(old[f"{what}_by_tier"], new[f"{what}_by_tier"]) for what in ("rounds", "accepted", "tokens")}
-    rounds, accepted, tokens = (sum(grown.values()) for grown in counts.values())
-    seconds, switches = now["time"] - before["time"], new["switches"] - old["switches"]
+    counts = [_grown(old[f"{what}_by_tier"], new[f"{what}_by_tier"]) for what in ("rounds", "accepted", "tokens")]
+    rounds, accepted, tokens = (sum(grown.values()) for grown in counts)
+    seconds = now["time"] - before["time"]
     if rounds < 0 or seconds <= 0:  # the server restarted, or the clock was set
         return now
     since = {
         "seconds": seconds,
         "rounds": rounds,
-        "rounds_by_tier": counts["rounds"],
+        "rounds_by_tier": counts[0],
         "tokens": tokens,
         "tokens_per_second": tokens / seconds,
         # Each request of a round also yields the target's own token.
-        "accept_length": tokens / (tokens - accepted) if tokens > accepted else None,
-        "switches": new["recent_switches"][-switches:] if switches else [],
+        "accept_length": tokens / (tokens - accepted) if rounds else None,
     }
     idle = {"state": IDLE, "words": "no round since the last reading"} if not rounds and now["state"] == SERVING else {}
     return {**now, **idle, "since_last": since}

@@ -127,7 +127,7 @@ def test_off_a_terminal_watch_writes_plain_lines(ema: CpuServer, easy: list[str]
     Case(easy[0]).whole(ema)
     lines = iter(watching.stdout.readline, "")
     line = next(line for line in lines if " tokens/s, accept length " in line)
-    assert "\x1b" not in line and " serving, steps " in line
+    assert "\x1b" not in line and " serving: the policy decides, steps " in line
     watching.send_signal(signal.SIGINT)
     assert (watching.wait(DEADLINE), watching.communicate()[1]) == (130, "")
 

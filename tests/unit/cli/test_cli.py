@@ -77,7 +77,7 @@ def test_reader_that_went_away_is_no_fault(words: list[str]) -> None:
 
 def test_ctrl_c_ends_with_130_and_without_a_traceback() -> None:
     watching = subprocess.Popen(
-        [*PROGRAM, "watch", "--port", "9"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        [*PROGRAM, "watch", "--url", "http://127.0.0.1:9"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
     assert watching.stdout is not None
     assert "gone: it does not answer" in watching.stdout.readline()

@@ -56,7 +56,15 @@ def test_a_command_line_that_others_see_has_no_key() -> None:
 
 
 @pytest.mark.parametrize(
-    "words", ["explain --url", "calibrate --url", "doctor --url", "audit --url", "audit --url http://h:1 --reference"]
+    "words",
+    [
+        "explain --url",
+        "watch --url",
+        "calibrate --url",
+        "doctor --url",
+        "audit --url",
+        "audit --url http://h:1 --reference",
+    ],
 )
 @pytest.mark.parametrize("address", ["nonsense", "http://host/path"])
 def test_an_address_that_is_none_is_called_so(words: str, address: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -72,17 +80,3 @@ def test_a_server_that_is_gone_is_called_so(command: str, capsys: pytest.Capture
     assert main([command, "--url", "http://127.0.0.1:9"]) == 1
     told = capsys.readouterr().err
     assert "error: http://127.0.0.1:9: it does not answer (" in told and told.count("\n") == 1
-
-
-@pytest.mark.parametrize("port", ["99999", "0", "-1", "http"])
-def test_a_port_that_is_none_is_called_so(port: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as end:
-        main(["watch", "--port", port])
-    told = capsys.readouterr().err
-    assert end.value.code == 2 and told.count("\n") == 1
-    assert f"argument --port: got {port!r}; expected a port from 1 to 65535" in told
-
-
-def test_a_host_that_is_none_is_called_so(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["watch", "--host", "no/host", "--once"]) == 2
-    assert "watch: error: --host: 'http://no/host:30000' is not" in capsys.readouterr().err
