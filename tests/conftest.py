@@ -13,7 +13,6 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.left_out import left_out
-from tests.supervisor import pytest_cmdline_main as pytest_cmdline_main
 
 # Example run time and generation time depend on the machine, not on the code.
 settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
