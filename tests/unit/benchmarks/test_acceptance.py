@@ -13,7 +13,6 @@ import torch
 
 from benchmarks.harness import acceptance
 from benchmarks.harness.acceptance import (
-    RING,
     TRACE_FILE,
     Declared,
     Draw,
@@ -304,17 +303,3 @@ def test_a_small_batch_before_a_full_one_does_not_count(process: Process) -> Non
 def test_replayed_tokens_are_what_is_expected(process: Process) -> None:
     Meter(process).count([recorded(0), recorded(1)], 9, SimpleNamespace(speculative_num_draft_tokens=8))
     assert process.read().expected == 9
-
-
-def test_round_times_are_the_latest_ones(process: Process) -> None:
-    before = process.read()
-    for index in range(RING + 5):
-        process.count(1, 1, 1, 1.0, False, float(index))
-    times = process.round_seconds(before)
-    assert len(times) == RING and times[0] == 5 and times[-1] == RING + 4
-
-
-def test_a_file_of_another_shape_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "p").write_bytes(b"12345678")
-    with pytest.raises(ValueError, match="not an acceptance file"):
-        Process(tmp_path / "p")

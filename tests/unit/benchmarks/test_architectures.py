@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import pytest
 
 from benchmarks import architectures
-from benchmarks.architectures import FAMILIES, named, verdict_on
-from benchmarks.harness import shapes, weights
+from benchmarks.architectures import verdict_on
 from benchmarks.harness.texts import DIFFERENT
 
 
@@ -68,49 +66,3 @@ def test_a_run_is_compared_with_the_reference_at_its_own_batch(tokens: int, shar
     for run in found["runs"][1:]:
         run["unlikely_tokens"] = 0.07
     assert verdict_on(found) == verdict
-
-
-@pytest.mark.parametrize(
-    ("name", "shape"), [("model.norm.weight", (64,)), ("model.layers.0.q_norm.weight", (2, 32)), ("x.D", (8,))]
-)
-def test_norms_keep_the_size_of_what_they_scale(name: str, shape: tuple[int, ...]) -> None:
-    found = weights.spread(name, shape)
-    assert isinstance(found, weights.Constant)
-    assert found.value == 1.0
-
-
-def test_a_linear_layer_keeps_the_size_of_its_input() -> None:
-    found = weights.spread("model.layers.0.mlp.down_proj.weight", (64, 256))
-    assert isinstance(found, weights.Uniform)
-    assert found.high / math.sqrt(3) == pytest.approx(1 / 16)
-
-
-def test_a_state_decays() -> None:
-    found = weights.spread("backbone.layers.0.mixer.A", (32,))
-    assert isinstance(found, weights.Uniform)
-    assert found.high < 0
-
-
-def test_seeds_are_of_the_name_alone() -> None:
-    assert weights.seed("a") == weights.seed("a") != weights.seed("b")
-
-
-def test_families_are_named_once_and_unknown_ones_refused() -> None:
-    assert len({family.name for family in FAMILIES}) == len(FAMILIES)
-    assert [family.name for family in named(FAMILIES, ["llama", "gpt-oss"])] == ["llama", "gpt-oss"]
-    assert named(FAMILIES, []) == FAMILIES
-    with pytest.raises(ValueError, match="unknown family x"):
-        named(FAMILIES, ["x"])
-
-
-@pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)
-def test_drafts_read_layers_that_their_target_has(family: Any) -> None:
-    layers = (family.draft or {}).get("eagle_config", {}).get("eagle_aux_hidden_state_layer_ids", [])
-    text = family.target.get("text_config", family.target)
-    assert all(0 < layer + 1 < text["num_hidden_layers"] for layer in layers)
-
-
-@pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)
-def test_the_frequent_tokens_are_in_every_vocabulary(family: Any) -> None:
-    text = family.target.get("text_config", family.target)
-    assert text["vocab_size"] == shapes.VOCABULARY > weights.FREQUENT

@@ -9,11 +9,10 @@ from typing import Any
 
 import pytest
 
-from benchmarks.compare import best_static, main, rates, rows, shares, table
-from benchmarks.harness.results import SIMULATED, BadResult, Report
+from benchmarks.compare import best_static, rates, shares, table
+from benchmarks.harness.results import SIMULATED, Report
 from benchmarks.harness.start import POLICIES
 from benchmarks.policies import SCHEMA, Run, cells, contenders, knows_p, row
-from benchmarks.policies import main as policies
 
 CASES = [(1, 0.3), (1, 0.0), (8, 0.3)]
 RATES = {"static-1": [100.0, 80.0, 500.0], "static-3": [90.0, 50.0, 800.0], "throughput": [99.0, 99.0, 780.0]}
@@ -55,17 +54,6 @@ def test_cells_ask_everybody_in_turn_and_those_that_p_does_not_touch_once(
         ("none", None, 2), ("throughput", 0.6, 2), ("throughput", 0.0, 2),
     ]  # fmt: skip
     assert found[0]["tokens_per_second"] == (101 + 104) / 2 and "rate" not in found[0]["passes"][0]
-
-
-def test_bad_usage_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    where = ["--work", str(tmp_path)]
-    assert policies(["matrix", "--policies", "nobody", *where]) == 2
-    assert policies(["drive", "--policies", "none", *where]) == 2
-    assert main([str(tmp_path / "missing.json")]) == 2
-    lines = capsys.readouterr().err.splitlines()
-    assert len(lines) == 3 and "nobody is not one of none, static-1" in lines[0] and "cannot be read" in lines[2]
-    with pytest.raises(SystemExit):
-        policies(["matrix", "--workloads", "rain", *where])
 
 
 def one_pass(rate: float) -> dict[str, Any]:
@@ -120,28 +108,3 @@ def test_compare_prints_shares_of_the_best_static_depth(tmp_path: Path) -> None:
     assert float(mean[6 + names.index("throughput")]) == pytest.approx((0.99 * 0.975) ** 0.5, abs=5e-4)
     both = table([path, other], "acceptance")
     assert "throughput a" in both and "throughput b" in both and both.endswith(SIMULATED)
-
-
-def test_a_race_of_served_is_compared_too(tmp_path: Path) -> None:
-    turns = [{"passes": {"static-3": {"rate": 100.0}, "throughput": {"rate": rate}}} for rate in (90.0, 110.0)]
-    path = tmp_path / "greedy.json"
-    content = {"schema": "served-1", "phase": "greedy", "what": "real text", "batches": {"16": turns}}
-    path.write_text(json.dumps(content))
-    assert [one["tokens_per_second"] for one in rows(path)] == [100.0, 100.0]
-    assert "batch 16" in table([path]) and table([path]).endswith("real text")
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (lambda d: d.update(schema=1), "schema: got 1; expected 2"),
-        (lambda d: d.pop("rows"), "rows: got None; expected list"),
-        (lambda d: d["rows"][0].update(tokens_per_second="fast"), r"rows\[0\].tokens_per_second: got 'fast'"),
-    ],
-)
-def test_another_file_is_refused_by_key(tmp_path: Path, change: Any, message: str) -> None:
-    content = document(measured())
-    change(content)
-    (tmp_path / "a.json").write_text(json.dumps(content))
-    with pytest.raises(BadResult, match=message):
-        rows(tmp_path / "a.json")

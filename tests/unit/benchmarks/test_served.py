@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,28 +13,11 @@ from benchmarks import served
 from benchmarks.harness import start
 from benchmarks.harness.acceptance import QUESTION, TRACE_FILE
 from benchmarks.harness.hook_times import HookTimes, Spent, by_hook
-from benchmarks.harness.start import POLICIES
 from benchmarks.host_time import DEVICE, between_marks, tally
-from benchmarks.host_time import main as host_time
-from benchmarks.served import Phase, contenders, parser
+from benchmarks.served import Phase, parser
 from sglang_adaptive.lab import traces
 
 TINY = Path(__file__).parents[3] / "benchmarks" / "traces" / "tiny.npz"
-
-
-def servers(*names: str) -> Any:
-    return [SimpleNamespace(name=name, policy=POLICIES[name]) for name in names]
-
-
-def named(*names: str, depths: tuple[int, ...] = ()) -> list[str]:
-    given: Any = SimpleNamespace(depths=depths)
-    return [one.name for one in contenders(servers(*names), given)]
-
-
-def test_depths_are_held_behind_those_without_speculation() -> None:
-    assert named("sglang-ema", "none", "throughput", depths=(1, 3)) == [
-        "none", "static-1", "static-3", "sglang-ema", "throughput",
-    ]  # fmt: skip
 
 
 def test_the_trace_of_the_start_is_the_one_that_is_replayed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -59,19 +41,6 @@ def test_the_trace_of_the_start_is_the_one_that_is_replayed(tmp_path: Path, monk
         assert sampling["max_new_tokens"] == min(trace.length[sampling["custom_params"][QUESTION]] + 1, 40)
     assert len({body["sampling_params"]["custom_params"][QUESTION] for body in bodies}) == len(trace.category)
     assert phase.report.content["plan"]["trace"] == "tiny.npz"
-
-
-def test_a_file_that_is_no_trace_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit, match="2"):
-        parser().parse_args(["start", "replay", "--trace", __file__])
-    assert "expected a trace, a .npz file" in capsys.readouterr().err
-
-
-def test_a_phase_without_a_server_ends(tmp_path: Path) -> None:
-    given = parser().parse_args(["drive", "replay"])
-    given.scene, given.folder, given.results = "replay", tmp_path, tmp_path
-    with pytest.raises(ValueError, match="none of none, sglang-ema, throughput runs"):
-        Phase(given, [], 0.0).attach("nothing")
 
 
 def test_a_function_s_own_time_leaves_out_what_it_calls_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -131,10 +100,3 @@ def test_a_trace_is_summed_by_name_and_by_round() -> None:
         tally(events, 2, ("gpu_memset",))
     assert between_marks(events, "b", DEVICE) == [15.0]
     assert between_marks(events, "host", DEVICE) == []
-
-
-def test_a_server_that_does_not_answer_takes_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        url = f"http://127.0.0.1:{taken.getsockname()[1]}"
-    assert host_time(["--server", f"a={url}", "--output", str(tmp_path / "a.json")]) == 1
-    assert capsys.readouterr().err.startswith(f"benchmarks.host_time: error: a, {url}: ")

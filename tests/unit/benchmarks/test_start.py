@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
 import sys
 import threading
 import time
@@ -13,8 +11,7 @@ import pytest
 
 from benchmarks.harness import start
 from benchmarks.harness.acceptance import Process
-from benchmarks.harness.shapes import TARGETS, draft_of
-from benchmarks.harness.start import POLICIES, Contender, Host, Policy, Server, attach, last_error, policy_server
+from benchmarks.harness.start import POLICIES, Contender, Policy, Server, attach, policy_server
 
 GPU = dict(kv_tokens=160_000)
 
@@ -26,33 +23,6 @@ def test_stock_policies_load_nothing_of_ours(tmp_path: Path) -> None:
         assert ("sglang_adaptive" in server.plugins.split(",")) == name.startswith(("ema", "throughput")), name
         assert ("--speculative-algorithm" in server.command) == (name != "none"), name
     assert "--speculative-adaptive-config" not in policy_server(POLICIES["sglang-ema"], host, tmp_path).command
-
-
-def test_only_the_saved_policy_sees_the_kept_profile(tmp_path: Path) -> None:
-    def profile_dir(name: str) -> str:
-        path = POLICIES[name].files(tmp_path, tmp_path / "kept")[1]
-        return str(json.loads(Path(path).read_text())["throughput"]["profile_dir"])
-
-    assert profile_dir("throughput-saved") == str(tmp_path / "kept")
-    assert profile_dir("throughput") != str(tmp_path / "kept")
-
-
-def test_only_adaptive_servers_end_at_a_late_kernel(tmp_path: Path) -> None:
-    host = start.gpu(tmp_path, 64, "llama70b", strict_loads=True)
-    for policy in POLICIES.values():
-        server = policy_server(policy, host, tmp_path)
-        assert (start.STRICT_LOADS in server.environment) == policy.ours
-    assert f"{tmp_path}/llama70b" in server.command and f"{tmp_path}/llama70b-eagle3" in server.command
-
-
-def test_a_whole_shape_is_written_with_a_draft_as_wide(tmp_path: Path) -> None:
-    start.gpu(tmp_path, 8, "qwen3-32b")
-    assert json.loads((tmp_path / "qwen3-32b" / "config.json").read_text()) == TARGETS["qwen3-32b"]
-    for name, target in TARGETS.items():
-        draft = draft_of(target)
-        assert draft["num_hidden_layers"] == 1 and draft["draft_vocab_size"] == 32000
-        for shared in ("hidden_size", "num_attention_heads", "num_key_value_heads", "head_dim", "vocab_size"):
-            assert draft[shared] == target[shared], (name, shared)
 
 
 def fake(folder: Path, name: str, code: str) -> Server:
@@ -120,32 +90,6 @@ def test_a_server_that_was_left_running_is_found_as_it_was_and_stopped(tmp_path:
         attach("left", tmp_path)
 
 
-def test_whatever_hangs_ends_with_its_servers(tmp_path: Path) -> None:
-    """The command ignores its budget; its server ends with it."""
-    program = f"""
-import argparse, sys, time
-from pathlib import Path
-from benchmarks.harness import start
-from tests.unit.benchmarks.test_start import READY, fake
-parser = argparse.ArgumentParser()
-start.add_options(parser, 0.0)
-start.LATE = 1
-given = parser.parse_args(["--work", {str(tmp_path)!r}])
-server = fake(given.work, "hanging", READY)
-server.launch()
-print(server.pid, flush=True)
-start.begin(given)
-time.sleep(120)
-"""
-    root = Path(__file__).parents[3]
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, cwd=root, timeout=100, check=False
-    )
-    assert done.returncode == 142, done.stderr
-    with pytest.raises(ProcessLookupError):
-        start.os.kill(int(done.stdout), 0)
-
-
 def test_a_contender_brings_its_server_into_its_state() -> None:
     asked: list[object] = []
 
@@ -173,37 +117,3 @@ def test_tiers_from_the_log() -> None:
     log = line.format(0, "3.40", "0.31") + "something else\n" + line.format(7, "4.95", "1.10")
     built = start.tiers_built(log)
     assert built == [{"steps": 0, "seconds": 3.4, "gb": 0.31}, {"steps": 7, "seconds": 4.95, "gb": 1.1}]
-
-
-def test_the_last_error_is_the_cause_and_not_its_echo() -> None:
-    log = "\n".join(
-        [
-            "[2026-11-23 21:29:02] Scheduler hit an exception: Traceback (most recent call last):",
-            "RuntimeError: mat1 and mat2 shapes cannot be multiplied",
-            "RuntimeError: Rank 0 scheduler died during initialization (exit code: -9).",
-            "[2026-11-23 21:30:07] kill_process_tree called",
-        ]
-    )
-    assert last_error(log) == "RuntimeError: mat1 and mat2 shapes cannot be multiplied"
-    assert last_error("one\ntwo\n") == "two"
-
-
-def test_the_script_for_a_remote_host_hands_back_what_there_is(tmp_path: Path) -> None:
-    """Also for a command that fails: the console output and the tails of the logs."""
-    root, out = Path(__file__).parents[3], tmp_path / "out"
-    (tmp_path / "smollm2").mkdir()
-    (tmp_path / "smollm2" / "none.log").write_text("a line\n")
-    environment = {**start.os.environ, "WORK": str(tmp_path), "OUT": str(out)}
-    environment["PATH"] = f"{Path(sys.executable).parent}:{environment['PATH']}"
-    script = ["bash", root / "benchmarks" / "gpu.sh", "served", "drive", "nothing"]
-    done = subprocess.run(script, env=environment, capture_output=True, timeout=100, check=False)
-    assert done.returncode == 2
-    assert "invalid choice" in (out / "console.txt").read_text() and (out / "results.tar.gz").exists()
-    listed = subprocess.run(["tar", "-tzf", out / "logs.tar.gz"], capture_output=True, text=True, check=True)
-    assert "none.tail" in listed.stdout
-
-
-def test_hosts_differ_in_weights_and_graphs(tmp_path: Path) -> None:
-    real = Host("t", "d", 8, weights=("--dtype", "bfloat16"), prefill_graphs=True)
-    command = real.command(POLICIES["none"], tmp_path, 1)
-    assert "--load-format" not in command and "--cuda-graph-backend-prefill" not in command

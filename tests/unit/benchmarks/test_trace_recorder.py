@@ -191,15 +191,6 @@ def test_a_draft_that_computes_something_else_is_refused(tmp_path: Path, change:
     assert "\n" not in str(caught.value)
 
 
-def test_a_tensor_that_is_missing_is_named(tmp_path: Path) -> None:
-    tensors = load_file(DRAFT / "model.safetensors")
-    del tensors["midlayer.hidden_norm.weight"]
-    (tmp_path / "config.json").write_text((DRAFT / "config.json").read_text())
-    save_file(tensors, tmp_path / "model.safetensors")
-    with pytest.raises(ModelError, match=r"midlayer\.hidden_norm\.weight"):
-        Eagle3(tmp_path, CPU, torch.float32)
-
-
 def test_a_packed_draft_is_read_and_named_by_its_own_file(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text((DRAFT / "config.json").read_text())
     write_packed(tmp_path / PACKED, load_file(DRAFT / "model.safetensors"))
@@ -228,11 +219,6 @@ def test_a_copy_starts_where_the_first_block_ends(block: int) -> None:
     assert first_copy([*head, *loop[:-1], -1, *head]) is None
 
 
-def test_short_outputs_do_not_repeat() -> None:
-    assert first_copy([]) is first_copy([1]) is first_copy([1] * SHORTEST_COPY) is None
-    assert first_copy([1] * (SHORTEST_COPY + 1)) == 1
-
-
 @pytest.mark.parametrize("written", [bytes, gzip.compress])
 def test_categories_take_turns(written: Callable[[bytes], bytes], tmp_path: Path) -> None:
     lines = [("writing", "a"), ("coding", "b"), ("qa", "c"), ("qa", "d"), ("qa", "e")]
@@ -243,28 +229,3 @@ def test_categories_take_turns(written: Callable[[bytes], bytes], tmp_path: Path
         *[("mt_bench", "a"), ("qa", "c"), ("mt_bench", "b")],
         *[("qa", "d"), ("qa", "e")],
     ]
-
-
-PACKED_LINE = gzip.compress(b'{"category": "qa", "turns": ["a"]}', mtime=0)  # each worker collects the same names
-
-
-@pytest.mark.parametrize(
-    ("name", "content"),
-    [
-        *(
-            ("questions.jsonl", one)
-            for one in (b"{", b"[1]", b'{"category": "qa"}', b'{"category": "qa", "turns": []}')
-        ),
-        *(("questions.jsonl.gz", one) for one in (b"{}", PACKED_LINE[:-9], PACKED_LINE[:10] + bytes(30))),
-    ],
-)
-def test_prompts_that_cannot_be_read_end_in_one_line(
-    tmp_path: Path, name: str, content: bytes, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = tmp_path / name
-    path.write_bytes(content)
-    arguments = ["--target", TARGET, "--draft", DRAFT, "--prompts", path, "--out", tmp_path / "t.npz"]
-    with pytest.raises(SystemExit) as caught:
-        main([str(word) for word in arguments])
-    assert caught.value.code == 2
-    assert capsys.readouterr().err.count("\n") == 1

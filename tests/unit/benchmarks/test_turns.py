@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import math
 import random
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from statistics import fmean, stdev
 from types import SimpleNamespace
@@ -104,18 +102,6 @@ def test_a_contender_that_fails_twice_is_left_out_and_the_others_go_on(tmp_path:
     assert [list(turn["passes"]) for turn in race.turns[1]] == [["throughput"]] * LEAST_TURNS
 
 
-def test_no_turn_begins_that_would_not_end_in_time(tmp_path: Path) -> None:
-    clock = Clock()
-
-    def serve(one: Any, size: int, number: int) -> dict[str, Any]:
-        clock.now += 0.2
-        return {"rate": random.random()}
-
-    race = race_of(tmp_path, serve, [1], clock=clock)
-    race.run()
-    assert len(race.turns[1]) == 2
-
-
 def test_a_turn_is_cut_short_where_a_pass_would_not_end_in_time(tmp_path: Path) -> None:
     clock = Clock()
 
@@ -130,21 +116,6 @@ def test_a_turn_is_cut_short_where_a_pass_would_not_end_in_time(tmp_path: Path) 
     known = race_of(tmp_path, serve, [1], clock=Clock(), seconds=lambda case: 2.0)
     known.run()
     assert known.turns[1] == []
-
-
-def test_what_fails_around_a_case_ends_that_case_alone(tmp_path: Path) -> None:
-    @contextmanager
-    def around(size: int) -> Iterator[None]:
-        if size == 1:
-            raise OSError("no load")
-        yield
-
-    def serve(one: Any, size: int, number: int) -> dict[str, Any]:
-        return {"rate": 1.0}
-
-    race = race_of(tmp_path, serve, [2, 1], clock=Clock(), around=around, most=1, least=1)
-    race.run()
-    assert list(race.turns[2][0]["passes"]) == ["none", "throughput"] and race.turns[1][0]["passes"] == {}
 
 
 def test_percentiles_are_milliseconds() -> None:
