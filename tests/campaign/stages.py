@@ -15,7 +15,7 @@ from typing import Any
 
 from sglang_adaptive.lab.cpu_engine.server import CpuServer
 from sglang_adaptive.serve_cpu import environment
-from tests.campaign import asking, clients, config_paths, doors, faults, operations, profiles, servers
+from tests.campaign import asking, clients, doors, faults, operations, profiles, servers
 from tests.campaign.counts import check_idle, check_log, check_memory
 from tests.campaign.record import Unit
 
@@ -169,13 +169,12 @@ def stepped(unit: Unit, site: Site) -> None:
 
 
 STAGES: dict[str, tuple[Callable[[Unit, Site], None], int]] = {
-    config_paths.STAGE: (lambda unit, site: config_paths.run(unit), 1),
     doors.STAGE: (doors_of, 1),
     REQUESTS: (requests, 3),
     SEEDS: (seeds, 2),
     OPERATIONS: (operate, 6),
     STEPPED: (stepped, 4),
-    profiles.STAGE: (lambda unit, site: profiles.run(unit, site.plain, site.folder / "profiles", site.short), 1),
+    profiles.STAGE: (lambda unit, site: profiles.run(unit, site.plain, site.folder / "profiles"), 1),
     faults.POLICY: (policies, 2),
     faults.CLOCKS: (clocks, 1),
     faults.KILLED: (killed, 1),

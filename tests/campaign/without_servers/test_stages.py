@@ -1,4 +1,4 @@
-"""The short form of the campaign: a small unit of each stage that starts no server."""
+"""The short form of the campaign without servers: a small unit of the stepped scheduler."""
 
 from __future__ import annotations
 
@@ -22,15 +22,18 @@ def forked(command: list[str], **_: Any) -> subprocess.CompletedProcess[str]:
     return subprocess.CompletedProcess(command, outcome.code, outcome.output, outcome.output)
 
 
-@pytest.mark.parametrize("stage", ["configuration paths", STEPPED])
-def test_nothing_is_lost(stage: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stages, "subprocess", SimpleNamespace(run=forked))
-    require_nothing_lost(stage, tmp_path)
+    require_nothing_lost(STEPPED, tmp_path)
 
 
-def test_a_campaign_that_was_cut_off_goes_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_campaign_that_was_cut_off_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(stages.STAGES, STEPPED, (lambda unit, site: None, 1))
+
     def run(*more: str) -> int:
-        return main(["--short", "--stage", "configuration paths", "--folder", str(tmp_path), *more])
+        return main(["--stage", STEPPED, "--folder", str(tmp_path), *more])
 
     assert run("--units", "1") == 0
     assert run("--units", "2") == 2 and "--resume" in capsys.readouterr().err

@@ -65,6 +65,8 @@ FILES = [
     (json.dumps({"1": GOOD_SLOT}).encode("utf-16"), "byte 0 (0xff) is not UTF-8"),
     (b"\xef\xbb\xbf{}", "broken JSON at line 1, column 1"),
     (b" " * (1 << 20) + b"{}", "is larger than 1048576 bytes"),
+    (b"{}\0", "broken JSON at line 1, column 3"),
+    ('{"1":' * 100_000, "nested too deeply"),
 ]
 
 
@@ -80,6 +82,9 @@ def test_file_that_cannot_be_read(tmp_path: Path) -> None:
     assert refusal(tmp_path).problem == "is a directory"
     os.mkfifo(tmp_path / "pipe")
     assert refusal(tmp_path / "pipe").problem == "is not a regular file"
+    assert refusal(Path("/dev/zero")).problem == "is not a regular file"
+    (tmp_path / "link").symlink_to("link")
+    assert "symbolic links" in str(refusal(tmp_path / "link"))
     # A regular file whose first byte gives an I/O error, even for root.
     assert "cannot be read: Input/output error" in str(refusal(Path("/proc/self/mem")))
     with pytest.raises(ConfigError, match="null"):
@@ -151,6 +156,8 @@ BAD = [
     (slot(policy="ema"), "1.policy", "unknown key; expected one of candidate_steps"),
     ({**slot(), "x" * 5000: 1}, "x" * 5000, "unknown key"),
     ({**slot(), "a\nb": 1}, "a\nb", "a\\nb: unknown key"),
+    ({"\ud800\x1b": 1}, "\ud800\x1b", "\\ud800\\x1b: unknown key"),
+    ({f"k{at}": 0 for at in range(50_000)}, "k0", "unknown key"),
     # Policies.
     ({**slot(), "policy": "Ema"}, "policy", f'got "Ema"; expected the policy {NAMED} (did you mean'),
     ({**slot(), "policy": "goodput"}, "policy", 'got "goodput"'),

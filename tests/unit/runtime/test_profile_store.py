@@ -92,7 +92,11 @@ def test_a_truncated_file_is_set_aside(tmp_path: Path, part: float) -> None:
 
 
 @pytest.mark.timeout(60)
-@pytest.mark.parametrize("make", [os.mkfifo, lambda path: path.symlink_to("/dev/zero")], ids=["a FIFO", "a device"])
+@pytest.mark.parametrize(
+    "make",
+    [os.mkfifo, lambda path: path.symlink_to("/dev/zero"), lambda path: path.symlink_to(path.name)],
+    ids=["a FIFO", "a device", "a link to itself"],
+)
 def test_what_is_no_file_is_set_aside_at_once(tmp_path: Path, make: Callable[[Path], None]) -> None:
     store = ProfileStore(KEY, tmp_path)
     make(store.path)
@@ -216,6 +220,9 @@ def test_a_folder_that_cannot_be_written_warns_once(tmp_path: Path, caplog: pyte
         assert not store.save(profile())
         assert store.load() is None
     assert sum("cannot be written" in record.getMessage() for record in caplog.records) == 1
+    taken = ProfileStore(KEY, tmp_path)
+    taken.path.mkdir()
+    assert taken.load() is None and not taken.save(profile())
 
 
 def test_the_folder_follows_xdg(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
