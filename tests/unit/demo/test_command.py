@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 
 import pytest
 
@@ -44,6 +43,7 @@ def no_server_starts(monkeypatch: pytest.MonkeyPatch) -> None:
         (["--json", "/proc"], "is a directory"),
         (["--json", os.devnull], "not a regular file"),
         (["--json", "/proc/out.json"], "cannot write in /proc"),
+        (["--json", "/nowhere/out.json"], "--json /nowhere/out.json: the folder /nowhere does not exist"),
         (["--jsn", "x"], "--jsn"),
         (["extra"], "extra"),
     ],
@@ -56,15 +56,3 @@ def test_the_policies_that_are_shown() -> None:
     assert parse([]).policy == ["ema", "throughput"]
     assert parse(["--pair", "smollm2"]).policy == ["throughput", "lookups"]
     assert parse(["--pair", "smollm2", "--policy", "ema"]).policy == ["ema"]
-
-
-def test_json_into_a_missing_folder(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    path = tmp_path / "nowhere" / "out.json"
-    assert refused(capsys, "--json", str(path)) == f"--json {path}: the folder {path.parent} does not exist"
-
-
-def test_help(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as stop:
-        command.main(["--help"])
-    assert stop.value.code == 0
-    assert "--keep" in capsys.readouterr().out

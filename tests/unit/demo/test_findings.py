@@ -32,6 +32,8 @@ def test_speeds_and_ratios() -> None:
     assert row(lines, "static 1") == ["8"] * 7 + ["0.80", "0.40"]
     assert row(lines, "static 3") == ["20"] * 7 + ["2.00", "1.00"]
     assert row(lines, "EMA") == ["25"] * 7 + ["2.50", "1.25"]
+    assert [line[:14].strip() for line in lines[3:]] == ["no speculation", "static 1", "static 3", "static 7", "EMA"]
+    assert max(map(len, [*lines, *drawn(depth_table(runs()))])) <= 80
 
 
 def test_overall_is_tokens_over_time_and_not_a_mean_of_rates() -> None:
@@ -39,11 +41,6 @@ def test_overall_is_tokens_over_time_and_not_a_mean_of_rates() -> None:
     slow = dataclasses.replace(plain.phases[0], seconds=20.0)
     plain = dataclasses.replace(plain, phases=(slow, *plain.phases[1:]))
     assert row(speeds([plain, *others]), "no speculation")[:7] == ["1", *["10"] * 5, "4"]
-
-
-def test_rows_run_from_no_speculation_over_static_to_adaptive() -> None:
-    titles = [line[:14].strip() for line in speeds(runs())[3:]]
-    assert titles == ["no speculation", "static 1", "static 3", "static 7", "EMA"]
 
 
 def test_accept_length_and_shares() -> None:
@@ -55,47 +52,23 @@ def test_accept_length_and_shares() -> None:
     assert row(lines, "  on hard text") == ["75%", "-", "25%"]
 
 
-def test_tables_fit_in_80_columns() -> None:
-    assert max(map(len, [*speeds(runs()), *drawn(depth_table(runs()))])) <= 80
-
-
-def test_says_where_the_depth_went() -> None:
-    said = where_it_went(ema_run(0.8))
+def test_sentences_below_the_tables() -> None:
     # Easy: 24 of 30 rounds at 7, the others at 1. Hard: 4 of 16.
     drafted = "rounds drafted 5.8 tokens on easy text and 2.5 on hard text on average"
-    assert said == f"EMA: the depth moved 4 times; {drafted}."
-
-
-def test_says_so_when_the_adaptive_run_is_the_fastest() -> None:
+    assert where_it_went(ema_run(0.8)) == f"EMA: the depth moved 4 times; {drafted}."
     assert "Fastest overall in this run: EMA, 25 tokens/s." in who_was_fastest(runs())
-
-
-def test_says_so_when_it_is_not() -> None:
     said = who_was_fastest(runs(ema_seconds=1.6))
     assert "Fastest overall in this run: static 3, 20 tokens/s." in said
     assert "Compared with the best static depth (static 3, known only afterward): EMA 0.62 times." in said
     assert "Compared with no speculation: EMA 1.25 times." in said
 
 
-def test_a_depth_that_does_not_follow_the_text_is_not_praised() -> None:
-    held = dataclasses.replace(static_run(3, 1.0), contender=ema_run().contender)
-    said = where_it_went(held)
-    assert said.endswith("3.0 tokens on easy text and 3.0 on hard, so in this run it did not follow the text.")
-
-
-def test_a_run_as_it_should_be_has_no_failures() -> None:
-    assert failures(runs(), [], moves=True) == []
-
-
-def test_a_depth_that_never_moved_is_a_failure() -> None:
+def test_a_depth_that_does_not_follow_the_text_is_told_and_one_that_never_moves_is_a_failure() -> None:
     still = dataclasses.replace(static_run(3, 1.0), contender=ema_run().contender)
+    told = "3.0 tokens on easy text and 3.0 on hard, so in this run it did not follow the text."
+    assert where_it_went(still).endswith(told)
     assert failures([plain_run(), still], [], moves=True) == ["EMA: the depth never moved"]
-
-
-def test_a_policy_that_was_set_aside_is_a_failure() -> None:
-    broken = dataclasses.replace(ema_run(), degraded="policy ema raised ValueError: no")
-    (line,) = failures([plain_run(), broken], [], moves=True)
-    assert "EMA" in line and "ValueError: no" in line
+    assert failures(runs(), [], moves=True) == []
 
 
 def planted(phase: int, prompt: int, tokens: tuple[int, ...]) -> Run:
@@ -105,10 +78,6 @@ def planted(phase: int, prompt: int, tokens: tuple[int, ...]) -> Run:
     outputs[prompt] = tokens
     changed = dataclasses.replace(run.phases[phase], outputs=tuple(outputs))
     return dataclasses.replace(run, phases=(*run.phases[:phase], changed, *run.phases[phase + 1 :]))
-
-
-def test_equal_outputs_pass() -> None:
-    assert mismatches(plain_run(), ema_run()) == []
 
 
 @pytest.mark.parametrize(
@@ -125,26 +94,17 @@ def test_equal_outputs_pass() -> None:
 def test_the_first_differing_token_is_found(
     tokens: tuple[int, ...], position: int, expected: int | None, got: int | None
 ) -> None:
-    found = mismatches(plain_run(), planted(4, 1, tokens))
+    run = planted(4, 1, tokens)
+    found = mismatches(plain_run(), run)
     assert found == [Mismatch("EMA", "5-hard-x4", "two", position, expected, got)]
+    assert mismatches(plain_run(), ema_run()) == []
 
 
-def test_the_line_names_prompt_and_position() -> None:
-    (found,) = mismatches(plain_run(), planted(0, 0, (0, 1, 5, *range(3, 10))))
-    assert str(found) == "EMA, phase 1-easy-x1, prompt 'one': token 2 is 5, without speculation 2"
-
-
-def test_a_mismatch_fails_the_demo() -> None:
-    run = planted(2, 0, (1,))
-    (line,) = failures([plain_run(), run], mismatches(plain_run(), run), moves=True)
-    assert "3-easy-x1" in line
-
-
-def test_many_mismatches_are_counted_and_not_all_printed() -> None:
-    wrong = [Mismatch("EMA", "1-easy-x1", "one", index, 0, 1) for index in range(20)]
+def test_mismatches_fail_the_demo_and_some_are_printed() -> None:
+    wrong = [Mismatch("EMA", "1-easy-x1", "one", index, 5, 2) for index in range(20)]
     lines = failures([plain_run(), ema_run()], wrong, moves=True)
-    assert len(lines) == MISMATCHES_SHOWN + 1
-    assert "15 more" in lines[-1]
+    assert lines[0] == "EMA, phase 1-easy-x1, prompt 'one': token 0 is 2, without speculation 5"
+    assert len(lines) == MISMATCHES_SHOWN + 1 and "15 more" in lines[-1]
 
 
 def test_a_missing_request_is_not_taken_for_equality() -> None:

@@ -2,54 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import pytest
 
 from sglang_adaptive.lab.demo.measure import READ_SECONDS, SwitchLog
-from sglang_adaptive.policy.observation import RoundObservation
 from sglang_adaptive.runtime.controller import AdaptiveController
 from sglang_adaptive.runtime.counters import RECENT_SWITCHES
-from tests.fakes import Worker
-
-
-class BackAndForth:
-    """A policy that changes the depth every round."""
-
-    name = "back and forth"
-
-    def __init__(self) -> None:
-        self.candidate_steps = [1, 3]
-        self._steps = 1
-
-    def set_cuda_graph_bs(self, cuda_graph_bs: list[int] | None) -> None: ...
-
-    def cuda_graph_bs_for_step(self, step: int) -> None:
-        return None
-
-    def get_steps_for_batch(self, batch_size: int) -> int:
-        self._steps = 4 - self._steps
-        return self._steps
-
-    def observe(self, observation: RoundObservation) -> None: ...
-
-    def snapshot(self) -> Mapping[str, Any]:
-        return {}
+from tests.fakes import ScriptedPolicy, Worker
 
 
 @pytest.fixture
 def controller() -> AdaptiveController:
     """Return a real controller, which keeps the record that the log reads."""
-    worker = Worker()
-    worker.speculative_num_steps = 1
-    built = AdaptiveController(worker, BackAndForth(), wall_time=iter(range(10**6)).__next__)  # type: ignore[arg-type]
+    built = AdaptiveController(Worker(1), ScriptedPolicy([1, 3], 1), wall_time=iter(range(10**6)).__next__)  # type: ignore[arg-type]
     built.init_states()
     return built
 
 
 def rounds(controller: AdaptiveController, count: int) -> dict[str, Any]:
+    """Run rounds whose policy changes the depth each time."""
     for _ in range(count):
+        controller.params.answer = 4 - controller.params.answer  # type: ignore[attr-defined]
         controller.activate_step_by_batch(1)
     return controller.snapshot()
 
