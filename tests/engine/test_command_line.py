@@ -109,16 +109,6 @@ def require_depth_back(server: CpuServer, words: list[str], held: Sequence[int],
     require_whole_pool(server)
 
 
-def test_calibrate_puts_back_what_an_operator_held(
-    ema: CpuServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    ema.force_steps(TIERS[-1])
-    words = ["--batch-sizes", "1", "--rounds", "2", "--output", str(tmp_path / "profile.json")]
-    assert main(["calibrate", "--url", ema.url, *words]) == 0
-    assert adaptive(ema)["forced_steps"] == TIERS[-1]
-    ema.force_steps(None)
-
-
 def test_off_a_terminal_watch_writes_plain_lines(ema: CpuServer, easy: list[str]) -> None:
     command = [*PROGRAM, "watch", "--url", ema.url, "--interval", "0.2"]
     watching = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)

@@ -13,7 +13,6 @@ from typing import Any
 import psutil
 import pytest
 
-from sglang_adaptive.cli import main
 from sglang_adaptive.client import Client, RequestError
 from sglang_adaptive.lab.cpu_engine.server import CpuServer
 from sglang_adaptive.sglang_plugin.page.routes import DATA, PAGE
@@ -151,17 +150,3 @@ def test_file_is_read_again_on_hangup_and_when_watched(workers: CpuServer, admin
     finally:
         file.write_text(original)
         admin.configure(EMA)
-
-
-def test_commands(
-    workers: CpuServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    few = ("--batch-sizes", "1", "--rounds", "4", "--tokens", "64", "--output", "profile.json")
-    assert main(["calibrate", "--url", workers.url, "--admin-api-key", ADMIN_KEY, *few]) == 0
-    assert {cell["steps"] for cell in json.loads(Path("profile.json").read_text())["cells"]} == set(TIERS)
-    assert adaptive(workers)["forced_steps"] is None
-    for command in ("explain", "doctor", "watch --once"):
-        capsys.readouterr()
-        assert main([*command.split(), "--url", workers.url]) == 0
-        assert ("steps" if command == "watch --once" else "depth") in capsys.readouterr().out

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 from pathlib import Path
 
@@ -52,16 +51,3 @@ def test_calibrate_takes_both(
     assert main([*words, "--admin-api-key", ADMIN_KEY]) == 0
     assert {cell["steps"] for cell in json.loads(Path("profile.json").read_text())["cells"]} == {1, 3}
     assert both.server_info()["internal_states"][0]["adaptive"]["forced_steps"] is None
-
-
-@pytest.mark.parametrize("command", ["explain", "doctor", "watch --once", "chat"])
-def test_commands_that_only_ask_need_the_user_s_key(
-    keys: CpuServer, command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr("sys.stdin", io.StringIO())
-    words = [*command.split(), "--url", keys.url]
-    for more in ([], ["--api-key", "wrong"], ["--api-key", ADMIN_KEY]):
-        assert main([*words, *more]) == 1
-        told = capsys.readouterr()
-        assert ASKED in " ".join((told.out + told.err).split())
-    assert main([*words, "--api-key", KEY]) == 0

@@ -28,20 +28,6 @@ def test_no_more_drafts_are_accepted_than_were_proposed(
         assert 0 <= meta["spec_accept_rate"] <= 1
 
 
-def test_proposed_drafts_are_those_of_the_rounds(ema: CpuServer, easy: list[str], hard: list[str]) -> None:
-    mixed = False
-    while not mixed:
-        with rotating_depth(ema):
-            metas = [Case(prompt).whole(ema)["meta_info"] for prompt in (easy[0], hard[0])]
-        for meta in metas:
-            by_depth = meta["spec_draft_steps_histogram"]
-            assert sum(by_depth) == meta["spec_verify_ct"]
-            assert meta["spec_num_proposed_drafts"] == sum(depth * n for depth, n in enumerate(by_depth))
-            proposed = meta["spec_num_proposed_drafts"]
-            assert meta["spec_accept_rate"] == (meta["spec_num_correct_drafts"] / proposed if proposed else 0.0)
-            mixed = mixed or sum(n > 0 for n in by_depth) > 1
-
-
 @pytest.mark.parametrize("name", ["faulty", stock_fails("divides by the width that the next round will have")])
 def test_logged_accept_rate_is_that_of_the_depth_that_drafted(
     request: pytest.FixtureRequest, name: str, easy: list[str], hard: list[str]

@@ -62,13 +62,6 @@ def test_every_field(state: dict[str, Any]) -> None:
     assert found["tiers"] == list(TIERS) and found["current_steps"] in TIERS
 
 
-def test_slots(state: dict[str, Any]) -> None:
-    low, high = state["adaptive"]["slots"]
-    assert (low["batch_range"], low["candidate_steps"]) == ([1, 3], list(TIERS))
-    assert (high["batch_range"], high["candidate_steps"]) == ([4, None], [1, 3])
-    assert low["steps"] in TIERS and type(low["ema_accept_len"]) is float and low["batches"] > 0
-
-
 def test_counts_agree(state: dict[str, Any]) -> None:
     found = state["adaptive"]
     rounds_of, drafted, accepted = (found[f"{what}_by_tier"] for what in ("rounds", "drafted", "accepted"))
@@ -101,11 +94,6 @@ def test_sglang_s_own_fields_keep_working(ema: CpuServer, state: dict[str, Any])
     assert ema.server_info()["speculative_num_steps"] == state["adaptive"]["launch_steps"]
 
 
-def test_cpu_needs_no_flag_against_graphs(ema: CpuServer, state: dict[str, Any]) -> None:
-    assert not [argument for argument in ema.command if "graph" in argument]
-    assert state["disable_cuda_graph"] is True
-
-
 def test_snapshot_does_not_disturb(ema: CpuServer, state: dict[str, Any]) -> None:
     assert timeless(adaptive(ema)) == timeless(adaptive(ema)) == timeless(state["adaptive"])
     assert rounds(ema) == sum(state["adaptive"]["rounds_by_tier"].values())
@@ -132,8 +120,3 @@ def test_setup_that_cannot_adapt(tree: CpuServer) -> None:
     assert state["speculative_adaptive"] is False
     warnings = [line for line in tree.log_path.read_text().splitlines() if "topk=4" in line and "Falling back" in line]
     assert len(warnings) == 1
-
-
-def test_start_up_has_no_warning_of_several_hooks(ema: CpuServer) -> None:
-    """SGLang logs a warning if a plugin puts several AROUND hooks on one function."""
-    assert "Multiple AROUND hooks" not in ema.log_path.read_text()
