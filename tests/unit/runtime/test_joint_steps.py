@@ -29,11 +29,17 @@ class Ranks:
     def __init__(self, requests: list[int], good: float, probe_budget: float = 0.0, step: float = 0.0) -> None:
         self.requests, self.good, self.now, self.tokens, self.ran = requests, good, 0.0, 0, Counter[int]()
         self._step, self._draw = step, random.Random(1)
-        options = ThroughputOptions(DEPTHS, probe_budget=probe_budget)
-        self.controllers = [
-            controller(ThroughputPolicy(3, options), RoundClock(lambda: self.now)) for _ in self.requests
-        ]
+        self._options = ThroughputOptions(DEPTHS, probe_budget=probe_budget)
+        self.controllers = [self._controller() for _ in self.requests]
         self.joint = [JointSteps(each, rank) for rank, each in enumerate(self.controllers)]
+
+    def _controller(self, clock: float = 1.0) -> AdaptiveController:
+        return controller(ThroughputPolicy(3, self._options), RoundClock(lambda: clock * self.now))
+
+    def restart(self, rank: int, clock: float) -> None:
+        """Let *rank* begin anew, with a clock that is wrong by a factor."""
+        self.controllers[rank] = self._controller(clock)
+        self.joint[rank] = JointSteps(self.controllers[rank], rank)
 
     def policy(self, rank: int) -> ThroughputPolicy:
         found = self.controllers[rank].params
@@ -177,6 +183,17 @@ def test_a_policy_that_fails_to_follow_changes_no_steps() -> None:
     assert steps - {3}
     degraded = [each.snapshot()["degraded_reason"] for each in ranks.controllers]
     assert degraded[0] is None and "_prober" in (degraded[1] or "")
+
+
+@pytest.mark.parametrize("clock", [0.01, 1.0, 100.0])
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_rank_that_starts_anew_runs_what_the_others_run(rank: int, clock: float) -> None:
+    ranks = Ranks([24, 2, 0], 0.9, probe_budget=0.005)
+    for _ in range(100):
+        ranks.round()
+    ranks.restart(rank, clock)
+    ran = [ranks.round() for _ in range(400)]  # all ran the same, or this would raise
+    assert max(ran[-100:], key=ran.count) == 7 and not any(each.snapshot()["degraded"] for each in ranks.controllers)
 
 
 @pytest.mark.parametrize("failed", [False, True])

@@ -17,7 +17,6 @@ from sglang.srt import runtime_context
 from sglang.srt.runtime_context import get_parallel
 
 from sglang_adaptive.policy.config import CapturedSteps, check_config, describe_change, file_stamp
-from sglang_adaptive.policy.ema import AdaptiveSpeculativeParams
 from sglang_adaptive.policy.errors import ConfigError
 from sglang_adaptive.policy.observation import RoundObservation
 from sglang_adaptive.policy.profile import ProfileKey
@@ -29,7 +28,7 @@ from sglang_adaptive.sglang_plugin.admin.config_changes import ConfigChanges
 from sglang_adaptive.sglang_plugin.admin.handlers import CONFIG_KEY, Change, Reconfigure, pack, unpack
 from sglang_adaptive.sglang_plugin.admin.route import AdminRoute
 from sglang_adaptive.sglang_plugin.start.controller import build_successor
-from tests.fakes import Learner, ScriptedPolicy, Ticks, Worker, ema, serving, state
+from tests.fakes import Learner, ScriptedPolicy, Worker, ema, serving, state
 from tests.loops import in_a_loop
 
 SLOTS = {"1": {"candidate_steps": [1, 3]}, "8": {"candidate_steps": [1], "ema_alpha": 0.3}}
@@ -55,15 +54,7 @@ def test_new_policy_decides_from_the_next_round_on_and_never_inside_one() -> Non
     assert shown["rounds_by_tier"] == {"3": 1} and shown["accepted_by_tier"] == {"3": 3}
     assert [switch["cause"] for switch in shown["recent_switches"]] == ["configuration"]
     assert shown["config_changed"] == {"time": 100.0, "by": "a test"}
-
-
-def test_cause_is_the_configuration_only_of_the_switch_that_follows_it() -> None:
-    controller, _, _, _ = serving(answer=3)
-    controller.activate_step_by_batch(2)
-    successor = ScriptedPolicy([0, 3, 7], 3)
-    controller.replace_policy(successor, by="a test")
-    controller.activate_step_by_batch(2)
-    successor.answer = 7
+    successor.answer = 0
     controller.activate_step_by_batch(2)
     assert controller.snapshot()["recent_switches"][-1]["cause"] == "acceptance"
 
@@ -198,16 +189,7 @@ def test_documentation_shows_the_real_refusal() -> None:
 def test_configuration_that_fits(cfg: dict[str, Any]) -> None:
     BUILT.require(check_config(cfg, "my.json"))
     CapturedSteps.from_pairs(json.loads(json.dumps(BUILT.as_pairs()))).require(check_config(cfg, "my.json"))
-
-
-def test_without_graphs_every_built_depth_may_run_anywhere() -> None:
-    CapturedSteps({1: None, 3: None}).require(check_config({"1": {"candidate_steps": [1, 3]}}, "my.json"))
-
-
-@pytest.mark.parametrize("cfg", [SLOTS, {"watch": True}, {"throughput": {"margin": 0.02, "profile_dir": "/p"}}])
-def test_configuration_shown_is_one_that_means_the_same(cfg: dict[str, Any]) -> None:
-    shown = check_config(cfg, "f").as_dict()
-    assert check_config(json.loads(json.dumps(shown)), "f") == check_config(cfg, "f")
+    CapturedSteps(dict.fromkeys(BUILT.graphs)).require(check_config(cfg, "my.json"))
 
 
 def test_change_is_told_in_one_line() -> None:
@@ -472,16 +454,3 @@ async def test_file_changed_while_the_server_started_is_noticed(file: Path) -> N
     rewrite(file, json.dumps({"1": {"candidate_steps": [3]}}))
     changes.start()
     await until(lambda: len(schedulers.changes) == 1)
-
-
-def test_ema_successor_ignores_late_rounds_of_other_depths() -> None:
-    ticks = Ticks()
-    controller = AdaptiveController(Worker(3), ScriptedPolicy([0, 1, 3, 7], 7), wall_time=ticks)
-    controller.register(state(3))
-    controller.init_states()
-    controller.activate_step_by_batch(1)
-    controller.replace_policy(AdaptiveSpeculativeParams(1, config=check_config(SLOTS, "f")), by="a test")
-    controller.on_verify_complete([6], 1, RoundNote(7))
-    slot = controller.snapshot()["slots"][0]
-    assert (slot["batches"], slot["stale_rounds"], slot["steps"]) == (0, 1, 1)
-    assert controller.snapshot()["config"] == check_config(SLOTS, "f").as_dict()
