@@ -6,7 +6,6 @@ reads them from descriptor 3 and writes them to descriptor 4.
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import json
 import os
@@ -17,7 +16,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
-from pathlib import Path
 from types import TracebackType
 from typing import Any
 
@@ -142,11 +140,6 @@ class Browser:
         nodes = self.send("Accessibility.getFullAXTree")["nodes"]
         shown = (node for node in nodes if not node["ignored"])
         return [(node["role"]["value"], node.get("name", {}).get("value", "")) for node in shown]
-
-    def screenshot(self, path: Path) -> None:
-        """Write a PNG of the whole page."""
-        image = self.send("Page.captureScreenshot", captureBeyondViewport=True)["data"]
-        path.write_bytes(base64.b64decode(image))
 
     def _call(self, method: str, session: str | None = None, **parameters: Any) -> dict[str, Any]:
         self._count += 1

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import pytest
 from aiohttp import web
 
-from benchmarks.harness.load import Answer, Make, arrival_times, group_of, in_blocks, run_list
+from benchmarks.harness.load import Answer, Make, arrival_times, in_blocks, run_list
 from benchmarks.served import GROUPS, latencies
 
 
@@ -36,9 +36,6 @@ class Fake:
         self.running += 1
         self.seen.append((body["input_ids"][0], self.running))
         had, wanted = 0, body["sampling_params"]["max_new_tokens"]
-        if wanted < 0:
-            self.running -= 1
-            return web.json_response({"error": {"message": "refused"}}, status=400)
         if self.running >= self.together:
             self.begun.set()
         await self.begun.wait()
@@ -97,13 +94,6 @@ def test_the_loop_keeps_the_batch_full_and_cuts_what_is_left(fake: Fake) -> None
     assert done.tokens == sum(tokens) and done.seconds > 0
 
 
-def test_places_are_filled_in_groups(fake: Fake) -> None:
-    assert [group_of(size) for size in (1, 4, 16, 64)] == [1, 1, 2, 8]
-    fake.together = 32
-    run_list(fake.url, 64, 32, body(5))
-    assert max(count for _, count in fake.seen) == 32
-
-
 def test_blocks_go_round() -> None:
     blocks = in_blocks(10, lambda size: 4 * size, lambda item, place: {"item": item, "place": place})
     items = [[blocks(number, 1)(request, 0)["item"] for request in range(5)] for number in (0, 2)]
@@ -115,11 +105,6 @@ def test_without_a_cut_every_request_ends(fake: Fake) -> None:
     done = run_list(fake.url, 6, 4, body(3), cut=False)
     assert [done.answers[number]["meta_info"]["completion_tokens"] for number in range(6)] == [3 + n for n in range(6)]
     assert run_list(fake.url, 3, 1, body(2)).tokens == 2 + 3 + 4
-
-
-def test_refused_requests_are_told(fake: Fake) -> None:
-    with pytest.raises(RuntimeError, match="refused"):
-        run_list(fake.url, 2, 1, body(-9))
 
 
 def test_arrivals_come_at_their_rate_and_latencies_by_group() -> None:

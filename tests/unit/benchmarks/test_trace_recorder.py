@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from benchmarks.traces.eagle3 import Eagle3
@@ -19,11 +19,9 @@ from benchmarks.traces.prompts import load
 from benchmarks.traces.record import main
 from benchmarks.traces.recorder import Recorder
 from benchmarks.traces.repetition import LONGEST_BLOCK, SHORTEST_COPY, first_copy
-from benchmarks.traces.weights import ModelError, fingerprint
+from benchmarks.traces.weights import ModelError
 from benchmarks.traces.writing import write
 from sglang_adaptive.lab.cpu_engine import models
-from sglang_adaptive.lab.models.folders import PACKED, sha256_of_file
-from sglang_adaptive.lab.models.packed import write_packed
 from sglang_adaptive.lab.traces import CHAIN, read
 from train import checkpoint, evaluate
 
@@ -189,14 +187,6 @@ def test_a_draft_that_computes_something_else_is_refused(tmp_path: Path, change:
     with pytest.raises(ModelError) as caught:
         Eagle3(saved_draft(tmp_path / "draft", random_draft(2) | change, 2, **config), CPU, torch.float32)
     assert "\n" not in str(caught.value)
-
-
-def test_a_packed_draft_is_read_and_named_by_its_own_file(tmp_path: Path) -> None:
-    (tmp_path / "config.json").write_text((DRAFT / "config.json").read_text())
-    write_packed(tmp_path / PACKED, load_file(DRAFT / "model.safetensors"))
-    packed, whole = (Eagle3(folder, CPU, torch.float32) for folder in (tmp_path, DRAFT))
-    assert torch.equal(packed.head, whole.head) and torch.equal(packed.layer.qkv, whole.layer.qkv)
-    assert fingerprint(tmp_path).endswith(f"(weights {sha256_of_file(tmp_path / PACKED)[:12]})")
 
 
 def test_an_output_that_ends_is_judged_to_its_end_and_no_further(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import pytest
 
@@ -12,22 +13,20 @@ from sglang_adaptive.policy.throughput import ThroughputPolicy
 from tests.fakes import controller, ema, serve, with_lookups
 
 
-def test_before_the_first_round() -> None:
-    text = "\n".join(explain(ema().snapshot()))
+def told(state: dict[str, Any]) -> str:
+    return "\n".join(explain(state))
+
+
+def test_ema_before_the_first_round_after_some_and_at_zero_steps() -> None:
+    text = told(ema().snapshot())
     assert "Current depth: 3 steps; configured depths: 0, 1, 3 and 7." in text
     assert "It has not switched yet." in text and "No round has been verified yet." in text
-
-
-def test_ema_names_average_and_both_ways_out() -> None:
-    text = "\n".join(explain(serve(ema(), 12, accepted=0.34)))
+    text = told(serve(ema(), 12, accepted=0.34))
     assert "Batch sizes from 1: 3 steps; the moving average of accepted drafts is" in text
     assert "It goes down to 1 at 0.25 or below and up to 7 above 2.50." in text
     assert "Rounds so far: 12, 100% at 3; 33% of the drafts were accepted." in text
-
-
-def test_ema_at_zero_steps_says_what_it_does_next() -> None:
-    state = serve(ema(warmup_batches=0, update_interval=1, ema_alpha=1.0), 1, accepted=0.0)
-    assert "Without drafts nothing is learned, so the next decision tries the next depth." in "\n".join(explain(state))
+    text = told(serve(ema(warmup_batches=0, update_interval=1, ema_alpha=1.0), 1, accepted=0.0))
+    assert "Without drafts nothing is learned, so the next decision tries the next depth." in text
 
 
 def test_lookups_are_said_not_to_be_in_use() -> None:
@@ -40,26 +39,15 @@ def test_lookups_are_said_not_to_be_in_use() -> None:
     )
 
 
-def test_switch_and_its_reason() -> None:
-    text = "\n".join(explain(serve(ema(), 40, accepted=1.0)))
+def test_switches_holds_and_failures_have_their_reason() -> None:
     said = r"Last of 1 switches, \d{4}-\d\d-\d\d \d\d:\d\d:\d\d: 3 to 7 steps, because recent acceptance favored it\."
-    assert re.search(said, text)
-
-
-def test_forced_depth() -> None:
+    assert re.search(said, told(serve(ema(), 40, accepted=1.0)))
     found = ema()
     found.force_steps(7)
-    assert "An operator holds the depth at 7" in "\n".join(explain(serve(found, 1, accepted=0.5)))
-
-
-def test_degraded(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "An operator holds the depth at 7" in told(serve(found, 1, accepted=0.5))
     found = ema()
-
-    def fail(batch_size: int) -> int:
-        raise RuntimeError("broken")
-
-    monkeypatch.setattr(found.params, "get_steps_for_batch", fail)
-    text = "\n".join(explain(serve(found, 1, accepted=0.5)))
+    found.policy_failed(RuntimeError("broken"))
+    text = told(serve(found, 1, accepted=0.5))
     assert "set aside: policy ema raised RuntimeError: broken." in text
     assert "holds the depth at 3 until" in text and "moving average" not in text
 

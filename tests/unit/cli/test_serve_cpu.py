@@ -10,12 +10,10 @@ from pathlib import Path
 import pytest
 
 from sglang_adaptive import serve_cpu
-from sglang_adaptive.lab.cpu_engine.plugin import register
 from sglang_adaptive.lab.cpu_engine.server import READY, BootLog
 from sglang_adaptive.serve_cpu import (
     ATTENTION_BACKEND,
     PLUGIN,
-    SWITCH,
     LaunchError,
     command,
     default_arguments,
@@ -37,11 +35,9 @@ def test_defaults_choose_the_cpu_and_this_package():
     assert added["--host"] == "127.0.0.1"
     assert added["--dtype"] == "float32"
     assert added["--cuda-graph-backend-decode"] == added["--cuda-graph-backend-prefill"] == "disabled"
-
-
-@pytest.mark.parametrize("given", (["--dtype", "bfloat16"], ["--dtype=bfloat16"]))
-def test_what_the_user_gives_is_left_alone(given):
-    assert "--dtype" not in options(default_arguments(given))
+    for given in (["--dtype", "bfloat16"], ["--dtype=bfloat16"]):
+        assert "--dtype" not in options(default_arguments(given))
+    assert not [flag for flag in default_arguments(["--disable-cuda-graph"]) if "graph" in flag]
 
 
 @pytest.fixture
@@ -66,13 +62,12 @@ def test_what_the_file_gives_is_left_alone(file, key):
     assert not options(default_arguments([])).keys() - added.keys() - left
 
 
-@pytest.mark.parametrize(("value", "left"), [("true", True), ("false", False)])
-def test_graphs_that_the_file_turns_off(file, value, left):
-    added = options(default_arguments(file(f"disable-cuda-graph: {value}\n")))
+@pytest.mark.parametrize(
+    ("text", "left"), [("disable-cuda-graph: true\n", True), ("disable-cuda-graph: false\n", False)]
+)
+def test_graphs_that_the_file_turns_off(file, text, left):
+    added = options(default_arguments(file(text)))
     assert ("--cuda-graph-backend-decode" not in added) is left
-
-
-def test_an_empty_file_leaves_every_default(file):
     assert default_arguments(file("# nothing\n")) == default_arguments([])
 
 
@@ -88,24 +83,6 @@ found = prepare_server_args({command([*given, "--port", "8"])[3:]!r})
 print(json.dumps([found.max_running_requests, found.dtype, found.max_total_tokens, found.port, found.sleep_on_idle]))
 """
     assert checks.scripted(script) == [3, "float32", 65536, 8, False]
-
-
-@pytest.mark.parametrize(
-    ("text", "told"),
-    [
-        ("a: [1\n", "is not YAML ("),
-        ("- a\n", "got list; expected arguments by name"),
-        ("device: cuda\n", "--device cuda: serve-cpu runs on cpu"),
-    ],
-)
-def test_a_file_that_cannot_be_used_is_one_line(file, text, told, capsys):
-    assert serve_cpu.main(file(text)) == 2
-    error = capsys.readouterr().err
-    assert told in error and error.count("\n") == 1
-
-
-def test_the_old_graph_flag_is_enough():
-    assert not [flag for flag in default_arguments(["--disable-cuda-graph"]) if "graph" in flag]
 
 
 def test_the_command_keeps_the_users_arguments_in_order():
@@ -124,9 +101,6 @@ def test_a_list_of_allowed_plugins_gains_this_one():
     assert environment(base={"SGLANG_PLUGINS": "other"})["SGLANG_PLUGINS"] == f"other,{PLUGIN}"
     assert "SGLANG_PLUGINS" not in environment(base={})
     assert "SGLANG_PLUGINS" not in environment(base={"SGLANG_PLUGINS": PLUGIN})
-
-
-def test_a_model_package_of_the_user_is_kept():
     assert serve_cpu.EXTERNAL_MODELS in environment(base={})
     assert serve_cpu.EXTERNAL_MODELS not in environment(base={serve_cpu.EXTERNAL_MODELS: "theirs"})
 
@@ -143,6 +117,9 @@ def test_threads_reach_the_process_and_not_sglang(monkeypatch):
 @pytest.mark.parametrize(
     "argv, words",
     [
+        ("a: [1\n", "is not YAML ("),
+        ("- a\n", "got list; expected arguments by name"),
+        ("device: cuda\n", "--device cuda: serve-cpu runs on cpu"),
         ([], "--model-path is missing"),
         (["--model-path", "M", "--threads", "0"], "--threads: got 0"),
         (["--model-path", "M", "--threads", "two"], "--threads: got two"),
@@ -153,8 +130,8 @@ def test_threads_reach_the_process_and_not_sglang(monkeypatch):
         (["--config"], "--config: a file is missing"),
     ],
 )
-def test_a_bad_command_line_is_one_line_and_an_exit_code(argv, words, capsys):
-    assert serve_cpu.main(argv) == 2
+def test_a_bad_command_line_or_file_is_one_line_and_an_exit_code(file, argv, words, capsys):
+    assert serve_cpu.main(file(argv) if isinstance(argv, str) else argv) == 2
     error = capsys.readouterr().err
     assert words in error
     assert error.count("\n") == 1
@@ -164,13 +141,6 @@ def test_an_environment_without_the_plugin_is_refused(monkeypatch):
     monkeypatch.setattr(serve_cpu, "entry_points", lambda **_: ())
     with pytest.raises(LaunchError, match="not installed"):
         environment()
-
-
-def test_the_plugin_does_nothing_unless_asked(monkeypatch):
-    monkeypatch.delenv(SWITCH, raising=False)
-    before = set(sys.modules)
-    register()
-    assert not {name for name in set(sys.modules) - before if name.startswith("sglang.")}
 
 
 def test_without_the_launcher_the_stand_in_is_not_importable():

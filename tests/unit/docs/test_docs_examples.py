@@ -11,9 +11,7 @@ from types import ModuleType
 
 import pytest
 
-from sglang_adaptive.policy.base import POLICIES, AdaptivePolicy
-from sglang_adaptive.runtime.controller import AdaptiveController
-from tests.fakes import Worker, state
+from sglang_adaptive.policy.base import POLICIES
 
 ROOT = Path(__file__).parents[3]
 FOLDER = ROOT / "docs" / "examples"
@@ -40,21 +38,3 @@ def test_it_has_30_lines() -> None:
 def test_it_plays_and_beats_every_fixed_depth_of_the_page(examples: tuple[ModuleType, ModuleType]) -> None:
     shares = examples[1].shares()
     assert shares["token_budget"] > max(shares["static-0"], shares["static-3"])
-
-
-def test_it_drives_a_controller(examples: tuple[ModuleType, ModuleType]) -> None:
-    policy = examples[0].TokenBudgetPolicy(3, examples[0].TokenBudgetOptions(tokens=64))
-    assert isinstance(policy, AdaptivePolicy)
-    worker = Worker(3)
-    controller = AdaptiveController(worker, policy)
-    controller.register(state(3))
-    controller.init_states([1, 8, 32])
-    depths = []
-    for batch_size, accepted in [(1, 7), (8, 7), (16, 3), (32, 1), (64, 0), (1, 0)] + [(1, 0)] * 40:
-        controller.activate_step_by_batch(batch_size)
-        steps = worker.speculative_num_steps
-        depths.append(steps)
-        controller.on_verify_complete([min(accepted, steps)] * batch_size, batch_size)
-    assert depths[:5] == [7, 7, 3, 1, 0], "the budget holds the depth"
-    assert depths[-1] == 1, "and nothing accepted makes it shallow"
-    assert not controller.snapshot()["degraded"]

@@ -56,23 +56,6 @@ def test_ruled_text_follows_the_rule_and_never_repeats_a_line(seed, family):
     assert len(set(lines)) == len(lines)
 
 
-@pytest.mark.parametrize("family", ["hard", "mixed"])
-def test_random_entries_tell_nothing_of_the_rule(family):
-    text = data.document(family, random.Random(3), 100_000, ruled=False).text.decode()
-    assert 0.08 < share_by_rule(family, text) < 0.12
-
-
-@given(SEEDS)
-@settings(max_examples=100, deadline=None)
-def test_easy_records_count_and_else_repeat(seed):
-    document = data.document("easy", random.Random(seed), 600)
-    lines = document.text.decode().split("\n")[:-1]
-    numbers = [int(re.search(r"\d+", line)[0]) for line in lines]
-    assert numbers == list(range(numbers[0], numbers[0] + len(numbers)))
-    assert len({re.sub(r"\d+", "#", line) for line in lines}) == 1
-    assert document.given == len(lines[0]) + 1
-
-
 @given(SEEDS, st.sampled_from(data.FAMILIES), st.integers(1, 400))
 def test_documents_have_the_size_asked_for_and_depend_on_the_seed_alone(seed, family, size):
     first = data.document(family, random.Random(seed), size)

@@ -94,20 +94,13 @@ def test_server_without_the_flags_runs_stock_code(facts: dict[str, Any]) -> None
 
 
 def test_config_alone_turns_adaptive_on(facts: dict[str, Any]) -> None:
-    assert facts["adaptive"]["raw"] is True and facts["adaptive"]["active"] == "1"
-    assert facts["adaptive"]["changed"] == facts["launcher"]
-
-
-def test_cpu_goes_without_graphs(facts: dict[str, Any]) -> None:
-    assert facts["adaptive"]["graphs_off"] is True
+    wanted = {"changed": facts["launcher"], "active": "1", "raw": True, "graphs_off": True}
+    assert facts["adaptive"] == wanted, "a CPU goes without graphs"
 
 
 def test_setup_that_cannot_adapt_stays_static_and_says_why(facts: dict[str, Any]) -> None:
     assert facts["no_algorithm"] == {"raw": False, "reason": "no --speculative-algorithm is given"}
-
-
-def test_next_server_in_the_process_is_not_adaptive_by_accident(facts: dict[str, Any]) -> None:
-    assert facts["later_active"] is None
+    assert facts["later_active"] is None, "the next server in the process is not adaptive by accident"
 
 
 def test_each_function_has_one_hook(facts: dict[str, Any]) -> None:

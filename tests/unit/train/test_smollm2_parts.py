@@ -10,9 +10,7 @@ import torch
 
 from benchmarks.traces.eagle3 import Eagle3
 from benchmarks.traces.llama import Llama
-from benchmarks.traces.repetition import first_copy
-from benchmarks.traces.writing import chosen, write
-from train.smollm2.answers import loop_starts
+from benchmarks.traces.writing import write
 from train.smollm2.clock import Clock
 from train.smollm2.held_out import RUN, HeldOut
 from train.smollm2.lesson import lesson_of, opinions_of
@@ -83,16 +81,6 @@ def test_a_batch_has_every_document_whole_and_an_epoch_has_each_once(toy_target:
             assert kept == [documents[one].tolist() for one in several]
 
 
-def test_loops_are_found_as_the_recorder_finds_them() -> None:
-    draw = np.random.default_rng(4)
-    outputs = [draw.integers(0, 50, size=size).tolist() for size in (5, 40, 200)]
-    outputs += [one + one[-period:] * (130 // period) for one in outputs[1:] for period in (1, 7, 33)]
-    outputs.append([*outputs[2], *outputs[2][-120:], 3])
-    expected = [start if (start := first_copy(one)) is not None else len(one) for one in outputs]
-    assert loop_starts(outputs, CPU) == expected
-    assert expected[0] == 5 and expected[-1] < len(outputs[-1])
-
-
 def test_a_held_out_question_is_found_whatever_stands_around_it() -> None:
     words = [f"word{number}" for number in range(40)]
     held_out = HeldOut([" ".join(words), "Who was it?"])
@@ -101,12 +89,6 @@ def test_a_held_out_question_is_found_whatever_stands_around_it() -> None:
     assert held_out.shares("So who was it, then?") and not held_out.shares("Who was she?")
     with pytest.raises(ValueError, match="question 1"):
         held_out.check(["one", "who was it"])
-
-
-def test_a_draw_leaves_out_what_is_far_below_the_likeliest() -> None:
-    logits = torch.tensor([0.5, 0.3, 0.19, 0.01]).log().repeat(2000, 1)
-    drawn = chosen(logits, 1.0, torch.Generator().manual_seed(2), floor=0.03)
-    assert set(drawn.tolist()) == {0, 1, 2}
 
 
 def test_a_stage_knows_the_seconds_of_earlier_calls(tmp_path: Path) -> None:
@@ -136,13 +118,3 @@ def test_rounded_outputs_keep_the_wanted_precision_though_the_weights_do_not() -
     # Each weight rounded to the same steps, without compensation:
     alone = (matrix / found.step).round() * found.step
     assert (inputs @ alone.T - outputs).norm() / outputs.norm() > 2 * error
-
-
-def test_a_step_is_wide_enough_for_the_largest_number() -> None:
-    generator = torch.Generator().manual_seed(0)
-    inputs = torch.randn(500, 16, generator=generator).double()
-    inputs[:, 5] *= 1e4
-    matrix = torch.randn(8, 16, generator=generator).double()
-    found = rounded(matrix, inputs.T @ inputs, noise=0.001)
-    own, largest = matrix[:, 5], matrix[:, 5].abs().max()
-    assert (found.levels[:, 5] * found.step[5] - own).abs().max() < largest / LARGEST

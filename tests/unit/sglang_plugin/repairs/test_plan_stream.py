@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
 from tests import checks
 
 SCRIPT = """
@@ -46,26 +44,10 @@ print(json.dumps({"stock": stock, "hooked": hooked, "extra_hooks": extra}))
 """
 
 
-@pytest.fixture(scope="module")
-def facts() -> dict[str, Any]:
-    """What the script finds; the variable is set when it hooks."""
-    found: dict[str, Any] = checks.scripted(SCRIPT)
-    return found
-
-
-def test_stock_backends_cannot_answer(facts: dict[str, Any]) -> None:
+def test_chains_of_fa3_and_flashinfer_need_no_correction_and_a_tree_is_refused_by_name() -> None:
+    facts: dict[str, Any] = checks.scripted(SCRIPT)  # the variable is set when it hooks
     assert set(facts["stock"].values()) == {"NotImplementedError: "}
-
-
-def test_a_chain_on_fa3_and_flashinfer_needs_no_correction(facts: dict[str, Any]) -> None:
-    assert facts["hooked"]["fa3"] is None and facts["hooked"]["flashinfer"] is None
-    assert facts["hooked"]["another"] == "NotImplementedError: "
-
-
-def test_a_tree_is_refused_by_name(facts: dict[str, Any]) -> None:
-    assert "FlashAttentionBackend" in facts["hooked"]["fa3 tree"]
-    assert "--speculative-eagle-topk 4" in facts["hooked"]["fa3 tree"]
-
-
-def test_only_a_server_with_the_plan_stream_has_the_hook(facts: dict[str, Any]) -> None:
-    assert facts["extra_hooks"] == {"0": 0, "1": 1}
+    hooked = facts["hooked"]
+    assert hooked["fa3"] is None and hooked["flashinfer"] is None and hooked["another"] == "NotImplementedError: "
+    assert "FlashAttentionBackend" in hooked["fa3 tree"] and "--speculative-eagle-topk 4" in hooked["fa3 tree"]
+    assert facts["extra_hooks"] == {"0": 0, "1": 1}, "a server without the plan stream has no such hook"
