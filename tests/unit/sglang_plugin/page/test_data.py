@@ -24,6 +24,7 @@ from sglang_adaptive.runtime.round_times import RoundClock
 from sglang_adaptive.sglang_plugin.page import routes
 from sglang_adaptive.sglang_plugin.page.routes import SharedFetch
 from tests.fakes import Ticks, controller, with_audit, with_lookups
+from tests.loops import in_a_loop
 
 DOCUMENT = Path(__file__).parents[4] / "docs" / "json.md"
 VERSIONS = {"sglang": "0.5.23", "sglang_adaptive": "0.1.0"}
@@ -151,47 +152,41 @@ class Scheduler:
         return b"answer %d" % self.asked
 
 
-def test_viewers_share_one_fetch_a_second() -> None:
-    async def scene() -> None:
-        scheduler = Scheduler()
-        shared = SharedFetch(scheduler.fetch, lambda: scheduler.now)
-        scheduler.ready.set()
-        assert await asyncio.gather(*(shared.latest() for _ in range(50))) == [b"answer 1"] * 50
-        scheduler.now += 0.99
-        assert await shared.latest() == b"answer 1"
-        scheduler.now += 0.01
-        assert await shared.latest() == b"answer 2"
-        assert scheduler.asked == 2
-
-    asyncio.run(scene())
+@in_a_loop
+async def test_viewers_share_one_fetch_a_second() -> None:
+    scheduler = Scheduler()
+    shared = SharedFetch(scheduler.fetch, lambda: scheduler.now)
+    scheduler.ready.set()
+    assert await asyncio.gather(*(shared.latest() for _ in range(50))) == [b"answer 1"] * 50
+    scheduler.now += 0.99
+    assert await shared.latest() == b"answer 1"
+    scheduler.now += 0.01
+    assert await shared.latest() == b"answer 2"
+    assert scheduler.asked == 2
 
 
-def test_a_slow_scheduler_is_asked_once_and_its_answer_kept() -> None:
-    async def scene() -> None:
-        scheduler = Scheduler()
-        shared = SharedFetch(scheduler.fetch, lambda: scheduler.now)
-        for _ in range(3):
-            scheduler.now += 60.0
-            with pytest.raises(TimeoutError):
-                await shared.latest(patience=0.0)
-        scheduler.ready.set()
-        assert await shared.latest() == b"answer 1" and scheduler.asked == 1
-
-    asyncio.run(scene())
+@in_a_loop
+async def test_a_slow_scheduler_is_asked_once_and_its_answer_kept() -> None:
+    scheduler = Scheduler()
+    shared = SharedFetch(scheduler.fetch, lambda: scheduler.now)
+    for _ in range(3):
+        scheduler.now += 60.0
+        with pytest.raises(TimeoutError):
+            await shared.latest(patience=0.0)
+    scheduler.ready.set()
+    assert await shared.latest() == b"answer 1" and scheduler.asked == 1
 
 
-def test_a_viewer_that_leaves_takes_nothing_from_the_others() -> None:
-    async def scene() -> None:
-        scheduler = Scheduler()
-        shared = SharedFetch(scheduler.fetch, lambda: scheduler.now)
-        first, second = (asyncio.ensure_future(shared.latest()) for _ in range(2))
-        await asyncio.sleep(0)
-        first.cancel()
-        await asyncio.sleep(0)
-        scheduler.ready.set()
-        assert await second == b"answer 1" and first.cancelled()
-
-    asyncio.run(scene())
+@in_a_loop
+async def test_a_viewer_that_leaves_takes_nothing_from_the_others() -> None:
+    scheduler = Scheduler()
+    shared = SharedFetch(scheduler.fetch, lambda: scheduler.now)
+    first, second = (asyncio.ensure_future(shared.latest()) for _ in range(2))
+    await asyncio.sleep(0)
+    first.cancel()
+    await asyncio.sleep(0)
+    scheduler.ready.set()
+    assert await second == b"answer 1" and first.cancelled()
 
 
 @pytest.mark.parametrize(
