@@ -12,6 +12,7 @@ process.
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import gc
 import importlib
@@ -85,7 +86,10 @@ class _InEnvironment:
             del os.environ[name]
         # Rewriting a variable moves it, and setproctitle looks for the old ones after the command line.
         os.environ.update({name: at for name, at in self.environment.items() if os.environ.get(name) != at})
-        return self.target(*args, **kwargs)
+        try:
+            return self.target(*args, **kwargs)
+        finally:
+            atexit._run_exitfuncs()  # a new program would run them at its end; a fork server's children do not
 
 
 class _Process(BaseProcess):

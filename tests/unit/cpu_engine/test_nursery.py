@@ -43,6 +43,10 @@ def fail():
     os.kill(os.getppid(), signal.SIGQUIT)
     time.sleep(60)
 
+def leave():
+    import atexit
+    atexit.register(print, "left", flush=True)
+
 def wait():
     import ctypes
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # as SGLang's children do
@@ -70,6 +74,11 @@ if __name__ == "__main__":
         bad.join()
         parent = seen["parent"] == (os.getpid() if sys.argv[2] == "look" else child.pid)
         print(json.dumps({**seen, "parent": parent, "codes": [child.exitcode, bad.exitcode]}))
+    elif sys.argv[2] == "leave":
+        child = multiprocessing.Process(target=leave)
+        child.start()
+        child.join()
+        print(child.exitcode)
     elif sys.argv[2] == "fail":
         signal.signal(signal.SIGQUIT, lambda *_: os._exit(3))
         child = multiprocessing.Process(target=fail)
@@ -113,6 +122,12 @@ def test_a_child_sees_what_a_new_python_would_see_and_has_the_modules(starter: l
         "quit": True,
         "codes": [0, 7],
     }
+
+
+@pytest.mark.parametrize("how", ["spawn", "nursery"])
+def test_a_child_does_at_its_end_what_it_has_registered(starter: list[str], how: str) -> None:
+    done = subprocess.run([*starter, how, "leave"], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["left", "0"]
 
 
 @pytest.mark.parametrize("how", ["spawn", "nursery"])
