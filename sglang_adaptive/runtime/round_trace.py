@@ -40,6 +40,8 @@ UNTIMED, HELD, EXTENDED = "~", "h", "+"
 DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
 WRITE_SECONDS = 0.5
 """Seconds between two writes, and the most that a killed server loses."""
+CLOSE_SECONDS = 2.0
+"""The most that the end of the process waits for the disk; SGLang gives it 15 s, and the cost profile comes after."""
 MOST_WAITING = 4096
 """The most rounds that wait for the disk, a few MB or ten seconds of the fastest rounds; further ones are lost."""
 ID_BYTES = 6
@@ -83,9 +85,9 @@ class RoundTrace:
         self._over.set()
 
     def close(self) -> None:
-        """Accept no more rounds, and wait until all are written."""
+        """Accept no more rounds, and wait until all are written, at most CLOSE_SECONDS."""
         self.end()
-        self._thread.join()
+        self._thread.join(CLOSE_SECONDS)
 
     def _run(self) -> None:
         try:

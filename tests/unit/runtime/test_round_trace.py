@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 from pathlib import Path
 
 import pytest
@@ -122,6 +123,18 @@ def test_a_disk_that_fails_ends_the_trace_with_one_line(tmp_path: Path, caplog: 
     (record,) = caplog.records
     assert str(trace.file) in record.getMessage()
     trace.add(seen(3, a=1))
+
+
+def test_a_disk_that_hangs_does_not_hold_the_end_of_the_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(round_trace, "CLOSE_SECONDS", 0.1, raising=False)
+    answers = threading.Event()
+    monkeypatch.setattr(RoundTrace, "_begin", lambda trace: answers.wait(5.0))
+    trace = RoundTrace(tmp_path / "t", 1e6)
+    trace.close()
+    assert trace._thread.is_alive()
+    answers.set()
 
 
 def test_the_controller_hands_on_every_round_but_those_of_the_warm_up(tmp_path: Path) -> None:
