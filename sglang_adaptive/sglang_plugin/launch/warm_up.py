@@ -51,18 +51,22 @@ PREFILL_TOKENS = (32, 33)
 and of their tokens are 1, a multiple of 16 or neither."""
 
 
+class ServerEnds(Exception):
+    """The server was told to end, and waits for the requests that run."""
+
+
 def wait_and_warm_up(original: Callable[..., None], *args: Any, **kwargs: Any) -> None:
     """Run the warm-up before the request in *original*, SGLang's _wait_and_warmup, that makes the server ready.
 
-    With ``--skip-server-warmup`` SGLang runs neither.
+    With ``--skip-server-warmup`` SGLang runs neither. A server that ends during the warm-up waits for this function,
+    and SGLang's request would wait two minutes for the server.
     """
     call = inspect.signature(original).bind(*args, **kwargs)
     call.apply_defaults()
     execute = call.arguments["execute_warmup_func"]
 
     def both(server_args: Any) -> Any:
-        _warm_up(server_args)
-        return execute(server_args)
+        return _warm_up(server_args) and execute(server_args)
 
     call.arguments["execute_warmup_func"] = both
     original(*call.args, **call.kwargs)
@@ -81,16 +85,25 @@ def batch_sizes(largest: int) -> list[int]:
     return sorted(sizes)
 
 
-def _warm_up(server_args: Any) -> None:
-    """Warm up if the configuration and the setup want it; after an error, log a warning and go on."""
+def _warm_up(server_args: Any) -> bool:
+    """Warm up if the configuration and the setup want it; after an error, log a warning and go on.
+
+    Returns False if the server ends.
+    """
+    server = None
     try:
         if _wanted(server_args):
+            server = _Server(server_args)
             with _one_at_a_time(server_args):
-                server = _Server(server_args)
                 if not server.has_warmed_up():
                     server.warm_up()
+        return not _was_told_to_end()
     except Exception:
+        if server is not None and server.is_ending():
+            logger.info("adaptive: the warm-up stops, because the server ends")
+            return False
         logger.warning("adaptive: the warm-up failed; the first rounds of a depth will be slower", exc_info=True)
+        return True
 
 
 def _wanted(server_args: Any) -> bool:
@@ -136,6 +149,7 @@ class _Server:
         self._verify = ssl_verify_of(server_args)
         self._key, self._admin_key = serving.api_key, serving.admin_api_key or serving.api_key
         self._replicas = get_parallel().num_dp_ranks
+        self._is_up = False
         self._draw = random.Random(0)
         self._progress: Progress
 
@@ -192,7 +206,7 @@ class _Server:
         return False
 
     def _sample_later(self, compiler: compile_ahead.Compiler) -> None:
-        if compiler.wait(REQUEST_SECONDS):
+        if compiler.wait(REQUEST_SECONDS) and not _was_told_to_end():
             self._generate([LONG], 2, SAMPLED)
             logger.info("adaptive: sampling kernels are compiled and loaded")
 
@@ -246,11 +260,24 @@ class _Server:
         while True:
             try:
                 self._send("GET", "/model_info", timeout=5.0)
+                self._is_up = True
                 return
             except requests.exceptions.RequestException:
                 if time.monotonic() > deadline:
                     raise
                 time.sleep(0.2)
+
+    def is_ending(self) -> bool:
+        """Whether the server was told to end, or no longer listens."""
+        try:
+            self._send("GET", "/model_info", timeout=5.0)
+        except ServerEnds:
+            return True
+        except requests.exceptions.ConnectionError:
+            return self._is_up
+        except Exception:
+            pass
+        return False
 
     def _send(
         self,
@@ -262,6 +289,8 @@ class _Server:
         timeout: float = REQUEST_SECONDS,
         params: Mapping[str, Any] | None = None,
     ) -> requests.Response:
+        if _was_told_to_end():
+            raise ServerEnds
         key = self._admin_key if admin else self._key
         answer = requests.request(
             method,
@@ -274,6 +303,12 @@ class _Server:
         )
         answer.raise_for_status()
         return answer
+
+
+def _was_told_to_end() -> bool:
+    from sglang.srt.entrypoints.http_server import get_global_state
+
+    return bool(get_global_state().tokenizer_manager.gracefully_exit)
 
 
 def _largest(states: Sequence[Mapping[str, Any]]) -> int:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import requests
+from sglang.srt.entrypoints import http_server
 
 from sglang_adaptive.sglang_plugin.launch import warm_up
 from sglang_adaptive.sglang_plugin.launch.warm_up import batch_sizes, wait_and_warm_up
@@ -62,14 +65,19 @@ class Noted(warm_up._Server):
     def _send(self, method: str, path: str, body: Any = None, **_: Any) -> Any:
         self.sent.append((path, body))
         tries = sum(path == "/generate" for path, _ in self.sent)
-        startup = {
-            "tiers": [{"graph_batch_sizes": [1]}, {"graph_batch_sizes": None}],
-            "warmed_batch_sizes": [1] if tries >= self.covered_after else [],
-            "warm_up_rounds": 7,
-            "warm_up_seconds": self.seconds,
-        }
-        state = {"adaptive": {"tiers": [0, 3], "startup": startup}, "effective_max_running_requests_per_dp": 8}
-        return SimpleNamespace(json=lambda: {"internal_states": [state]})
+        return answered([1] if tries >= self.covered_after else [], self.seconds)
+
+
+def answered(covered: Sequence[int] = (), seconds: float | None = None) -> Any:
+    """Return the answer of a server that has warmed up the batch sizes *covered*, in *seconds*."""
+    startup = {
+        "tiers": [{"graph_batch_sizes": [1]}, {"graph_batch_sizes": None}],
+        "warmed_batch_sizes": covered,
+        "warm_up_rounds": 7,
+        "warm_up_seconds": seconds,
+    }
+    state = {"adaptive": {"tiers": [0, 3], "startup": startup}, "effective_max_running_requests_per_dp": 8}
+    return SimpleNamespace(json=lambda: {"internal_states": [state]}, raise_for_status=lambda: None)
 
 
 def test_a_size_is_tried_again_until_every_depth_has_run_and_the_end_is_always_said() -> None:
@@ -99,3 +107,41 @@ def test_the_end_is_said_when_a_request_fails() -> None:
     with pytest.raises(OSError, match="gone"):
         server.warm_up()
     assert server.sent[-1] == ("/set_internal_state", {"server_args": {"adaptive_warm_up": 0}})
+
+
+class Asking(Noted):
+    """Sends its requests."""
+
+    _url, _verify, _key, _admin_key, _is_up = "", True, None, None, False
+    _send = warm_up._Server._send
+
+
+@pytest.mark.parametrize("how", ["told", "gone"])
+def test_both_stop_when_the_server_ends(
+    how: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A server waits for its warm-up when it ends, and SGLang's would look for the server for two minutes."""
+    manager, asked = SimpleNamespace(gracefully_exit=False), []
+    monkeypatch.setattr(http_server, "get_global_state", lambda: SimpleNamespace(tokenizer_manager=manager))
+    monkeypatch.setattr(warm_up, "_wanted", lambda server_args: True)
+    monkeypatch.setattr(warm_up, "_one_at_a_time", lambda server_args: nullcontext())
+    monkeypatch.setattr(warm_up, "_Server", lambda server_args: server)
+
+    def request(method: str, url: str, **_: Any) -> Any:
+        asked.append(url)
+        if how == "gone" and len(asked) > 5:
+            raise requests.exceptions.ConnectionError("refused")
+        manager.gracefully_exit = how == "told" and len(asked) > 5
+        return answered()
+
+    server = Asking()
+    monkeypatch.setattr(requests, "request", request)
+
+    def wait(server_args: Any, execute_warmup_func: Any = lambda server_args: pytest.fail("SGLang's runs")) -> None:
+        assert not execute_warmup_func(server_args)
+
+    with caplog.at_level("INFO"):
+        wait_and_warm_up(wait, server_args=SimpleNamespace())
+    assert len(asked) <= 8, "no request after the end, but to see whether it is one"
+    assert "adaptive: the warm-up stops, because the server ends" in caplog.messages
+    assert "the warm-up failed" not in caplog.text
