@@ -22,6 +22,8 @@ logger = logging.getLogger(__name__)
 
 POLL_SECONDS = 1.0
 """Time between checks for a finished request while there is none."""
+END_SECONDS = 0.1
+"""Time between checks whether the server was told to end."""
 MOST_SECONDS = 120.0
 """Time limit for one text."""
 READ_SECONDS = 30.0
@@ -57,7 +59,14 @@ class DecodesAgain:
     def begin(self) -> None:
         """Start in the running event loop. The task ends by itself when no scheduler has the audit on."""
         if self._task is None or self._task.done():
-            self._task = asyncio.get_running_loop().create_task(self._run())
+            self._task = asyncio.get_running_loop().create_task(self._until_the_end())
+
+    async def _until_the_end(self) -> None:
+        """Audit until the server is told to end: it would wait for each request, and there would always be another."""
+        work = asyncio.create_task(self._run())
+        while not work.done() and not self._manager().gracefully_exit:
+            await asyncio.wait({work}, timeout=END_SECONDS)
+        work.cancel()  # SGLang aborts the requests of a cancelled task
 
     async def _run(self) -> None:
         try:

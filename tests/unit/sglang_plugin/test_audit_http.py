@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -40,6 +41,8 @@ async def over(again: DecodesAgain) -> None:
 
 class Server:
     """A tokenizer manager and schedulers with one finished request and scripted answers."""
+
+    gracefully_exit = False
 
     def __init__(self, *answers: Any) -> None:
         self._answers, self.asked, self.reports = list(answers), [], []  # type: ignore[var-annotated]
@@ -135,9 +138,32 @@ async def test_it_ends_at_once_where_nobody_wants_it() -> None:
 
 
 @in_a_loop
+async def test_it_stops_when_the_server_is_told_to_end() -> None:
+    """SGLang waits for every request, also for those of the audit."""
+    server, stopped = Server(answer(OURS)), []
+
+    async def generate_request(request: Any) -> AsyncIterator[dict[str, Any]]:
+        server.asked.append(request)
+        server.gracefully_exit = True
+        try:
+            yield await asyncio.Future()
+        finally:
+            stopped.append(request)  # where SGLang aborts it
+
+    server.generate_request = generate_request  # type: ignore[method-assign]
+    again = DecodesAgain(lambda: server, server.take, server.send)
+    async with asyncio.timeout(5):
+        await over(again)
+        await asyncio.sleep(0)  # the cancelled task runs once more
+        server._finished = server._finished or [{"request": "another", "prompt": [1], "output": OURS}]
+        await over(again)  # a configuration that arrives now
+    assert len(server.asked) == len(stopped) == 1 and not server.reports
+
+
+@in_a_loop
 async def test_a_fault_ends_the_audit_alone(caplog: pytest.LogCaptureFixture) -> None:
     async def lost() -> list[dict[str, Any]]:
         raise ConnectionError("no scheduler")
 
-    await over(DecodesAgain(lambda: None, lost, lost))  # type: ignore[arg-type]
+    await over(DecodesAgain(lambda: Server(), lost, lost))  # type: ignore[arg-type]
     assert "adaptive: finished requests are no longer audited" in caplog.text and "no scheduler" in caplog.text

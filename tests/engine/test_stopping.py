@@ -1,0 +1,87 @@
+"""A server that is told to end (TERM): nothing of this package holds it, and what it has learned is on disk."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sglang_adaptive.lab.cpu_engine.server import CpuServer
+from sglang_adaptive.policy.profile import loads_profile
+from tests.engine import servers
+from tests.engine.servers import TIERS
+from tests.engine.workload import Case, Output, adaptive, run, wait_until
+
+pytestmark = pytest.mark.engine
+SECONDS = 20.0
+"""A container has 30. SGLang looks every five seconds whether it was told to end, and then whether requests run."""
+FEW = ("--max-running-requests", "8")
+
+
+@contextmanager
+def launched(folder: Path, *more: str, **config: Any) -> Iterator[CpuServer]:
+    """Yield a server that keeps its profile and its trace in *folder*, and is launched."""
+    learning = {"throughput": {"candidate_steps": list(TIERS), "profile_dir": str(folder / "profiles")}, "watch": True}
+    config = {"warm_up": False, "trace": {"file": str(folder / "rounds.trace")}, **learning, **config}
+    made = servers.server(folder, "ending", *servers.speculation(*servers.adapting(folder, "ending", config)), *more)
+    try:
+        made.launch()
+        yield made
+    finally:
+        made.stop()
+
+
+def end(server: CpuServer) -> None:
+    """Send TERM, and wait for the end; fail when it comes too late or is not a regular one."""
+    assert server._process is not None
+    begun = time.monotonic()
+    server._process.send_signal(signal.SIGTERM)
+    assert server._process.wait(SECONDS) == 0
+    print(f"ended after {time.monotonic() - begun:.1f} s")
+
+
+def require_profile(folder: Path) -> None:
+    """Fail unless the round times of this start are on disk."""
+    (file,) = (folder / "profiles").glob("*.json")
+    assert sum(cell.rounds or 0 for cell in loads_profile(file.read_text(), file.name).cells) > 0
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_audits_stop(workers: int, tmp_path: Path, easy: list[str], hard: list[str]) -> None:
+    """Each takes seconds, and as long as they go on, SGLang waits for the next one."""
+    many = ("--tokenizer-worker-num", str(workers))
+    with launched(tmp_path, *FEW, *many, audit={"share": 1.0}) as server:
+        wait_until(server.poll, "it is ready")
+        prompts = (easy + hard)[: int(FEW[1])]
+        run(server, [Case(prompt, 900) for prompt in prompts], at_once=len(prompts))
+        assert adaptive(server)["audit"]["waiting"] > 4
+        end(server)
+    require_profile(tmp_path)
+
+
+def test_a_running_request_comes_to_its_end(tmp_path: Path, easy: list[str]) -> None:
+    with launched(tmp_path, *FEW, audit={"share": 1.0}) as server, ThreadPoolExecutor(1) as pool:
+        wait_until(server.poll, "it is ready")
+        asked = pool.submit(run, server, [Case(easy[0], 1500)], 1)
+        wait_until(lambda: server.get("/v1/loads")["loads"][0]["num_running_reqs"], "it runs")
+        server.force_steps(TIERS[-1], 3600)
+        end(server)
+        (answer,) = asked.result()
+    assert isinstance(answer, Output) and len(answer.ids) == 1500
+    require_profile(tmp_path)
+    drafted = [line for line in (tmp_path / "rounds.trace").read_text().splitlines() if line.startswith("7 ")]
+    assert sum(int(line.split()[1], 36) + 1 for line in drafted) > 1000, "the trace has the last rounds"
+
+
+def test_the_warm_up_stops(tmp_path: Path) -> None:
+    with launched(tmp_path, "--max-running-requests", "64", warm_up=True) as server:
+        wait_until(lambda: "POST /generate" in server.log_path.read_text(), "the warm-up has run a batch")
+        end(server)
+        told = server.log_path.read_text()
+    assert "adaptive: the warm-up stops, because the server ends" in told and "fired up" not in told
