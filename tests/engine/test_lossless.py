@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
+from sglang_adaptive.client import RequestError
 from sglang_adaptive.lab.cpu_engine.server import CpuServer
 from tests.engine.servers import CHUNK, TIERS
 from tests.engine.workload import Case, Output, require_while_switching, require_whole_pool, run, tokens
@@ -47,6 +49,16 @@ def test_outputs_while_the_depth_switches(
 @pytest.mark.parametrize("streaming", [False, True])
 def test_outputs_under_the_policy(ema: CpuServer, expected: Expected, cases: list[Case], streaming: bool) -> None:
     assert run(ema, cases, at_once=3, streaming=streaming) == expected(cases)
+    require_whole_pool(ema)
+
+
+@pytest.mark.parametrize("prompt", [{"text": ""}, {"text": ["a", ""]}, {"input_ids": [[]]}], ids=str)
+def test_a_prompt_without_tokens_is_refused_and_the_server_goes_on(
+    ema: CpuServer, expected: Expected, cases: list[Case], prompt: dict[str, Any]
+) -> None:
+    with pytest.raises(RequestError, match=r"400 .*The input has no tokens"):
+        ema.post("/generate", {**prompt, "sampling_params": {"max_new_tokens": 2}})
+    assert run(ema, cases[:1], 1) == expected(cases[:1])
     require_whole_pool(ema)
 
 

@@ -44,7 +44,8 @@ def rotate(
     if rest or more or not whole or hasattr(layer, "sin_cos_cache") or not table.dtype == query.dtype == torch.float32:
         turned: tuple[Tensor, Tensor] = original(layer, positions, query, key, *rest, **more)
         return turned
-    heads = torch.cat((query, key), dim=-1).view(positions.numel(), -1, layer.head_size)
+    both = torch.cat((query, key), dim=-1)
+    heads = both.view(len(both), both.shape[-1] // layer.head_size, layer.head_size)
     cos, sin = table.index_select(0, positions.flatten()).unsqueeze(1).chunk(2, dim=-1)
     first, second = heads.chunk(2, dim=-1)
     both = torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1)

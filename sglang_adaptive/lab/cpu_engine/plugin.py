@@ -46,6 +46,7 @@ def register() -> None:
         "sglang.srt.layers.layernorm.RMSNorm.forward_native": layers.norm,
         "sglang.srt.layers.rotary_embedding.base.RotaryEmbedding.forward_native": layers.rotate,
         "sglang.srt.managers.data_parallel_controller.DataParallelController.event_loop": _waiting_for_requests,
+        "sglang.srt.managers.utils.validate_input_length": _requiring_a_token,
     }
     instead = {
         # With pages of several tokens SGLang would run a Triton kernel here on any device.
@@ -85,6 +86,11 @@ def _waiting_for_requests(original: Callable[..., Any], controller: Any) -> Any:
     """SGLang's data-parallel controller polls for requests without a pause, which takes a core from its replicas."""
     controller.recv_from_tokenizer = _Waiting(controller.recv_from_tokenizer)
     return original(controller)
+
+
+def _requiring_a_token(original: Callable[..., str | None], req: Any, *args: Any, **kwargs: Any) -> str | None:
+    """Return why SGLang rejects the length of a prompt; one without tokens, which it rejects only as ids, ends it."""
+    return original(req, *args, **kwargs) if len(req.origin_input_ids) else "The input has no tokens."
 
 
 def _only_greedy_requests(*, is_all_greedy: bool, **_: Any) -> bool:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from sglang_adaptive.lab.cpu_engine.kernels import attention
 from sglang_adaptive.lab.cpu_engine.kernels.attention import padded_attention, ragged_attention
 from sglang_adaptive.lab.cpu_engine.kernels.plan import (
+    PaddedPlan,
     decode_plan,
     draft_plans,
     ragged_plan,
@@ -157,6 +158,16 @@ def test_prefill_is_causal_after_the_cached_prefix(block, cache, data):
         for position in range(prefix, length)
     ]
     check(cache, got, queries, seen)
+
+
+@given(caches())
+def test_no_queries_are_answered_with_nothing(cache):
+    lengths = cache.lengths.tolist()
+    no_tokens = ragged_plan(cache.table, cache.rows, lengths, [0] * len(lengths))
+    no_requests = PaddedPlan(0, 1, torch.empty(0, dtype=torch.int64), None)
+    for plan, attention_of in ((no_tokens, ragged_attention), (no_requests, padded_attention)):
+        got = attention_of(cache.queries(0), cache.keys, cache.values, plan, SCALE)
+        assert got.shape == (0, cache.heads * cache.values.shape[-1])
 
 
 @given(caches(torch.bfloat16), st.integers(1, 4))

@@ -41,7 +41,10 @@ with torch.no_grad():
         query, key, _ = qkv.split([4 * size, 2 * size, size], dim=-1)
         positions = torch.randint(512, (tokens,))
         compare("rotate", RotaryEmbedding.forward_native, layers.rotate, layer, positions, query, key)
-print(json.dumps({"differ": differ, "asked": asked}))
+    nothing = layers.norm(None, RMSNorm(128), torch.empty(0, 128)), *layers.rotate(
+        None, RotaryEmbedding(32, 32, 512, 10000, True, torch.float32), positions[:0], query[:0, :128], key[:0, :64]
+    )
+print(json.dumps({"differ": differ, "asked": asked, "nothing": [part.shape for part in nothing]}))
 """
 
 
@@ -52,3 +55,4 @@ def test_results_are_the_same_bits() -> None:
     # Of 12 sizes of 4 norms with 4 inputs each, ours handles 6 sizes, one norm and 3 inputs; of 24 rotations, a
     # quarter.
     assert found["asked"] == {"norm": 12 * 16 - 6 * 3, "rotate": 24 - 6}
+    assert found["nothing"] == [[0, 128], [0, 128], [0, 64]], "of no tokens"

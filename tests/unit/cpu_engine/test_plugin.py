@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from types import SimpleNamespace
 
 import pytest
 import zmq
@@ -20,3 +21,13 @@ def test_a_look_for_requests_waits_for_one(monkeypatch: pytest.MonkeyPatch) -> N
             later.start()
             assert getattr(plugin._Waiting(here), receive)(flags=zmq.NOBLOCK) == b"request"
             later.join()
+
+
+def test_a_prompt_without_tokens_is_rejected_and_others_are_left_to_sglang() -> None:
+    def sglangs(req: SimpleNamespace, longest: int, truncates: bool) -> str | None:
+        return "too long" if len(req.origin_input_ids) >= longest else None
+
+    def told(*ids: int) -> str | None:
+        return plugin._requiring_a_token(sglangs, SimpleNamespace(origin_input_ids=ids), 3, False)
+
+    assert [told(), told(1), told(1, 2, 3)] == ["The input has no tokens.", None, "too long"]

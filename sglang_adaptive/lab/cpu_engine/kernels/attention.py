@@ -22,11 +22,12 @@ def padded_attention(query: Tensor, keys: Tensor, values: Tensor, plan: PaddedPl
     if query.shape[0] > planned:
         out = padded_attention(query[:planned], keys, values, plan, scale)
         return torch.cat((out, out.new_zeros(query.shape[0] - planned, out.shape[1])))
-    k = keys.index_select(0, plan.slots).view(plan.batch, -1, *keys.shape[1:]).transpose(1, 2)
-    v = values.index_select(0, plan.slots).view(plan.batch, -1, *values.shape[1:]).transpose(1, 2)
+    seen = len(plan.slots) // max(plan.batch, 1)
+    k = keys.index_select(0, plan.slots).view(plan.batch, seen, *keys.shape[1:]).transpose(1, 2)
+    v = values.index_select(0, plan.slots).view(plan.batch, seen, *values.shape[1:]).transpose(1, 2)
     q = query.view(plan.batch, plan.width, *query.shape[1:]).transpose(1, 2)
     out = scaled_dot_product_attention(q, k, v, attn_mask=plan.bias, scale=scale, enable_gqa=q.shape[1] != k.shape[1])
-    return out.transpose(1, 2).reshape(query.shape[0], -1)
+    return out.transpose(1, 2).reshape(query.shape[0], out.shape[1] * out.shape[3])
 
 
 def ragged_attention(query: Tensor, keys: Tensor, values: Tensor, plan: RaggedPlan, scale: float) -> Tensor:
@@ -36,7 +37,7 @@ def ragged_attention(query: Tensor, keys: Tensor, values: Tensor, plan: RaggedPl
         k = keys.index_select(0, slots)
         v = values.index_select(0, slots)
         _causal(query[start:stop], k, v, out[start:stop], scale)
-    return out.view(query.shape[0], -1)
+    return out.flatten(1)
 
 
 def _causal(query: Tensor, k: Tensor, v: Tensor, out: Tensor, scale: float) -> None:
