@@ -6,7 +6,7 @@ import json
 import os
 import stat
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Annotated, Any
@@ -14,7 +14,17 @@ from typing import Annotated, Any
 from sglang_adaptive.policy import options as opt
 from sglang_adaptive.policy.base import DEFAULT_POLICY, POLICIES, TakesOver
 from sglang_adaptive.policy.errors import ConfigError, shown
-from sglang_adaptive.policy.options import MAX_STEPS, PolicyOptions, flag, integer, integer_or, nested, number, pathname
+from sglang_adaptive.policy.options import (
+    MAX_STEPS,
+    PolicyOptions,
+    at_start,
+    flag,
+    integer,
+    integer_or,
+    nested,
+    number,
+    pathname,
+)
 
 BUILT_IN = "built-in default"
 """Source of a configuration without a file."""
@@ -58,31 +68,33 @@ class AdaptiveConfig:
     watch: Annotated[bool, flag("reload the file whenever it changes")] = False
     warm_up: Annotated[
         bool | None,
-        flag("run every depth at several batch sizes before the server is ready", "true; false on a CPU"),
+        at_start(flag("run every depth at several batch sizes before the server is ready", "true; false on a CPU")),
     ] = None
     prune_graphs: Annotated[
-        bool, flag("capture a depth's CUDA graphs only for the batch sizes where it can be chosen")
+        bool, at_start(flag("capture a depth's CUDA graphs only for the batch sizes where it can be chosen"))
     ] = True
-    exact: Annotated[
-        bool, flag("sample each token as a server without speculation does; read only at server start")
-    ] = True
+    exact: Annotated[bool, at_start(flag("sample each token as a server without speculation does"))] = True
     zero_step_extend_every: Annotated[
         int, integer("zero-step rounds between two runs of the draft", 1, MAX_STEPS + 1)
     ] = 8
     draft_window: Annotated[
         int | str | None,
-        integer_or(
-            AUTO,
-            "number of latest tokens that an EAGLE draft attends to, besides the first ones, in a request longer than "
-            "it was trained on; read only at server start",
-            *(16, MAX_LENGTH, "all tokens"),
+        at_start(
+            integer_or(
+                AUTO,
+                "number of latest tokens that an EAGLE draft attends to, besides the first ones, in a request longer "
+                "than it was trained on",
+                *(16, MAX_LENGTH, "all tokens"),
+            )
         ),
     ] = None
     draft_trained_on: Annotated[
         int | None,
-        integer(
-            "length in tokens that the draft was trained on; up to it, the draft attends to all of a request",
-            *(64, MAX_LENGTH, "`max_position_embeddings` of the draft's `config.json`"),
+        at_start(
+            integer(
+                "length in tokens that the draft was trained on; up to it, the draft attends to all of a request",
+                *(64, MAX_LENGTH, "`max_position_embeddings` of the draft's `config.json`"),
+            )
         ),
     ] = None
     trace: Annotated[
@@ -126,6 +138,22 @@ class AdaptiveConfig:
     def of_block(self, most: int) -> AdaptiveConfig:
         """Return this configuration for drafts that come in blocks of *most*; see ``PolicyOptions.of_block``."""
         return replace(self, options=self.options.of_block(most))
+
+    def after_start(self, given: Collection[str], running: Mapping[str, Any]) -> AdaptiveConfig:
+        """Return this configuration for a server that runs *running*, as ``as_dict`` returns it; {} if unknown.
+
+        The keys that are read only at server start keep their values. Raises ConfigError if one of them is among the
+        *given* keys with another value.
+        """
+        if not running:
+            return self
+        marked = (name for name, option in opt.options_of(AdaptiveConfig).items() if option.at_start)
+        kept: dict[str, Any] = {name: running.get(name) for name in marked}
+        for name, value in kept.items():
+            if name in given and (asked := getattr(self, name)) != value:
+                runs = "no such key" if value is None else shown(value)
+                raise ConfigError(self.source, name, f"got {shown(asked)}", f"{runs}: it is read only at server start")
+        return replace(self, **kept)
 
     def as_dict(self) -> dict[str, Any]:
         """Return an equivalent configuration object, with all defaults."""

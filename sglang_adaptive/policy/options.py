@@ -38,6 +38,8 @@ class Option:
     """Converts an accepted value, of the key *place* in *source*, to the field's value; may raise ConfigError."""
     default: str | None = None
     """The default in words, if the value alone is unclear."""
+    at_start: bool = False
+    """Whether it is read only at server start."""
 
     def check(self, value: Any, place: str, source: str) -> Any:
         """Return the field's value; raises a one-line ConfigError if *value* is not accepted."""
@@ -107,6 +109,11 @@ def nested(cls: type, meaning: str, expected: str, default: str) -> Option:
         return cls(**checked(cls, value, f"{place}.", source))
 
     return Option(meaning, expected, lambda value: isinstance(value, dict), read, default)
+
+
+def at_start(option: Option) -> Option:
+    """Return *option* as one that is read only at server start."""
+    return replace(option, meaning=f"{option.meaning}; read only at server start", at_start=True)
 
 
 def is_integer(value: Any, low: float, high: float) -> bool:

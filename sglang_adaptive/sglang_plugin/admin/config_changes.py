@@ -88,7 +88,9 @@ class ConfigChanges:
             logger.exception("adaptive: %s: the configuration could not be changed; the old one stays in force", by)
 
     async def _apply(self, content: dict[str, Any], source: str, by: str) -> list[bool]:
-        self._built.require(self._fit(check_config(content, source)))
+        config = self._fit(check_config(content, source))
+        config.after_start(content, await self._ask_in_force())
+        self._built.require(config)
         async with self._one_at_a_time:
             updated = await self._send(Change(content, source, by))
             if not all(updated):

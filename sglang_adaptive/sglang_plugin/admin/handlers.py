@@ -242,8 +242,10 @@ class Reconfigure(OfController):
             return f"{key}: got {value!r}; expected a configuration sent through the HTTP server"
         controller, self._successor = self._controller, None
         try:
+            running = _config_of(controller)
             config = fitted(check_config(value.config, value.source), max(controller.tiers), get_spec())
-            if value.by == WATCH and config.as_dict() == _config_of(controller):
+            config = config.after_start(value.config, running)
+            if value.by == WATCH and config.as_dict() == running:
                 return None
             controller.built.require(config)
             live = controller.worker.speculative_num_steps

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pickle
+import re
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 
 from sglang_adaptive.policy.base import POLICIES
 from sglang_adaptive.policy.config import (
+    AdaptiveConfig,
     AuditOptions,
     TraceOptions,
     check_config,
@@ -204,6 +206,31 @@ def test_throughput_takes_no_slots_and_no_ema_keys() -> None:
         with pytest.raises(ConfigError) as caught:
             check_config(config, "f")
         assert caught.value.key == key
+
+
+STARTED = {"warm_up": True, "prune_graphs": False, "exact": False, "draft_window": 512, "draft_trained_on": 2048}
+"""Another value than the default for each key that is read only at server start."""
+
+
+def test_keys_of_the_start_are_those_and_stay() -> None:
+    marked = {name for name, option in options_of(AdaptiveConfig).items() if option.at_start}
+    assert marked == STARTED.keys()
+    running = check_config({**STARTED, "watch": True, **slot()}, "f").as_dict()
+    for asked in ({"throughput": {"margin": 0.02}}, {**STARTED, "zero_step_extend_every": 4}, running):
+        kept = check_config(asked, "f").after_start(asked, running)
+        assert kept == check_config({**asked, **STARTED}, "f")
+    assert check_config({}, "f").after_start({}, check_config({}, "f").as_dict()) == check_config({}, "f")
+
+
+@pytest.mark.parametrize("key", STARTED)
+def test_a_key_of_the_start_is_refused_with_another_value(key: str) -> None:
+    default, other = check_config({}, "my.json"), check_config({key: STARTED[key]}, "my.json")
+    was = default.as_dict().get(key)
+    expected = "no such key" if was is None else json.dumps(was)
+    line = f"my.json: {key}: got {json.dumps(STARTED[key])}; expected {expected}: it is read only at server start"
+    with pytest.raises(ConfigError, match=f"^{re.escape(line)}$"):
+        other.after_start({key: STARTED[key]}, default.as_dict())
+    assert other.after_start({key: STARTED[key]}, {}) == other, "a policy of another plugin has no configuration"
 
 
 def test_values_and_defaults_arrive(tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
 import pytest
@@ -10,6 +10,7 @@ import pytest
 from sglang_adaptive.policy.errors import ConfigError
 from sglang_adaptive.policy.options import (
     as_dict,
+    at_start,
     changed,
     checked,
     depths,
@@ -140,3 +141,8 @@ def test_every_option_can_be_given() -> None:
         value = getattr(ThroughputOptions(), name)
         given = "/somewhere" if value is None else list(value) if isinstance(value, tuple) else value
         assert getattr(read({name: given}), name) == (value or given)
+
+
+def test_an_option_for_the_start_says_so_where_it_is_described() -> None:
+    option = flag("whether to hurry", "yes")
+    assert at_start(option) == replace(option, meaning="whether to hurry; read only at server start", at_start=True)

@@ -89,4 +89,8 @@ def test_what_the_server_is_told_differs_from_the_defaults_too() -> None:
     found = facts(check_config({"exact": False, "draft_window": "auto", "throughput": {"margin": 0.5}}, "x"))
     changed = {entry["key"]: (entry["value"], entry["default"]) for entry in found["changed"]}
     assert changed == {"exact": (False, True), "draft_window": ("auto", None), "throughput.margin": (0.5, 0.01)}
-    assert "  exact is false instead of true: sample each token" in "\n".join(words(found))
+    told = list(words(found))
+    (exact,) = [line for line in told if line.startswith("  exact is false instead of true: sample each token")]
+    assert exact.endswith("; read only at server start")
+    (warm_up,) = [line for line in words(facts(check_config({"warm_up": True}, "x"))) if "warm_up is true" in line]
+    assert warm_up.endswith("; read only at server start")

@@ -17,6 +17,7 @@ from sglang.srt import runtime_context
 from sglang.srt.runtime_context import get_parallel
 
 from sglang_adaptive.policy.config import CapturedSteps, check_config, describe_change, file_stamp
+from sglang_adaptive.policy.ema import AdaptiveSpeculativeParams
 from sglang_adaptive.policy.errors import ConfigError
 from sglang_adaptive.policy.observation import RoundObservation
 from sglang_adaptive.policy.profile import ProfileKey
@@ -268,6 +269,8 @@ REFUSED: list[tuple[bytes, str]] = [
     (wanted({"1": {"candidate_steps": [5]}}), "1.candidate_steps: needs 5, which was not built"),
     (wanted({"up_histeresis": 1}), 'did you mean "up_hysteresis"?'),
     (wanted({"watch": 1}), "watch: got 1; expected true or false"),
+    (wanted({**SLOTS, "exact": False}), "exact: got false; expected true: it is read only at server start"),
+    (wanted({**SLOTS, "draft_window": 64}), "draft_window: got 64; expected no such key: it is read only at"),
     (wanted(None), "got null; expected a configuration object"),
     (wanted([SLOTS]), "expected a configuration object"),
     (wanted(SLOTS, adaptive_force_steps=3), 'comes together with ["adaptive_force_steps"]'),
@@ -394,9 +397,31 @@ async def test_a_file_is_watched_from_when_a_client_of_another_worker_asks_for_i
     assert schedulers.changes[1] == Change(new, str(file), "watch")
 
 
+@pytest.fixture
+def spec(monkeypatch: pytest.MonkeyPatch) -> None:
+    """SGLang's arguments for speculation, as in a scheduler."""
+    spec = SimpleNamespace(speculative_algorithm="EAGLE3", enable_multi_layer_eagle=False)
+    monkeypatch.setattr(runtime_context, "get_spec", lambda: spec)
+
+
+def test_what_was_read_at_the_start_stays_and_is_shown(spec: None) -> None:
+    controller = ema()
+    started = {**SLOTS, "exact": False, "warm_up": False}
+    controller.replace_policy(AdaptiveSpeculativeParams(1, config=check_config(started, "f")), by="a test")
+    handler = Reconfigure(controller)
+    with get_parallel().override(tp_group=SimpleNamespace(rank_in_group=0), attn_dp_size=1):
+        change = Change({"1": {"candidate_steps": [1, 3]}}, "f", "10.0.0.7:5")
+        handler.validate(CONFIG_KEY, change)
+        handler.apply(CONFIG_KEY, change)
+        shown = controller.snapshot()["config"]
+        assert (shown["exact"], shown["warm_up"], list(shown).count("8")) == (False, False, 0)
+        refused = handler.problem(CONFIG_KEY, Change({**SLOTS, "exact": True}, "f", "10.0.0.7:5"))
+    assert refused == "f: exact: got true; expected false: it is read only at server start"
+
+
 @pytest.mark.parametrize(("by", "changed"), [("watch", False), ("SIGHUP", True), ("10.0.0.7:5", True)])
 def test_a_watched_file_that_says_what_is_in_force_changes_nothing(
-    by: str, changed: bool, monkeypatch: pytest.MonkeyPatch
+    by: str, changed: bool, monkeypatch: pytest.MonkeyPatch, spec: None
 ) -> None:
     made = []  # the scheduler saves each one's times when it ends
 
@@ -405,11 +430,6 @@ def test_a_watched_file_that_says_what_is_in_force_changes_nothing(
         return made[-1]
 
     monkeypatch.setattr(handlers, "build_successor", build)
-    monkeypatch.setattr(
-        runtime_context,
-        "get_spec",
-        lambda: SimpleNamespace(speculative_algorithm="EAGLE3", enable_multi_layer_eagle=False),
-    )
     controller = ema()
     handler, before, in_force = Reconfigure(controller), controller.params, controller.snapshot()["config"]
 
@@ -436,6 +456,21 @@ async def test_hangup_reads_the_file_again_whether_it_is_watched_or_not(file: Pa
     os.kill(os.getpid(), signal.SIGHUP)
     await until(lambda: len(schedulers.changes) == 1)
     assert schedulers.changes == [Change({"1": {"candidate_steps": [3]}}, str(file), "SIGHUP")]
+
+
+@pytest.mark.parametrize("by", ["watch", "SIGHUP"])
+@in_a_loop
+async def test_a_file_cannot_change_what_is_read_at_the_start(
+    by: str, file: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    changes, schedulers = changes_of(file, {**SLOTS, "watch": by == "watch"})
+    changes.start()
+    rewrite(file, json.dumps({**SLOTS, "exact": False}))
+    if by == "SIGHUP":
+        os.kill(os.getpid(), signal.SIGHUP)
+    await until(lambda: bool(caplog.records or schedulers.changes))
+    line = f"adaptive: {by}: {file}: exact: got false; expected true: it is read only at server start"
+    assert caplog.messages == [f"{line}; the old configuration stays in force"] and not schedulers.changes
 
 
 @in_a_loop
