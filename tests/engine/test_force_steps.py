@@ -7,7 +7,7 @@ import pytest
 from sglang_adaptive.client import RequestError
 from sglang_adaptive.lab.cpu_engine.server import CpuServer
 from tests.engine.servers import TIERS
-from tests.engine.workload import Case, adaptive, grown
+from tests.engine.workload import Case, adaptive, grown, rounds, run
 
 PATH = "/set_internal_state"
 
@@ -23,7 +23,7 @@ def test_every_round_runs_at_the_forced_depth(ema: CpuServer, easy: list[str], s
 
 
 OTHERS = {
-    "unknown key": {"server_args": {"adaptive_force_stepz": 3}},
+    "unknown key": {"server_args": {"force_steps": 3}},
     "stock key, value out of range": {"server_args": {"pp_max_micro_batch_size": -1}},
     "stock key": {"server_args": {"pp_max_micro_batch_size": 8}},
     "nothing": {"server_args": {}},
@@ -44,3 +44,15 @@ def test_other_requests_are_answered_as_stock_sglang_does(ema: CpuServer, plain:
             answers.append(str(error))
     assert answers[0] == answers[1]
     assert adaptive(ema)["forced_steps"] is None
+
+
+def test_only_the_documented_keys_are_a_client_s(ema: CpuServer, easy: list[str]) -> None:
+    lease, report = '{"steps": 3, "lease": 5}', '{"replica": 0, "epoch": 0, "request": "x", "verdict": "wrong"}'
+    for name in ("adaptive_warm_up", f"adaptive_force_steps {lease}", f"adaptive_audit {report}"):
+        with pytest.raises(RequestError, match=r"400 .*: unknown key; expected one of adaptive_config, "):
+            ema.post(PATH, {"server_args": {name: 1}})
+    counted = rounds(ema)
+    run(ema, [Case(easy[0], 16)], 1)
+    found = adaptive(ema)
+    assert rounds(ema) > counted, "no warm-up, in which nothing is counted"
+    assert (found["forced_steps"], found["degraded"]) == (None, False)

@@ -34,9 +34,9 @@ logger = logging.getLogger(__name__)
 
 CONFIG_KEY = "adaptive_config"
 FORCE_KEY = "adaptive_force_steps"
-LEASE_OVER_KEY = "adaptive_force_lease_over"
-"""Only in the HTTP server's messages: the number of an expired hold."""
 EXTEND_KEY = "adaptive_zero_step_extend_every"
+LEASE_OVER_KEY = "adaptive_force_lease_over"
+"""Only in the HTTP server's messages, as are the next key and REPORT_KEY: the number of an expired hold."""
 WARM_UP_KEY = "adaptive_warm_up"
 BEGIN, END = 1, 0
 """Values of WARM_UP_KEY."""

@@ -1,9 +1,10 @@
 """POST /set_internal_state in the launcher: accepts null and objects as values, and answers why a value is refused.
 
 SGLang's own route accepts only numbers, and answers ``[false]`` where its scheduler refuses one. This ASGI layer checks
-requests with a key of this package, answers 400 with one line when the value is invalid, and passes all others on
-unchanged. It runs inside SGLang's API-key check, which is added later and so wraps it. That check depends on the route
-that a request matches, so this layer handles only the methods of SGLang's route.
+requests with a key of this package, answers 400 with one line when the key is not one of KEYS or the value is invalid,
+and passes all others on unchanged. Other keys of this package reach the schedulers only from this process. The layer
+runs inside SGLang's API-key check, which is added later and so wraps it. That check depends on the route that a request
+matches, so the layer handles only the methods of SGLang's route.
 """
 
 from __future__ import annotations
@@ -20,11 +21,13 @@ from typing import Any
 import orjson
 
 from sglang_adaptive.policy.config import MAX_BYTES, CapturedSteps, parse_object
-from sglang_adaptive.policy.errors import ConfigError, shown
+from sglang_adaptive.policy.errors import ConfigError, printable, shown
+from sglang_adaptive.policy.options import nearest
 from sglang_adaptive.sglang_plugin import env
 from sglang_adaptive.sglang_plugin.admin.config_changes import ConfigChanges
 from sglang_adaptive.sglang_plugin.admin.handlers import (
     CONFIG_KEY,
+    EXTEND_KEY,
     FORCE_KEY,
     LEASE_OVER_KEY,
     Hold,
@@ -45,6 +48,10 @@ PATH = "/set_internal_state"
 METHODS = ("POST", "PUT")
 WORKERS_APPLICATION = "sglang_adaptive.sglang_plugin.http_worker:app"
 SECONDS_KEY = "adaptive_force_seconds"
+KEYS = (CONFIG_KEY, FORCE_KEY, SECONDS_KEY, EXTEND_KEY)
+"""The keys that a client may send."""
+OURS = "adaptive_"
+"""How every key of this package begins."""
 MOST_SECONDS = 86400
 """The longest timed hold; for more, use a hold without an end."""
 
@@ -72,8 +79,8 @@ def add_layer(server_args: Any, scheduler_info: Mapping[str, Any]) -> None:
     if cfg.speculative_adaptive:
         most = max(built.graphs, default=0)
         again = DecodesAgain(
-            _manager,
-            take=lambda: look(_manager(), TAKE),
+            manager,
+            take=lambda: look(manager(), TAKE),
             send=lambda report: to_schedulers(pack(REPORT_KEY, report)),
         )
         changes = ConfigChanges(
@@ -119,11 +126,12 @@ def _pass_on(supervisor: Any) -> None:
 
 async def _in_force() -> dict[str, Any]:
     """Return the configuration of the first scheduler that answers."""
-    found: dict[str, Any] = (await look(_manager()))[0].get("config") or {}
+    found: dict[str, Any] = (await look(manager()))[0].get("config") or {}
     return found
 
 
-def _manager() -> Any:
+def manager() -> Any:
+    """Return this process's TokenizerManager."""
     from sglang.srt.entrypoints.http_server import get_global_state
 
     return get_global_state().tokenizer_manager
@@ -133,7 +141,7 @@ async def to_schedulers(values: dict[str, int]) -> list[bool]:
     """Send SGLang's message with *values*; return for each data-parallel replica whether it accepted them."""
     from sglang.srt.managers.io_struct import SetInternalStateReq
 
-    updated: list[bool] = await _manager().set_internal_state(SetInternalStateReq(server_args=values))
+    updated: list[bool] = await manager().set_internal_state(SetInternalStateReq(server_args=values))
     return updated
 
 
@@ -162,8 +170,8 @@ class AdminRoute:
         names = _names(body)
         if any(name.partition(" ")[0] == CONFIG_KEY for name in names):
             return await self._configure(scope, body, send)
-        if FORCE_KEY in names or SECONDS_KEY in names:
-            return await self._force(scope, body, receive, send)
+        if any(name.startswith(OURS) for name in names):
+            return await self._pass_on(scope, body, receive, send)
         await self._app(scope, _once(body, receive), send)
 
     async def _configure(self, scope: Scope, body: bytes, send: Send) -> None:
@@ -178,8 +186,8 @@ class AdminRoute:
             logger.warning("adaptive: configuration from %s refused: %s", by, error)
             await _refuse(send, str(error))
 
-    async def _force(self, scope: Scope, body: bytes, receive: Receive, send: Send) -> None:
-        """Forward a request that holds or releases steps as a `Hold`, or answer 400 and one line."""
+    async def _pass_on(self, scope: Scope, body: bytes, receive: Receive, send: Send) -> None:
+        """Forward a request with keys of this package, steps to hold as a `Hold`, or answer 400 and one line."""
         message = orjson.loads(body)
         values = message["server_args"]
         problem = self._problem(values)
@@ -187,7 +195,8 @@ class AdminRoute:
             return await _refuse(send, problem)
         seconds = values.pop(SECONDS_KEY, None)
         lease = None if seconds is None else secrets.randbelow(2**31)
-        values |= pack(FORCE_KEY, Hold(values.pop(FORCE_KEY), lease))
+        if FORCE_KEY in values:
+            values |= pack(FORCE_KEY, Hold(values.pop(FORCE_KEY), lease))
         replaced = orjson.dumps(message)
         try:
             await self._app(_with_length(scope, replaced), _once(replaced, receive), send)
@@ -198,10 +207,13 @@ class AdminRoute:
                 task.add_done_callback(self._tasks.discard)
 
     def _problem(self, values: dict[str, Any]) -> str | None:
-        """Return what is wrong with the keys of this package."""
-        steps = values.get(FORCE_KEY)
+        """Return what is wrong with the keys of this package, as far as it is known without the schedulers."""
+        steps, ours = values.get(FORCE_KEY), [name for name in values if name.startswith(OURS)]
+        for name in ours:
+            if name not in KEYS:
+                return f"{printable(name)}: unknown key; expected one of {', '.join(KEYS)}{nearest(name, KEYS)}"
         if self._inactive is not None:
-            return f"{FORCE_KEY}: adaptive speculation is off: {self._inactive}"
+            return f"{ours[0]}: adaptive speculation is off: {self._inactive}"
         if steps is not None and (isinstance(steps, bool) or not isinstance(steps, int) or steps not in self._tiers):
             built = ", ".join(map(str, self._tiers))
             return f"{FORCE_KEY}: got {shown(steps)}; expected one of {built}, or null to release"

@@ -7,6 +7,7 @@ scheduler, where the controller runs all steps in turn (``runtime/start_up.py``)
 
 from __future__ import annotations
 
+import asyncio
 import fcntl
 import inspect
 import logging
@@ -14,7 +15,7 @@ import random
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import requests
@@ -22,6 +23,7 @@ import requests
 from sglang_adaptive.policy.config import load_config
 from sglang_adaptive.runtime.start_up import Progress
 from sglang_adaptive.sglang_plugin.admin.handlers import BEGIN, END, WARM_UP_KEY
+from sglang_adaptive.sglang_plugin.admin.route import manager, to_schedulers
 from sglang_adaptive.sglang_plugin.launch import compile_ahead
 from sglang_adaptive.sglang_plugin.launch.activation import adapts, runs_on_cpu
 
@@ -29,6 +31,8 @@ logger = logging.getLogger(__name__)
 
 START_SECONDS = 120.0
 REQUEST_SECONDS = 600.0
+TOLD_SECONDS = 10.0
+"""Time limit for a message to the schedulers: an event loop that ends waits for this thread."""
 MOST_WITHOUT_GRAPHS = 16
 """Largest batch of the warm-up where CUDA graphs are off."""
 ATTEMPTS = 3
@@ -182,7 +186,8 @@ class _Server:
                     for length in PREFILL_TOKENS:
                         self._generate([PREFILL_TOKENS[0]] * (size - 1) + [length], 1, GREEDY)
             finally:
-                self._set(END)
+                if not self.is_ending():
+                    self._set(END)
         self._send("POST", "/flush_cache", admin=True, params={"timeout": 10.0})
         logger.info(
             "adaptive: warmed up depths %s at batch sizes up to %d in %.1f s (%s), %d rounds%s",
@@ -206,9 +211,10 @@ class _Server:
         return False
 
     def _sample_later(self, compiler: compile_ahead.Compiler) -> None:
-        if compiler.wait(REQUEST_SECONDS) and not _was_told_to_end():
-            self._generate([LONG], 2, SAMPLED)
-            logger.info("adaptive: sampling kernels are compiled and loaded")
+        if compiler.wait(REQUEST_SECONDS):
+            with suppress(ServerEnds):
+                self._generate([LONG], 2, SAMPLED)
+                logger.info("adaptive: sampling kernels are compiled and loaded")
 
     def _pass(
         self,
@@ -253,7 +259,9 @@ class _Server:
         return states
 
     def _set(self, value: int) -> None:
-        self._send("POST", "/set_internal_state", {"server_args": {WARM_UP_KEY: value}}, admin=True)
+        """Tell the schedulers without a request, which a client could send as well."""
+        told = asyncio.run_coroutine_threadsafe(to_schedulers({WARM_UP_KEY: value}), manager().event_loop)
+        told.result(TOLD_SECONDS)
 
     def _wait_until_up(self) -> None:
         deadline = time.monotonic() + START_SECONDS
@@ -306,9 +314,7 @@ class _Server:
 
 
 def _was_told_to_end() -> bool:
-    from sglang.srt.entrypoints.http_server import get_global_state
-
-    return bool(get_global_state().tokenizer_manager.gracefully_exit)
+    return bool(manager().gracefully_exit)
 
 
 def _largest(states: Sequence[Mapping[str, Any]]) -> int:

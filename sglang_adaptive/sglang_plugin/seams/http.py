@@ -63,7 +63,7 @@ needs(
     Need(SRT + "managers.tokenizer_manager.TokenizerManager.generate_request", ("self", "obj")),
     Need(SRT + "managers.tokenizer_manager.TokenizerManager.set_internal_state", ("self", "obj")),
     Need(SRT + "managers.tokenizer_manager.TokenizerManager.auto_create_handle_loop", ("self",)),
-    Need(SRT + "managers.tokenizer_manager.TokenizerManager.gracefully_exit"),
+    Need(SRT + "managers.tokenizer_manager.TokenizerManager", attributes=("event_loop", "gracefully_exit")),
     Need(SRT + "entrypoints.http_server.app"),
     Need(SRT + "environ.envs.SGLANG_HTTP_SERVER_APP_PATH", since="0.5.23"),
     Need(SRT + "managers.multi_tokenizer_mixin.get_main_process_id"),

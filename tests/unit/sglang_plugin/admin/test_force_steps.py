@@ -15,13 +15,17 @@ from sglang.srt.managers.scheduler_components.internal_state import UpdateReject
 from sglang_adaptive.sglang_plugin.admin.handlers import (
     FORCE_KEY,
     LEASE_OVER_KEY,
+    WARM_UP_KEY,
     ForceSteps,
     Handler,
+    Hold,
     LeaseOver,
     handlers,
+    pack,
     unpack,
 )
 from sglang_adaptive.sglang_plugin.admin.route import AdminRoute
+from sglang_adaptive.sglang_plugin.audit_scheduler import REPORT_KEY, Report
 from tests.fakes import ema
 from tests.loops import in_a_loop
 
@@ -181,6 +185,46 @@ async def test_a_refused_hold_changes_nothing_at_its_end() -> None:
     assert await ask(route, **values) == [False]
     await until(lambda: scheduler.ends == 1)
     assert held(scheduler) == 3
+
+
+# -- other keys -----------------------------------------------------------------------------------------------
+
+
+def passing() -> tuple[AdminRoute, list[Any]]:
+    """Return the layer of a server, and what reaches SGLang's route."""
+    passed: list[Any] = []
+
+    async def stock(scope: Any, receive: Callable[[], Awaitable[dict[str, Any]]], send: Any) -> None:
+        passed.append(json.loads((await receive())["body"])["server_args"])
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b"[true]"})
+
+    return AdminRoute(stock, [0, 3], None), passed
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *(WARM_UP_KEY, LEASE_OVER_KEY, REPORT_KEY, "adaptive_force_budget", "adaptive_", "adaptive_force_steps "),
+        *pack(FORCE_KEY, Hold(3, lease=5)),
+        *pack(REPORT_KEY, Report(0, 0, "x", "wrong")),
+    ],
+)
+@in_a_loop
+async def test_a_key_of_the_launcher_is_refused_from_outside(name: str) -> None:
+    route, passed = passing()
+    for others in ({}, {"adaptive_force_steps": 3}, {"pp_max_micro_batch_size": 8}):
+        answer = await ask(route, **{name: 1, **others})
+        line = answer["error"]["message"]
+        assert line.startswith(f"{name}: unknown key; expected one of adaptive_config, adaptive_force_steps, ")
+    assert passed == []
+    assert await ask(route, pp_max_micro_batch_size=8) == [True], "SGLang's own"
+
+
+@in_a_loop
+async def test_a_misspelled_key_is_told_the_right_one() -> None:
+    answer = await ask(passing()[0], adaptive_force_stepz=3)
+    assert answer["error"]["message"].endswith('(did you mean "adaptive_force_steps"?)')
 
 
 # -- refused --------------------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ import pytest
 import requests
 from sglang.srt.entrypoints import http_server
 
+from sglang_adaptive.sglang_plugin.admin.handlers import WARM_UP_KEY
 from sglang_adaptive.sglang_plugin.launch import warm_up
 from sglang_adaptive.sglang_plugin.launch.warm_up import batch_sizes, wait_and_warm_up
 
@@ -62,6 +63,9 @@ class Noted(warm_up._Server):
         self.covered_after = 2
         self.seconds: float | None = None
 
+    def _set(self, value: int) -> None:
+        self.sent.append((WARM_UP_KEY, value))
+
     def _send(self, method: str, path: str, body: Any = None, **_: Any) -> Any:
         self.sent.append((path, body))
         tries = sum(path == "/generate" for path, _ in self.sent)
@@ -92,8 +96,7 @@ def test_a_size_is_tried_again_until_every_depth_has_run_and_the_end_is_always_s
     assert [[len(ids) for ids in load["input_ids"]] for load in loads[4:]] == [[32, 32], [33, 33]]
     first_tokens = [tuple(ids[:8]) for load in loads for ids in load["input_ids"]]
     assert len(set(first_tokens)) == len(first_tokens)  # not in the prefix cache
-    switches = [body["server_args"]["adaptive_warm_up"] for path, body in server.sent if path == "/set_internal_state"]
-    assert switches == [1, 1, 1, 0]
+    assert [value for path, value in server.sent if path == WARM_UP_KEY] == [1, 1, 1, 0]
     assert [path for path, _ in server.sent][-2] == "/flush_cache"
 
 
@@ -106,7 +109,7 @@ def test_the_end_is_said_when_a_request_fails() -> None:
     server._generate = broken  # type: ignore[method-assign]
     with pytest.raises(OSError, match="gone"):
         server.warm_up()
-    assert server.sent[-1] == ("/set_internal_state", {"server_args": {"adaptive_warm_up": 0}})
+    assert server.sent[-1] == (WARM_UP_KEY, 0)
 
 
 class Asking(Noted):
