@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import json
+import re
 from typing import Any
 
+import pytest
+
+from sglang_adaptive.client import RequestError
 from sglang_adaptive.lab.cpu_engine.server import CpuServer
 from tests.engine.workload import Case, adaptive, run
 
@@ -25,7 +30,9 @@ def test_the_server_says_and_changes_how_often(ema: CpuServer, easy: list[str]) 
         assert (after["extend_every"], after["reason"]) == (rounds, None)
         assert (held, extends + writes) == (24 if times else 0, times)
         assert abs(extends - writes) <= 1
-    for refused in (0, 9, 2.5):
-        assert every(refused) == [False]
+    for refused in (0, 9, 2.5, None):
+        told = f"adaptive_zero_step_extend_every: got {json.dumps(refused)}; expected an integer from 1 to 8"
+        with pytest.raises(RequestError, match=f'400 .*"{re.escape(told)}"'):
+            every(refused)
     assert every(8) == [True]
     ema.force_steps(None)

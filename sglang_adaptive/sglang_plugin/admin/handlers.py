@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 from sglang_adaptive.policy.base import AdaptivePolicy
 from sglang_adaptive.policy.config import AdaptiveConfig, check_config, describe_change
-from sglang_adaptive.policy.errors import ConfigError, printable
+from sglang_adaptive.policy.errors import ConfigError, printable, shown
+from sglang_adaptive.policy.options import is_integer
 from sglang_adaptive.runtime.controller import AdaptiveController
 from sglang_adaptive.sglang_plugin import ranks
 from sglang_adaptive.sglang_plugin.audit_scheduler import REPORT_KEY, Audits, Report
@@ -174,16 +175,22 @@ class ExtendEvery(Handler):
         self._deferred = deferred
 
     def problem(self, key: str, value: Any) -> str | None:
-        if self._deferred is None:
-            return f"{key}: this server runs the draft's extend in every zero-step round"
-        if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= self._deferred.max_every:
-            return f"{key}: got {value!r}; expected an integer from 1 to {self._deferred.max_every}"
-        return None
+        return extend_problem(value, None if self._deferred is None else self._deferred.snapshot())
 
     def apply(self, key: str, value: Any) -> None:
         assert self._deferred is not None, "it was validated"
         self._deferred.set_every(value)
         logger.info("adaptive: at zero steps the draft's extend runs every %d rounds", value)
+
+
+def extend_problem(value: Any, zero_steps: Mapping[str, Any] | None) -> str | None:
+    """Return why *value* of EXTEND_KEY is refused where /server_info says *zero_steps*; None if it is accepted."""
+    if zero_steps is None or zero_steps["reason"] is not None:
+        return f"{EXTEND_KEY}: this server runs the draft's extend in every zero-step round"
+    most = zero_steps["most_extend_every"]
+    if not is_integer(value, 1, most):
+        return f"{EXTEND_KEY}: got {shown(value)}; expected an integer from 1 to {most}"
+    return None
 
 
 class WarmUpSwitch(OfController):

@@ -31,6 +31,7 @@ from sglang_adaptive.sglang_plugin.admin.handlers import (
     FORCE_KEY,
     LEASE_OVER_KEY,
     Hold,
+    extend_problem,
     pack,
 )
 from sglang_adaptive.sglang_plugin.admin.server_info import look
@@ -145,6 +146,11 @@ async def to_schedulers(values: dict[str, int]) -> list[bool]:
     return updated
 
 
+async def zero_steps() -> list[Any]:
+    """Return ``zero_steps`` of /server_info for each data-parallel replica; None where no extend is deferred."""
+    return [state.get("zero_steps") for state in await look(manager())]
+
+
 class AdminRoute:
     """ASGI middleware around SGLang's application."""
 
@@ -155,9 +161,10 @@ class AdminRoute:
         inactive: str | None,
         changes: ConfigChanges | None = None,
         to_schedulers: Callable[[dict[str, int]], Awaitable[list[bool]]] = to_schedulers,
+        zero_steps: Callable[[], Awaitable[list[Any]]] = zero_steps,
     ):
         self._app, self._tiers, self._inactive, self._changes = app, tiers, inactive, changes
-        self._send = to_schedulers
+        self._send, self._zero_steps = to_schedulers, zero_steps
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -191,6 +198,9 @@ class AdminRoute:
         message = orjson.loads(body)
         values = message["server_args"]
         problem = self._problem(values)
+        if problem is None and EXTEND_KEY in values:
+            found = [extend_problem(values[EXTEND_KEY], state) for state in await self._zero_steps()]
+            problem = next(filter(None, found), None)
         if problem is not None:
             return await _refuse(send, problem)
         seconds = values.pop(SECONDS_KEY, None)

@@ -41,6 +41,7 @@ class LeftForLater:
         """Return JSON builtins for /server_info."""
         return {
             "extend_every": 1 if self.guard.closed else self._every,
+            "most_extend_every": self.max_every,
             "reason": self.guard.error,
             "held_rounds": self._rounds,
             "extends": self._extends,
