@@ -170,6 +170,9 @@ class Client:
                     return
                 if data:
                     yield json.loads(data)
+            raise ConnectionError("the answer broke off")  # between two events http.client sees an end
+        except http.client.IncompleteRead:
+            raise ConnectionError("the answer broke off") from None
         finally:
             connection.close()
 

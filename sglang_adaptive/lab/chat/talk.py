@@ -7,6 +7,7 @@ import http.client
 import signal
 import sys
 
+from sglang_adaptive.adaptive_server import NotReady
 from sglang_adaptive.client import RequestError, in_words
 from sglang_adaptive.command_line import has_colour
 from sglang_adaptive.lab.chat.conversation import Conversation
@@ -25,7 +26,7 @@ class Talk:
         self._well = True
 
     def run(self) -> bool:
-        """Run until the last question; returns whether every question was answered."""
+        """Run until the last question; returns whether every question was answered. Raises NotReady."""
         if self._by_hand:
             self._say(f"Type a question. {HELP}.")
         while (question := self._next()) is not None and question != "/quit":
@@ -35,8 +36,8 @@ class Talk:
                 self._say(HELP)
             elif question.startswith("/"):
                 self._say(f"{question.split()[0]}: unknown command; {HELP}")
-            elif question and not self._answer(question):
-                break
+            elif question:
+                self._answer(question)
         return self._well
 
     def _next(self) -> str | None:
@@ -52,30 +53,32 @@ class Talk:
         line = sys.stdin.readline()
         return line.strip() if line else None
 
-    def _answer(self, question: str) -> bool:
-        """Print the answer to *question*; returns False when no other question can be answered."""
+    def _answer(self, question: str) -> None:
+        """Print the answer to *question*. Raises NotReady when the server is lost."""
         answer = self._conversation.ask(question)
+        in_line = False
         try:
             for text in answer:
+                in_line = True
                 print(text, end="", flush=True)
             print(flush=True)
+            in_line = False
             self._say(f"[{self._conversation.measured}]")
-        except RequestError as error:
-            self._well = False
-            self._say(f"the server rejected the question: {in_words(error)}; /new starts over")
-        except (OSError, http.client.HTTPException) as error:
+        except (RequestError, OSError, http.client.HTTPException) as error:
             if isinstance(error, BrokenPipeError):
                 raise
+            if in_line:
+                print(flush=True)
+            if not isinstance(error, RequestError):
+                raise NotReady(f"{self._conversation.client.url}: the server was lost: {in_words(error)}") from None
             self._well = False
-            self._say(f"lost the server: {type(error).__name__}: {error}")
-            return False
+            self._say(f"the server rejected the question: {in_words(error)}; /new starts over")
         except Interrupted as stop:
             if not self._by_hand or stop.signum != signal.SIGINT:
                 raise
             self._say("\n[stopped]")
         finally:
             answer.close()
-        return True
 
     def _say(self, line: str) -> None:
         print(f"\x1b[2m{line}\x1b[0m" if self._colour else line, file=sys.stderr, flush=True)
