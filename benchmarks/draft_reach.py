@@ -32,7 +32,7 @@ from benchmarks.traces.writing import Writing
 from benchmarks.traces.writing import write as written
 from sglang_adaptive.lab.cpu_engine import models
 from sglang_adaptive.lab.traces import CHAIN
-from sglang_adaptive.sglang_plugin.draft_window.rows import SINKS
+from sglang_adaptive.policy.config import SINKS
 from train import data
 
 DEPTHS = (3, 7)

@@ -11,8 +11,9 @@ from typing import Any
 
 import torch
 
+from sglang_adaptive.policy.config import SINKS
 from sglang_adaptive.sglang_plugin.draft_window import kernel, rows
-from sglang_adaptive.sglang_plugin.draft_window.rows import SINKS, Shape
+from sglang_adaptive.sglang_plugin.draft_window.rows import Shape
 from sglang_adaptive.sglang_plugin.draft_window.sinks import Sinks
 from sglang_adaptive.sglang_plugin.draft_window.window import DraftWindow
 from tests import checks

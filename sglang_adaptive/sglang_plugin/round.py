@@ -81,6 +81,8 @@ class Round:
         """Agrees on the steps with other ranks; None where this rank chooses by itself."""
         self.draft_window: DraftWindow | None = None
         """Limits what the draft attends to in long requests; None where it attends to all tokens."""
+        self.why_no_window: str | None = None
+        """Why it attends to all tokens although a window is requested."""
         self.lookups: LookupRounds | None = None
         """Looks up drafts in the requests' own text; None where lookups are unavailable."""
         self.metrics: AdaptiveMetrics | None = None
@@ -109,7 +111,15 @@ class Round:
         self.ranks = attention_dp.joint_steps(self.controller)
         with self.captures.of_a_further_state():
             self.deferred = self.left_for_later = DeferredDraftExtend.where_it_can(worker, self.controller)
-        self.draft_window = DraftWindow.where_it_can(worker)
+        self.begin_window(worker)
+
+    def begin_window(self, worker: Any) -> None:
+        """Let the draft of *worker* attend to a part of long requests, where that is requested and possible."""
+        found = DraftWindow.where_it_can(worker)
+        if isinstance(found, DraftWindow):
+            self.draft_window = found
+        else:
+            self.why_no_window = found
 
     def build_state(
         self, build: Callable[..., Any], worker: Any, speculative_num_steps: int, *args: Any, **kwargs: Any

@@ -21,6 +21,7 @@ import torch
 
 from sglang_adaptive.lab.cpu_engine import attention_backend
 from sglang_adaptive.lab.cpu_engine.kernels import plan as plans
+from sglang_adaptive.sglang_plugin.admin import server_info
 from sglang_adaptive.sglang_plugin.configuration import configuration
 from sglang_adaptive.sglang_plugin.draft_window import setup_check
 from sglang_adaptive.sglang_plugin.draft_window.rows import Shape
@@ -143,7 +144,7 @@ def compare(lab: WindowStepper) -> dict[str, Any]:
             hidden = _run(lab, name, loop)
         lab.round.draft_window = window
         found["scripts"][f"{name}, {loop}"] = {"whole": whole, "rows": seen, "masks": hidden, "passes": passes}
-    found["reasons"] = reasons(lab)
+    found["reasons"], found["told"] = reasons(lab), _told(lab)
     found["fault"] = _faulty(lab, window)
     return found
 
@@ -169,6 +170,19 @@ def reasons(lab: Stepper) -> dict[str, str]:
         assert isinstance(shape, Shape), shape
         found["auto"] = f"{shape.window} of {shape.whole}"
     return found
+
+
+def _told(lab: Stepper) -> dict[str, Any]:
+    """Return what /server_info says about a window that is requested and not used."""
+    window, lab.round.draft_window = lab.round.draft_window, None
+    with _configured(replace(configuration(), draft_window=TRAINED - 2)):
+        lab.round.begin_window(lab.worker)
+    try:
+        assert lab.round.draft_window is None
+        told: dict[str, Any] = server_info._adaptive()["draft_window"]
+        return told
+    finally:
+        lab.round.draft_window, lab.round.why_no_window = window, None
 
 
 @contextmanager

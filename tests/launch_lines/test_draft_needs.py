@@ -177,7 +177,7 @@ def test_what_starts_and_is_wasteful_is_hinted_at(more: list[str], told: str) ->
 
 
 def test_contexts_beyond_what_the_draft_was_trained_on_are_told(tmp_path: Path) -> None:
-    """Also by the draft's own configuration or the server's; not if the line requests a window."""
+    """Also by the draft's own configuration or the server's; where a window is requested, whether it is used."""
 
     def told(draft: dict[str, Any], config: dict[str, Any], *more: str) -> str | None:
         folder, file = tmp_path / "draft", tmp_path / "adaptive.json"
@@ -195,6 +195,32 @@ def test_contexts_beyond_what_the_draft_was_trained_on_are_told(tmp_path: Path) 
     assert '"draft_window": "auto"' in words
     assert "trained on 512" in str(told(long, {"draft_trained_on": 512}, "--context-length", "1024"))
     assert "cannot have" in str(told({**short, "sliding_window": 512}, {}, "--context-length", "8192"))
-    for draft, config in ((long, {}), (short, {"draft_window": "auto"}), (short, {"draft_window": 256})):
+    for draft, config in (
+        (long, {}),
+        (short, {"draft_window": "auto"}),
+        (short, {"draft_window": 256}),
+        (short, {"draft_window": 1983}),
+    ):
         assert told(draft, config, "--context-length", "8192") is None
     assert told(short, {}, "--context-length", "2048") is None
+
+    unused = "the draft_window of the configuration will not be used: "
+    for draft, config, more, why in (
+        (
+            short,
+            {"draft_window": 2000},
+            (),
+            "first 64 tokens and a window of 2000 leave out none of the 2048 trained",
+        ),
+        (
+            short,
+            {"draft_window": 1024},
+            ("--page-size", "1024"),
+            "first 1024 tokens and a window of 1024 leave out",
+        ),
+        (long, {"draft_window": "auto"}, (), "trained on 16777216 tokens, and no request has more than 8192"),
+        ({**short, "sliding_window": 512}, {"draft_window": "auto"}, (), "a draft of this kind cannot have one"),
+        (short, {"draft_window": "auto"}, (ALGORITHM, "STANDALONE"), "only an EAGLE draft can have one"),
+    ):
+        found = str(told(draft, config, "--context-length", "8192", *more))
+        assert found.startswith(unused) and why in found

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from sglang_adaptive.policy.config import AUTO
+from sglang_adaptive.policy.config import leaves_out
 from sglang_adaptive.sglang_plugin.configuration import configuration
 from sglang_adaptive.sglang_plugin.draft_window.rows import Shape, are_doubled
 from sglang_adaptive.sglang_plugin.model_config import model_config
@@ -37,11 +37,10 @@ def _shape(worker: Any) -> Shape | str:
         return "its config.json does not say on how many tokens it was trained: set draft_trained_on"
     if context <= trained:
         return f"it was trained on {trained} tokens, and no request has more than {context}"
-    window = trained // 2 if config.draft_window == AUTO else int(config.draft_window or 0)
-    found = Shape.of(trained, window, get_schedule().page_size, max_speculative_num_draft_tokens())
-    if found.sinks + found.window + found.page > trained:
-        return f"a window of {found.window} tokens leaves out none of the {trained} that it was trained on"
-    return found
+    window, page = config.window_of(trained), get_schedule().page_size
+    if not leaves_out(window, trained, page):
+        return f"a window of {window} tokens leaves out none of the {trained} that it was trained on"
+    return Shape.of(trained, window, page, max_speculative_num_draft_tokens())
 
 
 def _why_not(worker: Any) -> Iterator[str]:

@@ -15,8 +15,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from sglang_adaptive.policy.config import sinks_of
 from sglang_adaptive.sglang_plugin.configuration import configuration
-from sglang_adaptive.sglang_plugin.draft_window.rows import Shape, sinks_of
+from sglang_adaptive.sglang_plugin.draft_window.rows import Shape
 
 
 def built_with_room(

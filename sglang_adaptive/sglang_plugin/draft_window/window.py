@@ -35,25 +35,24 @@ class DraftWindow:
         """Draft passes in which a request was, or may have been, shortened."""
 
     @classmethod
-    def where_it_can(cls, worker: Any) -> DraftWindow | None:
-        """Return what shortens requests for *worker*'s draft; None, with a log line if a window was requested."""
+    def where_it_can(cls, worker: Any) -> DraftWindow | str | None:
+        """Return what shortens requests for *worker*'s draft, or why a requested window cannot; None without one."""
         if configuration().draft_window is None:
             return None
-        draft = worker._draft_worker
         try:
             shape = shape_or_reason(worker)
-            sinks = shape if isinstance(shape, str) else Sinks.of(draft, shape)
+            sinks = shape if isinstance(shape, str) else Sinks.of(worker._draft_worker, shape)
         except Exception as error:
             logger.exception("adaptive: the setup could not be checked")
             shape = sinks = f"{type(error).__name__}: {error}"
         if isinstance(shape, str) or isinstance(sinks, str):
             logger.warning("adaptive: the draft attends to whole requests: %s", sinks)
-            return None
+            return str(sinks)
         logger.info(
             "adaptive: in requests of more than %d tokens the draft attends to the first %d and the latest %d",
             *(shape.whole, shape.sinks, shape.window),
         )
-        made = cls(shape, draft.req_to_token_pool.req_to_token, sinks)
+        made = cls(shape, worker._draft_worker.req_to_token_pool.req_to_token, sinks)
         made.guard.attempt(made.compile)
         return made
 

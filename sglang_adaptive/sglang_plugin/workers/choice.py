@@ -86,7 +86,7 @@ def is_eagle(worker: Any) -> bool:
     """Whether *worker* and its draft are SGLang's for one-layer EAGLE, whose drafts are chains when it adapts."""
     from sglang.srt.speculative.eagle_worker_v2 import EagleDraftWorker, EAGLEWorkerV2
 
-    return (type(worker), type(worker._draft_worker)) == (EAGLEWorkerV2, EagleDraftWorker)
+    return type(worker) is EAGLEWorkerV2 and type(worker._draft_worker) is EagleDraftWorker
 
 
 def is_eagle_or_standalone(worker: Any) -> bool:

@@ -58,3 +58,4 @@ def test_what_cannot_have_a_window_is_told_why(found: dict[str, Any]) -> None:
         "auto": "250 of 500",
     }.items():
         assert words in told[name], name
+    assert found["told"] == {"passes": 0, "reason": told["a wide window"]}

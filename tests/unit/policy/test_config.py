@@ -208,6 +208,16 @@ def test_throughput_takes_no_slots_and_no_ema_keys() -> None:
         assert caught.value.key == key
 
 
+def test_a_draft_window_leaves_something_out() -> None:
+    """Together with the first 64 tokens it is shorter than what the draft was trained on, or would never be used."""
+    for window, trained in ((32, 64), (32, 96), (1984, 2048), ("auto", 128)):
+        told = f"draft_window: got {json.dumps(window)} with draft_trained_on {trained}; expected a window that is"
+        with pytest.raises(ConfigError, match=re.escape(told)):
+            check_config({"draft_window": window, "draft_trained_on": trained}, "f")
+    for window, trained in ((32, 97), (1983, 2048), ("auto", 129)):
+        assert check_config({"draft_window": window, "draft_trained_on": trained}, "f").draft_window == window
+
+
 STARTED = {"warm_up": True, "prune_graphs": False, "exact": False, "draft_window": 512, "draft_trained_on": 2048}
 """Another value than the default for each key that is read only at server start."""
 

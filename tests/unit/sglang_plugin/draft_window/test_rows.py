@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from sglang_adaptive.sglang_plugin.draft_window.rows import SINKS, Shape, shortened
+from sglang_adaptive.policy.config import SINKS
+from sglang_adaptive.sglang_plugin.draft_window.rows import Shape, shortened
 
 ROWS, COLUMNS, AHEAD, FIRST = 6, 256, 8, 5008
 """FIRST: first slot of the sinks."""
