@@ -73,5 +73,24 @@ def test_outputs_and_pool_after_each_request_at_each_depth(
     ema.force_steps(None)
 
 
+def test_a_grammar_s_end_is_the_end_with_speculation_and_a_token_later_without(
+    ema: CpuServer, plain: CpuServer, static: CpuServer, easy: list[str]
+) -> None:
+    """SGLang without speculation looks for the end before it passes a token to the grammar; exactness.md says so."""
+
+    def asked(server: CpuServer, **more: Any) -> tuple[int, ...]:
+        return run(server, [Case(easy[0], 24, {"regex": "(ab){3}", **more})], 1)[0].ids
+
+    ends = asked(plain, ignore_eos=False)
+    assert len(ends) == 7
+    late = asked(plain, ignore_eos=True)
+    assert late[:-1] == ends, "one token more, which the grammar does not constrain"
+    for steps in TIERS:
+        ema.force_steps(steps)
+        assert asked(ema, ignore_eos=True) == asked(ema, ignore_eos=False) == ends
+    ema.force_steps(None)
+    assert asked(static, ignore_eos=True) == asked(static, ignore_eos=False) == ends, "as stock does"
+
+
 def test_draft_trees_fall_back_without_loss(tree: CpuServer, expected: Expected, cases: list[Case]) -> None:
     assert run(tree, cases[-5:], at_once=2) == expected(cases[-5:])
