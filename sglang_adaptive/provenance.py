@@ -14,6 +14,9 @@ from pathlib import Path, PurePath
 from sglang_adaptive import __version__
 
 PACKAGE = Path(__file__).resolve().parent
+COMMIT = "SGLANG_ADAPTIVE_COMMIT"
+"""Environment variable: the commit of the package where it runs outside a checkout, as on a GPU host."""
+
 KEY_FLAGS = ("--api-key", "--admin-api-key")
 """Options whose values nobody else may see."""
 
@@ -32,13 +35,13 @@ def versions(*distributions: str) -> dict[str, str | None]:
 def git_commit() -> str | None:
     """Return the commit that the package runs from, with "-dirty" if its code has changed since.
 
-    None outside a checkout of this project, even if the package is installed inside another checkout.
+    Outside a checkout of this project, even if the package is installed inside another checkout: what COMMIT says.
     """
     try:
         _git("ls-files", "--error-unmatch", "__init__.py")
         return _git("rev-parse", "HEAD") + ("-dirty" if _git("status", "--porcelain", "--", ".") else "")
     except (OSError, subprocess.SubprocessError):
-        return None
+        return os.environ.get(COMMIT) or None
 
 
 def cpu_model() -> str:

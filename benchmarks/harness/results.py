@@ -81,7 +81,7 @@ def origin(module: str, argv: Sequence[str]) -> dict[str, Any]:
     names = ("sglang", "torch", "triton", "sglang-kernel", "flashinfer-python", "transformers", "aiohttp", "numpy")
     return {
         "command": provenance.pasteable(["python", "-m", f"benchmarks.{module}", *argv]),
-        "commit": provenance.git_commit() or os.environ.get("BENCHMARK_COMMIT"),
+        "commit": provenance.git_commit(),
         "versions": provenance.versions(*names),
         "gpu": gpu(),
         "cpu": provenance.cpu_model(),
