@@ -16,10 +16,10 @@ help:
 	@echo "make smollm2      a real language model that any CPU serves, and its draft, into your cache"
 	@echo "make test         unit tests, and tests that drive a real server on the CPU"
 	@echo "make campaign     an hour against the package: every request, operation, fault and door; --resume goes on"
-	@echo "make lint         ruff: rules and format"
+	@echo "make lint         ruff: rules and format; the size gate, and the files behind the figures of README.md"
 	@echo "make test-tools   Chromium and Prometheus by apt-get; without them tests of the page and the metrics are left out"
 	@echo "make types        mypy, strict"
-	@echo "make tables       write every table of the documentation, from the source and from results, and the dashboard"
+	@echo "make tables       write every table of the documentation, and the dashboard; print the ledger of result files"
 	@echo "make docs         the documentation as a site, into site/; ends when a link leads nowhere"
 	@echo "make bench-sim    policies against an oracle, on measured round times; then our policy with each part left out"
 	@echo "make bench-real   policies on recorded text, and everything else that the throughput policy is held to"
@@ -61,12 +61,15 @@ test-tools:
 lint: $(READY)
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
+	@$(VENV)/bin/python scripts/size.py
+	@$(VENV)/bin/python scripts/ledger.py --check
 
 types: $(READY)
 	$(VENV)/bin/mypy $(STRICT)
 
 tables: $(READY)
 	@$(VENV)/bin/python scripts/tables.py
+	@$(VENV)/bin/python scripts/ledger.py
 
 docs: $(READY)
 	$(VENV)/bin/python -m sphinx --quiet --fail-on-warning --conf-dir docs . site $(ARGS)

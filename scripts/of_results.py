@@ -9,8 +9,9 @@ from pathlib import Path
 from statistics import fmean, geometric_mean, median, variance
 from typing import Any
 
+from benchmarks import compare
 from benchmarks.architectures import FAILED, FAMILIES, REFUSED, verdict_on
-from benchmarks.compare import best_static, case_of, is_static, rates, rows, shares
+from benchmarks.compare import best_static, case_of, is_static, rates, shares
 from benchmarks.harness.acceptance import Declared
 from benchmarks.harness.texts import DIFFERENT, EQUAL, TIE
 from benchmarks.harness.turns import Ratio, best_single, mean_rates, mean_ratio, over, rates_by_name, ratio
@@ -22,9 +23,21 @@ Content = dict[str, Any]
 OURS, NONE, EMA = "throughput", "none", "sglang-ema"
 
 
-def load(*names: str) -> Any:
+READ: set[Path] = set()
+"""The files that tables were made from so far, for scripts/ledger.py."""
+
+
+def load(*names: str | Path) -> Any:
     """Return a file's content."""
-    return json.loads(RESULTS.joinpath(*names).read_text(encoding="utf-8"))
+    path = RESULTS.joinpath(*names)
+    READ.add(path)
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+def rows(path: Path) -> list[Content]:
+    """Return the rows of a file of `benchmarks.policies`."""
+    READ.add(path)
+    return compare.rows(path)
 
 
 def table(*head: object) -> Lines:
@@ -50,7 +63,8 @@ POLICIES = (OURS, "ema", "ema-all", "static-3", "static-0")
 
 def first_figure() -> Lines:
     """Yield tokens/s of the policy over a user's other options, by batch size."""
-    found = batches(load("served", "replay.json"))
+    content = load("served", "replay.json")
+    found = batches(content)
     yield from table("tokens/s of the `throughput` policy over", *(f"batch {size}" for size in found))
     rates = {size: mean_rates(turns) for size, turns in found.items()}
     best = {size: max(filter(drafts, rate), key=lambda name: rate[name]) for size, rate in rates.items()}
@@ -61,6 +75,9 @@ def first_figure() -> Lines:
     ):
         own = {size: names if isinstance(names, str) else names[size] for size in found}
         yield row(rival, *(f"{over(turns, own[size], OURS).value:.2f}" for size, turns in found.items()))
+    day, commit = content["provenance"]["date"][:10], content["provenance"]["commit"][:8]
+    yield ""
+    yield f"Measured on {day} at commit [{commit}](benchmarks/results/served/replay.json)."
 
 
 def gates() -> Lines:
@@ -361,7 +378,7 @@ def campaign() -> Lines:
 
 def architectures(folder: Path = RESULTS / "architectures") -> Lines:
     """Yield a row for each measured family, in the order of the families."""
-    found = {path.stem: json.loads(path.read_text()) for path in folder.glob("*.json")}
+    found = {path.stem: load(path) for path in folder.glob("*.json")}
     records = [found[family.name] for family in FAMILIES if family.name in found]
     if not records:
         yield "Not measured yet."
@@ -519,19 +536,22 @@ def start_up(content: Content) -> Lines:
         yield row(f"the {name} sampled request", *(f"{one['sampled_requests_s'][number]:.2f}" for one in told.values()))
 
 
+PERFORMANCE = ("served-replay", "served-replay-rates", "served-long", "served-greedy", "served-sampled")
+BLOCKS = ("served-blocks", "served-blocks-rates")
+
+
 def performance() -> dict[str, Lines]:
     """Return the tables of docs/performance.md."""
-    served = _served("served-replay", "served-replay-rates", "served-long", "served-greedy", "served-sampled")
     return {
-        **served, "start-up": start_up(load("start_up", "start-up.json")), "long-contexts": long_contexts(),
-        "long-rounds": long_rounds(), "long-served": long_served(), "attention-dp-served": attention_dp(),
-        "lookup-replay": lookup_replay(), "ngram-prompts": ngram_prompts(),
+        **_served(*PERFORMANCE), "start-up": start_up(load("start_up", "start-up.json")),
+        "long-contexts": long_contexts(), "long-rounds": long_rounds(), "long-served": long_served(),
+        "attention-dp-served": attention_dp(), "lookup-replay": lookup_replay(), "ngram-prompts": ngram_prompts(),
     }  # fmt: skip
 
 
 def block_drafters() -> dict[str, Lines]:
     """Return the tables of docs/block-drafters.md."""
-    return _served("served-blocks", "served-blocks-rates")
+    return _served(*BLOCKS)
 
 
 def measurements() -> dict[str, Lines]:
@@ -539,7 +559,7 @@ def measurements() -> dict[str, Lines]:
     return {
         "real-gates": gates(), "simulation": simulation(), "demo": demo(), "h200": h200(), "h200-cells": h200_cells(),
         "switching": switching(), "open-loop": open_loop(), "ablation": ablation(), "draft-reach": draft_reaches(),
-        **_served(*(SERVED.keys() - performance().keys() - block_drafters().keys())),
+        **_served(*(SERVED.keys() - {*PERFORMANCE, *BLOCKS})),
     }  # fmt: skip
 
 
