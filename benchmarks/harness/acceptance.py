@@ -86,6 +86,8 @@ def register() -> None:
     draw = Draw(process)
     HookRegistry.register(_SRT + "speculative.spec_utils.generate_simulated_accept_index", draw, HookType.REPLACE)
     HookRegistry.register(_SRT + "speculative.eagle_worker_v2.EAGLEWorkerV2.verify", draw.begin, HookType.BEFORE)
+    # This plugin is loaded first, so the package's hook is around its own: a replayed verify pass calls no other.
+    HookRegistry.register(internals.SHORT_RESULT, draw.begin, HookType.BEFORE)
     if BLOCKS in os.environ:
         blocks = _SRT + "speculative.dflash_worker_v2."
         HookRegistry.register(blocks + "apply_dflash_simulated_acceptance", draw.of_blocks, HookType.REPLACE)
@@ -341,7 +343,7 @@ class Draw:
         self._replay = Replay.of_file(os.environ.get(TRACE_FILE))
 
     def begin(self, worker: Any, batch: Any, *_: Any, **__: Any) -> None:
-        """Before a batch is verified: record each request's process, its own or the common one."""
+        """Before a batch's drafts are accepted: record each request's process, its own or the common one."""
         common = self._process.declared
         self._declared = tuple(own(req) or common for req in batch.reqs)
         if self._replay is not None:

@@ -51,6 +51,10 @@ TARGETS: dict[str, Shape] = {
         _WHOLE_LLAMA, hidden_size=2048, intermediate_size=8192, num_hidden_layers=16, num_attention_heads=32,
         head_dim=64, tie_word_embeddings=True,
     ),
+    "llama3b": dict(
+        _WHOLE_LLAMA, hidden_size=3072, intermediate_size=8192, num_hidden_layers=28, num_attention_heads=24,
+        tie_word_embeddings=True,
+    ),
     "llama8b": dict(
         _WHOLE_LLAMA, hidden_size=4096, intermediate_size=14336, num_hidden_layers=32, num_attention_heads=32
     ),

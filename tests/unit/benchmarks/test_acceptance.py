@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pkgutil
 import random
 from functools import partial
 from pathlib import Path
@@ -11,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from benchmarks.harness import acceptance
+from benchmarks.harness import acceptance, internals
 from benchmarks.harness.acceptance import (
     TRACE_FILE,
     Declared,
@@ -52,6 +53,19 @@ def request(own: list[float] | None = None, question: int | None = None, tokens:
 
 def recorded(number: int, tokens: int = 1) -> SimpleNamespace:
     return request(question=number, tokens=tokens)
+
+
+def test_a_round_begins_however_its_drafts_are_verified(process: Process, monkeypatch: pytest.MonkeyPatch) -> None:
+    from sglang.srt.plugins.hook_registry import HookRegistry, HookType
+
+    hooks: dict[str, tuple[object, object]] = {}
+    monkeypatch.setattr(HookRegistry, "register", lambda target, hook, kind: hooks.update({target: (hook, kind)}))
+    monkeypatch.setattr(acceptance.plugin, "in_scheduler", lambda: True)
+    monkeypatch.setenv(acceptance.PROCESS_FILE, str(process.path))
+    acceptance.register()
+    begin, kind = hooks["sglang.srt.speculative.eagle_worker_v2.EAGLEWorkerV2.verify"]
+    assert kind == HookType.BEFORE and callable(pkgutil.resolve_name(internals.SHORT_RESULT))
+    assert hooks[internals.SHORT_RESULT] == (begin, kind)
 
 
 # -- drawn ------------------------------------------------------------------------------------------------------
