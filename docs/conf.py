@@ -17,7 +17,7 @@ author = "the authors of sglang-adaptive"
 project_copyright = f"{author}; Apache-2.0"
 
 extensions = ["myst_parser"]
-root_doc = "docs/index"
+root_doc = "README"
 include_patterns = [
     "README.md",
     "CHANGELOG.md",
@@ -31,13 +31,13 @@ include_patterns = [
 ]
 exclude_patterns = [".venv", ".uv", ".git", ".carry", "site", "build", "dist", "**/__pycache__"]  # not walked
 myst_heading_anchors = 4  # the anchors that git hosts make
-suppress_warnings = ["toc.not_included"]  # a test says which pages the index leaves out
+suppress_warnings = ["toc.not_included"]  # a test says which pages README.md leaves out
 
 html_theme = "furo"
 html_title = f"sglang-adaptive {__version__}"
 html_copy_source = False
 html_show_sphinx = False
-html_extra_path = ["entry"]  # leads from the root of the site to docs/index.html
+html_extra_path = ["entry"]  # leads from the root of the site to README.html
 
 
 def setup(app: Any) -> None:
@@ -46,11 +46,10 @@ def setup(app: Any) -> None:
 
 
 def _add_navigation(app: Any, page: str, source: list[str]) -> None:
-    """Make the sidebar from the headings and links of the index page, which is to be read elsewhere too."""
+    """Make the sidebar from the headings and links below "Pages" in README.md, which is to be read elsewhere too."""
     if page != root_doc:
         return
-    for section in source[0].split("\n## ")[1:]:
-        links = re.findall(r"\]\(([^)#]+\.md)\)", section)
-        pages = [link.removeprefix("..") if link.startswith("../") else f"/docs/{link}" for link in links]
+    for section in source[0].partition("\n## Pages\n")[2].split("\n### ")[1:]:
+        pages = [f"/{link}" for link in re.findall(r"\]\(([^)#]+\.md)\)", section)]
         caption = section.partition("\n")[0]
         source[0] += "\n".join(["", "", "```{toctree}", ":hidden:", f":caption: {caption}", "", *pages, "```"])
