@@ -15,7 +15,7 @@ help:
 	@echo "make demo         a real SGLang server on the CPU; watch the draft depth follow the text"
 	@echo "make smollm2      a real language model that any CPU serves, and its draft, into your cache"
 	@echo "make test         unit tests, and tests that drive a real server on the CPU"
-	@echo "make campaign     an hour against the package: every request, operation, fault and door; --resume goes on"
+	@echo "make campaign     an hour of real servers under every request, operation and fault; --resume continues"
 	@echo "make lint         ruff: rules and format; the size gate, and the files behind the figures of README.md"
 	@echo "make test-tools   Chromium and Prometheus by apt-get; without them tests of the page and the metrics are left out"
 	@echo "make types        mypy, strict"

@@ -49,7 +49,7 @@ WORTH = 1.10
 
 _WORTH_WORDS = (
     f"adapting was worth {WORTH:.2f} times the best single depth when acceptance and load change, and nothing when "
-    "neither does (docs/performance.md)"
+    "neither does (docs/measurements.md)"
 )
 _EAGLE3 = (
     "with a draft trained for this model it would adapt: --speculative-algorithm EAGLE3 "
