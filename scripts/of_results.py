@@ -284,16 +284,6 @@ def every_rate(content: Content) -> Lines:
         yield row(title(name), *(f"{rate[name]:.0f}" if name in rate else "" for rate in found.values()))
 
 
-def stock(content: Content) -> Lines:
-    """Yield the rate of no speculation by batch size, and stock SGLang's static depths over it."""
-    found = content["batches"]
-    yield from table("", *(f"batch {size}" for size in found))
-    yield row("no speculation, tokens/s", *(f"{mean_rates(turns)[NONE]:.0f}" for turns in found.values()))
-    for name in filter(drafts, dict.fromkeys(name for turns in found.values() for name in rates_by_name(turns))):
-        yield row(f"{title(name)}, over it", *(over(turns, NONE, name) for turns in found.values()))
-    yield row("turns", *map(len, found.values()))
-
-
 def poisson(content: Content) -> Lines:
     """Yield latencies of every contender, and the mean latency over ours on the same requests."""
     turns = content.get("turns", [])
@@ -344,8 +334,6 @@ def _told_apart(one: Content) -> Content:
 SERVED: dict[str, tuple[str, Callable[[Content], Lines]]] = {
     "served-greedy": ("greedy", race),
     "served-greedy-rates": ("greedy", every_rate),
-    "served-stock-greedy": ("stock-greedy", stock),
-    "served-stock-sampled": ("stock-sampled", stock),
     "served-sampled": ("sampled", race),
     "served-poisson": ("poisson", poisson),
     "served-equal": ("equal", equality),
