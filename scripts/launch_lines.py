@@ -38,7 +38,8 @@ def _summary() -> Iterator[str]:
     yield f"| Verdict | of {len(found)} lines |\n|---|---|"
     for words, count in Counter(_verdict(one, []) for one in found).most_common():
         yield f"| {words} | {count} |"
-    yield f"| of all these, with flags that SGLang 0.5.23 renamed, replaced or dropped | {sum(bool(v['renamed']) for v in found)} |"
+    renamed = sum(bool(one["renamed"]) for one in found)
+    yield f"| of all these, with flags that SGLang 0.5.23 renamed, replaced or dropped | {renamed} |"
 
 
 def _table() -> Iterator[str]:

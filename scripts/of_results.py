@@ -56,7 +56,7 @@ def steps(number: object) -> str:
     return f"{number} step{'s' * (str(number) != '1')}"
 
 
-# -- docs/measurements.md and README.md: recorded text, simulation, the demo -----------------------------------------
+# -- docs/measurements.md and README.md: recorded text, simulation ----------------------------------------------------
 
 POLICIES = (OURS, "ema", "ema-all", "static-3", "static-0")
 
@@ -104,15 +104,6 @@ def ablation() -> Lines:
     yield from table("Suite", *next(iter(suites.values()))["policies"])
     for name, suite in suites.items():
         yield row(name, *(f"{policy['mean']:.3f}" for policy in suite["policies"].values()))
-
-
-def demo() -> Lines:
-    """Yield what each contender of a demo reached."""
-    found = load("demo", "demo.json")
-    yield from table("", *(f"{one['family']}, {one['concurrency']}" for one in found["phases"]), "overall")
-    for name, policy in found["policies"].items():
-        reached = [phase["policies"][name]["tokens_per_second"] for phase in found["phases"]]
-        yield row(policy["title"], *(f"{rate:.0f}" for rate in (*reached, policy["tokens_per_second"])))
 
 
 # -- docs/measurements.md: simulated acceptance on an H200 -----------------------------------------------------------
@@ -545,7 +536,7 @@ def block_drafters() -> dict[str, Lines]:
 def measurements() -> dict[str, Lines]:
     """Return the tables of docs/measurements.md."""
     return {
-        "real-gates": gates(), "simulation": simulation(), "demo": demo(), "h200": h200(), "h200-cells": h200_cells(),
+        "real-gates": gates(), "simulation": simulation(), "h200": h200(), "h200-cells": h200_cells(),
         "switching": switching(), "open-loop": open_loop(), "ablation": ablation(), "draft-reach": draft_reaches(),
         **_served(*(SERVED.keys() - {*PERFORMANCE, *BLOCKS})),
     }  # fmt: skip
