@@ -8,7 +8,6 @@ import stat
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from typing import Annotated, Any
 
 from sglang_adaptive.policy import options as opt
@@ -34,6 +33,8 @@ MOST_SHOWN = 8
 _EXPECTED_FILE = "a readable JSON file"
 _EXPECTED_OBJECT = 'a JSON object, as in {"1": {"candidate_steps": [1, 3, 7]}}'
 _ABSENT = object()
+Stamp = tuple[int, int, int]
+"""See `file_stamp`."""
 AUTO = "auto"
 MAX_LENGTH = 1 << 24
 """Largest context length that an option accepts, in tokens."""
@@ -171,19 +172,12 @@ class AdaptiveConfig:
 def load_config(path: str | os.PathLike[str] | None = None) -> AdaptiveConfig:
     """Read and check the configuration in *path*; without a path, return the default policy's defaults.
 
-    A process parses a file again only after the file has changed.
-
     Raises:
         ConfigError: With one line that names file, key, value and what is accepted.
     """
     if path is None:
         return check_config({}, BUILT_IN)
-    return _load(os.fspath(path), file_stamp(path))
-
-
-@lru_cache(maxsize=4)
-def _load(path: str, stamp: tuple[int, int, int] | None) -> AdaptiveConfig:
-    return check_config(read_object(path), path)
+    return check_config(read_object(path), os.fspath(path))
 
 
 def check_config(cfg: Mapping[str, Any], source: str) -> AdaptiveConfig:
@@ -286,7 +280,7 @@ def parse_object(source: str, text: str) -> dict[str, Any]:
     return value
 
 
-def file_stamp(path: str | os.PathLike[str]) -> tuple[int, int, int] | None:
+def file_stamp(path: str | os.PathLike[str]) -> Stamp | None:
     """Return the time, size and inode of the file at *path*, to detect changes; None if there is no file."""
     try:
         found = os.stat(path)
@@ -318,7 +312,7 @@ def _read_text(file: str) -> str:
 
 
 def _require_regular(file: str, mode: int) -> None:
-    # Every SGLang process reads the file again, so a pipe would be empty for all but the first.
+    # A pipe would be empty when a running server reads it again.
     if not stat.S_ISREG(mode):
         what = "is a directory" if stat.S_ISDIR(mode) else "is not a regular file"
         raise ConfigError(file, None, what, _EXPECTED_FILE)

@@ -1,12 +1,72 @@
-"""The configuration that a server was launched with, in each of its processes."""
+"""The configuration that a server was launched with: read once, by its launcher, and passed on with SGLang's arguments.
+
+A child process gets SGLang's arguments from its launcher, and with them what the launcher has read. So all ranks have
+the same configuration, even if the file changes while they start.
+"""
 
 from __future__ import annotations
 
-from sglang_adaptive.policy.config import AdaptiveConfig, load_config
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Any
+
+from sglang_adaptive.policy.config import AdaptiveConfig, Stamp, file_stamp, load_config
+from sglang_adaptive.sglang_plugin.notes import NOTE
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """A configuration as it was read at launch."""
+
+    file: str | None
+    """The value of ``--speculative-adaptive-config``; None without one."""
+    stamp: Stamp | None
+    """The file's `file_stamp` just before it was read."""
+    config: AdaptiveConfig
+
+
+_resolving: ContextVar[AdaptiveConfig | None] = ContextVar("configuration of the arguments that resolve", default=None)
 
 
 def configuration() -> AdaptiveConfig:
-    """Return the configuration of the server that this process belongs to."""
-    from sglang.srt.runtime_context import get_spec
+    """Return the configuration of the server that this process belongs to, or whose arguments it resolves."""
+    from sglang.srt.runtime_context import get_server_args, get_spec
 
-    return load_config(get_spec().speculative_adaptive_config)
+    return _resolving.get() or _read_once(get_server_args(), get_spec().speculative_adaptive_config).config
+
+
+def reading_of(args: Any) -> Reading:
+    """Return what was read for *args*, a command line or ServerArgs, and keep it there; the first call reads.
+
+    Raises:
+        ConfigError: The configuration is unusable.
+    """
+    return _read_once(args, args.speculative_adaptive_config)
+
+
+def _read_once(args: Any, file: str | None) -> Reading:
+    note = getattr(args, NOTE, {})
+    found: Reading | None = note.get("reading")
+    if found is None or found.file != file:  # a program may change its arguments before it launches
+        stamp = None if file is None else file_stamp(file)
+        found = note["reading"] = Reading(file, stamp, load_config(file))
+        setattr(args, NOTE, note)
+    return found
+
+
+def pass_on(args: Any, server_args: Any) -> None:
+    """Let *server_args*, made from the command line *args*, keep what was read for it."""
+    if hasattr(args, NOTE):
+        setattr(server_args, NOTE, getattr(args, NOTE))
+
+
+@contextmanager
+def resolving(server_args: Any) -> Iterator[None]:
+    """Let `configuration` be that of *server_args*, which no process has published yet."""
+    token = _resolving.set(reading_of(server_args).config)
+    try:
+        yield
+    finally:
+        _resolving.reset(token)

@@ -1,7 +1,7 @@
 """The one attribute that this package sets on SGLang's objects, for data that must travel with them.
 
-- On ServerArgs: the launcher's findings, a dict. "reason" says why adaptive speculation is off, or is None if it is on;
-  then "stamp" is the ``file_stamp`` of the configuration file just before it was read.
+- On a command line and ServerArgs: the launcher's findings, a dict. "reading" is the configuration, a `Reading`.
+  "reason" says why adaptive speculation is off, or is None if it is on.
 - On a result: the `RoundNote` of its round.
 - On a batch: what its penalizers have `Counted`, for the next round.
 """

@@ -115,12 +115,12 @@ def two_ranks(folder: Path) -> CpuServer:
 
     The second rank's clock is wrong; each rank logs the depth of every round next to the server's log.
     """
-    return _two(folder, "two_ranks", *speculation("--speculative-adaptive", "--enable-metrics"))
+    return _disagreeing(folder, "two_ranks", *speculation("--speculative-adaptive", "--enable-metrics"))
 
 
 def lookups(folder: Path) -> CpuServer:
     """The same, with lookups."""
-    return _two(folder, "lookups", *speculation(*adapting(folder, "lookups", _throughput(TIERS, lookup=True))))
+    return _disagreeing(folder, "lookups", *speculation(*adapting(folder, "lookups", _throughput(TIERS, lookup=True))))
 
 
 def attention_dp(folder: Path) -> CpuServer:
@@ -133,7 +133,7 @@ def attention_dp(folder: Path) -> CpuServer:
     adaptive = ("--speculative-eagle-topk", "1", *adapting(folder, "attention_dp", _throughput(TIERS)))
     # The last --model-path counts.
     arguments = (*drafting, *adaptive, *TINY_MOE_ARGUMENTS, "--model-path", target)
-    return _two(folder, "attention_dp", *arguments, "--dp-size", "2", "--enable-dp-attention")
+    return _disagreeing(folder, "attention_dp", *arguments, "--dp-size", "2", "--enable-dp-attention")
 
 
 def throughput(folder: Path, profiles: Path) -> CpuServer:
@@ -239,14 +239,18 @@ def server(
     )
 
 
-def _two(folder: Path, name: str, *arguments: str) -> CpuServer:
+def _disagreeing(folder: Path, name: str, *arguments: str) -> CpuServer:
     """Two ranks, the second with a wrong clock; they log the depths of their rounds."""
     log = str(folder / f"{name}{_OF_RANK}")
-    liar = lying_clock(folder / f"liar-{name}", log)
+    return of_two_ranks(folder, name, *arguments, **lying_clock(folder / f"liar-{name}", log))
+
+
+def of_two_ranks(folder: Path, name: str, *arguments: str, **variables: str) -> CpuServer:
+    """Two tensor-parallel ranks."""
     # Otherwise SGLang looks for NCCL and one memory node per rank; the CPU has Gloo and two cores.
     without_nccl = {"SGLANG_NCCL_SO_PATH": str(folder / "no-nccl"), "SGLANG_CPU_OMP_THREADS_BIND": "0|1"}
     more = ("--tp-size", "2", "--disable-custom-all-reduce")
-    return server(folder, name, *arguments, *more, **liar, **without_nccl)
+    return server(folder, name, *arguments, *more, **variables, **without_nccl)
 
 
 def speculation(*more: str, topk: int = 1) -> tuple[str, ...]:

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
-from sglang_adaptive.policy.config import AdaptiveConfig, CapturedSteps, check_config, file_stamp, read_object
+from sglang_adaptive.policy.config import AdaptiveConfig, CapturedSteps, Stamp, check_config, file_stamp, read_object
 from sglang_adaptive.policy.errors import ConfigError, shown
 from sglang_adaptive.sglang_plugin.admin.handlers import CONFIG_KEY, WATCH, Change
 
@@ -17,8 +17,6 @@ logger = logging.getLogger(__name__)
 
 POLL_SECONDS = 1.0
 """Seconds between checks of a watched file; it is read once two checks agree, so never half written."""
-
-Stamp = tuple[int, int, int] | None
 
 
 class ConfigChanges:
@@ -30,7 +28,7 @@ class ConfigChanges:
         in_force: Callable[[], Awaitable[dict[str, Any]]],
         built: CapturedSteps,
         path: str | None,
-        stamp: Stamp,
+        stamp: Stamp | None,
         changed: Callable[[], None] = lambda: None,
         fit: Callable[[AdaptiveConfig], AdaptiveConfig] = lambda config: config,
     ) -> None:

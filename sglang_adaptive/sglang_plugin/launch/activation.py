@@ -8,9 +8,10 @@ import sys
 from collections.abc import Callable
 from typing import Any, NoReturn
 
-from sglang_adaptive.policy.config import AdaptiveConfig, file_stamp, load_config
+from sglang_adaptive.policy.config import AdaptiveConfig
 from sglang_adaptive.policy.errors import ConfigError
 from sglang_adaptive.sglang_plugin import attention_dp, env, hooks, repairs
+from sglang_adaptive.sglang_plugin.configuration import reading_of, resolving
 from sglang_adaptive.sglang_plugin.contract import ContractError
 from sglang_adaptive.sglang_plugin.notes import NOTE
 from sglang_adaptive.sglang_plugin.workers import choice as workers
@@ -23,7 +24,7 @@ def check_command_line(args: argparse.Namespace) -> None:
     """Refuse an invalid configuration or an SGLang that does not fit with one line, and exit with 2."""
     if asked_for(args):
         try:
-            _check_beside(args, load_config(args.speculative_adaptive_config))
+            _check_beside(args, reading_of(args).config)
             hooks.require(hooks.problems())
         except (ConfigError, ContractError) as error:
             _refuse(str(error))
@@ -40,7 +41,8 @@ def resolve_once(original: Callable[..., None], server_args: Any) -> None:
         env.ACTIVE.set(None)
         return original(server_args)
     _prepare(server_args)
-    original(server_args)
+    with resolving(server_args):
+        original(server_args)
     _conclude(server_args)
 
 
@@ -64,19 +66,16 @@ def asked_for(args: Any) -> bool:
 
 
 def _prepare(server_args: Any) -> None:
-    stamp = file_stamp(server_args.speculative_adaptive_config or "")
-    config = load_config(server_args.speculative_adaptive_config)
+    config = reading_of(server_args).config
     _check_beside(server_args, config)
     hooks.require(hooks.problems())
     hooks.warn_when_untested()
     hooks.install_now(hooks.of_launcher())
     env.ACTIVE.set("1")
-    note: dict[str, Any] = {"reason": None}
-    setattr(server_args, NOTE, note)
-    reason = cannot_adapt(server_args)
+    note = getattr(server_args, NOTE)
+    note["reason"] = reason = cannot_adapt(server_args)
     if reason is not None:
         logger.warning("adaptive speculation is off; the server runs without it: %s", reason)
-        note["reason"] = reason
         server_args.speculative_adaptive = False
         if server_args.disaggregation_mode == "prefill":
             _draft_as_the_decode_server(server_args, config)
@@ -84,7 +83,6 @@ def _prepare(server_args: Any) -> None:
     # A configuration file is enough to request adaptive speculation. Set on the raw input, because one of SGLang's
     # checks reads it before the resolution step that handles speculation.
     server_args.speculative_adaptive = True
-    note["stamp"] = stamp
     if config.options.lookup and server_args.speculative_num_steps is None:
         server_args.speculative_num_steps = config.launch_steps  # SGLang would choose among lookups as well
     if runs_on_cpu(server_args) and not server_args.disable_cuda_graph:
@@ -136,7 +134,7 @@ def cannot_adapt(server_args: Any) -> str | None:
 
 def adapts(server_args: Any) -> bool:
     """Return whether the launcher has found that *server_args* can adapt."""
-    return getattr(server_args, NOTE, {"reason": "static"})["reason"] is None
+    return getattr(server_args, NOTE, {}).get("reason", "static") is None
 
 
 def runs_on_cpu(server_args: Any) -> bool:

@@ -17,8 +17,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from sglang_adaptive.policy.config import load_config
 from sglang_adaptive.sglang_plugin import hooks
+from sglang_adaptive.sglang_plugin.configuration import reading_of
 from sglang_adaptive.sglang_plugin.contract import ContractError, Need
 from sglang_adaptive.sglang_plugin.hooks import SRT, Process
 from sglang_adaptive.sglang_plugin.launch import activation, line, without_device
@@ -148,12 +148,12 @@ def launch(arguments: Sequence[str]) -> dict[str, Any]:
 
 def how_it_drafts(server_args: Any) -> dict[str, Any]:
     """Return the line's arguments for speculation; None for those left to SGLang."""
-    config = server_args.speculative_adaptive_config
+    named = server_args.speculative_adaptive_config
     return {
         "steps": server_args.speculative_num_steps,
         "topk": server_args.speculative_eagle_topk,
         "draft_tokens": server_args.speculative_num_draft_tokens,
-        "depths": None if config is None else list(load_config(config).candidate_steps),
+        "depths": None if named is None else reading_of(server_args).config.candidate_steps,
     }
 
 

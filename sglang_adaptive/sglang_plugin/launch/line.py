@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sglang_adaptive.policy.config import AdaptiveConfig, leaves_out, load_config, sinks_of
+from sglang_adaptive.policy.config import AdaptiveConfig, leaves_out, sinks_of
+from sglang_adaptive.sglang_plugin.configuration import reading_of
 from sglang_adaptive.sglang_plugin.model_config import model_config
 from sglang_adaptive.sglang_plugin.workers.arguments import drafts_blocks
 
@@ -203,8 +204,7 @@ def long_contexts(server_args: Any) -> str | None:
     """
     draft = model_config(server_args.speculative_draft_model_path)
     target = model_config(server_args.model_path)
-    config = server_args.speculative_adaptive_config
-    asked = None if config is None else load_config(config)
+    asked = None if server_args.speculative_adaptive_config is None else reading_of(server_args).config
     is_eagle = (server_args.speculative_algorithm or "").upper() in ("EAGLE", "EAGLE3")
     trained = (asked and asked.draft_trained_on) or draft.get("max_position_embeddings")
     context = server_args.context_length or target.get("max_position_embeddings")

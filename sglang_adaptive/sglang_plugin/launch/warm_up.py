@@ -20,10 +20,10 @@ from typing import Any
 
 import requests
 
-from sglang_adaptive.policy.config import load_config
 from sglang_adaptive.runtime.start_up import Progress
 from sglang_adaptive.sglang_plugin.admin.handlers import BEGIN, END, WARM_UP_KEY
 from sglang_adaptive.sglang_plugin.admin.route import manager, to_schedulers
+from sglang_adaptive.sglang_plugin.configuration import reading_of
 from sglang_adaptive.sglang_plugin.launch import compile_ahead
 from sglang_adaptive.sglang_plugin.launch.activation import adapts, runs_on_cpu
 
@@ -116,7 +116,7 @@ def _wanted(server_args: Any) -> bool:
     cfg = resolving_view(server_args)
     if not adapts(server_args) or not cfg.speculative_adaptive:
         return False
-    wanted = load_config(cfg.speculative_adaptive_config).warm_up
+    wanted = reading_of(server_args).config.warm_up
     if wanted is None:
         wanted = not runs_on_cpu(server_args)
     if wanted and cfg.disaggregation_mode != "null":

@@ -13,10 +13,13 @@ from sglang_adaptive.sglang_plugin.hooks import SRT, Process, around, needs
 @around(SRT + "server_args.ServerArgs.from_cli_args", "args", process=Process.ENTRY)
 def from_command_line(original: Callable[..., Any], cls: type, args: argparse.Namespace) -> Any:
     """Reject an invalid configuration with a one-line error, before anything loads."""
+    from sglang_adaptive.sglang_plugin.configuration import pass_on
     from sglang_adaptive.sglang_plugin.launch import activation
 
     activation.check_command_line(args)
-    return original(cls, args)
+    made = original(cls, args)
+    pass_on(args, made)
+    return made
 
 
 @around(SRT + "server_args.ServerArgs.resolve_once", "self", process=Process.ENTRY)

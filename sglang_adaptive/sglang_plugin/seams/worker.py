@@ -33,17 +33,18 @@ def choose_worker(original: Callable[..., Any], algorithm: Any, server_args: Any
 )
 def candidate_steps(cfg_path: str | None = None) -> list[int]:
     """Return the steps of the configuration; SGLang sizes its buffers for the last one."""
-    from sglang_adaptive.policy.config import load_config
+    from sglang_adaptive.sglang_plugin.configuration import configuration
 
-    return load_config(cfg_path).drafts
+    return configuration().drafts
 
 
 @replace(WORKER + "AdaptiveSpeculativeParams")
 def build_policy(initial_steps: int, cfg_path: str | None = None) -> AdaptivePolicy:
     """Build the policy that the configuration names."""
+    from sglang_adaptive.sglang_plugin.configuration import configuration
     from sglang_adaptive.sglang_plugin.start.controller import build_policy
 
-    return build_policy(initial_steps, cfg_path)
+    return build_policy(initial_steps, configuration())
 
 
 @replace(WORKER + "AdaptiveController")

@@ -9,7 +9,7 @@ from typing import Any
 
 from sglang_adaptive.policy import base
 from sglang_adaptive.policy.base import AdaptivePolicy, KeepsProfile, TakesOver
-from sglang_adaptive.policy.config import AdaptiveConfig, CapturedSteps, TraceOptions, load_config
+from sglang_adaptive.policy.config import AdaptiveConfig, CapturedSteps, TraceOptions
 from sglang_adaptive.policy.profile import CostProfile
 from sglang_adaptive.runtime.controller import AdaptiveController
 from sglang_adaptive.runtime.round_trace import RoundTrace
@@ -26,12 +26,11 @@ KEPT_NAMES = 32
 """How many names of kernels that load while serving are kept."""
 
 
-def build_policy(initial_steps: int, cfg_path: str | None = None, spec: Any = None) -> AdaptivePolicy:
-    """Return the policy that the configuration names; called where SGLang builds its own.
+def build_policy(initial_steps: int, config: AdaptiveConfig, spec: Any = None) -> AdaptivePolicy:
+    """Return the policy that *config* names; called where SGLang builds its own.
 
     With *spec*, SGLang's arguments for speculation, it is `fitted` to a draft that makes at most *initial_steps*.
     """
-    config = load_config(cfg_path)
     if spec is not None:
         config = fitted(config, initial_steps, spec)
     profile_dir = config.options.profile_dir

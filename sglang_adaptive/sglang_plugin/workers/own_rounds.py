@@ -9,6 +9,7 @@ from sglang.srt.runtime_context import get_context, get_exec, get_spec
 
 from sglang_adaptive.runtime.states import SpecRuntimeState
 from sglang_adaptive.sglang_plugin import current, repairs
+from sglang_adaptive.sglang_plugin.configuration import configuration
 from sglang_adaptive.sglang_plugin.fast_path import launches
 from sglang_adaptive.sglang_plugin.start.controller import build_policy
 from sglang_adaptive.sglang_plugin.state_builds import build_state
@@ -25,7 +26,7 @@ NOTHING: Parts = (None, None)
 def begin_rounds(worker: Any) -> Round:
     """Make this process's round for *worker*, with the configured policy."""
     spec = get_spec()
-    made = current.begin(worker, build_policy(worker.speculative_num_steps, spec.speculative_adaptive_config, spec))
+    made = current.begin(worker, build_policy(worker.speculative_num_steps, configuration(), spec))
     made.begin_window(worker)
     worker.adaptive_controller = made.controller
     return made

@@ -56,12 +56,10 @@ def config(request: pytest.FixtureRequest, example: None) -> AdaptiveConfig:
 
 
 @pytest.fixture
-def policy(config: AdaptiveConfig, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> AdaptivePolicy:
+def policy(config: AdaptiveConfig, monkeypatch: pytest.MonkeyPatch) -> AdaptivePolicy:
     """The policy as a server builds it, without a saved profile."""
     monkeypatch.setattr(start, "load_shared", lambda folder: None)
-    file = tmp_path / "adaptive.json"
-    file.write_text(json.dumps(config.as_dict()))
-    return start.build_policy(3, str(file))
+    return start.build_policy(3, config)
 
 
 def test_the_configuration_spelt_out_means_the_same(config: AdaptiveConfig) -> None:

@@ -29,7 +29,7 @@ def facts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 
 SCRIPT = f"""
-import json, os, pkgutil
+import json, os, pickle, pkgutil
 from sglang_adaptive.sglang_plugin import hooks
 from sglang_adaptive.sglang_plugin.env import ACTIVE
 from sglang_adaptive.sglang_plugin.hooks import Process
@@ -61,6 +61,12 @@ no_algorithm = ServerArgs(model_path="dummy", device="cpu", speculative_adaptive
 no_algorithm.resolve_once()
 later = ServerArgs(model_path="dummy", device="cpu")
 later.resolve_once()
+
+from pathlib import Path
+from sglang.srt.runtime_context import get_context
+from sglang_adaptive.sglang_plugin.configuration import configuration
+Path(CONFIG).write_text('{{"1": {{"candidate_steps": [7]}}}}')  # between the launch and the start of a child
+get_context().set_server_args(pickle.loads(pickle.dumps(asked)))
 from sglang.srt.plugins.hook_registry import HookRegistry
 HookRegistry.reset()
 hooks.install(every)
@@ -69,8 +75,8 @@ print(json.dumps({{
     "entry": sorted(h.target for h in hooks.hooks(Process.ENTRY)),
     "launcher": sorted(h.target for h in (*hooks.hooks(Process.ENTRY), *hooks.of_launcher())),
     "untouched": untouched, "adaptive": adaptive,
-    "no_algorithm": {{"raw": no_algorithm.speculative_adaptive, **getattr(no_algorithm, NOTE)}},
-    "later_active": ACTIVE.get(),
+    "no_algorithm": {{"raw": no_algorithm.speculative_adaptive, "reason": getattr(no_algorithm, NOTE)["reason"]}},
+    "later_active": ACTIVE.get(), "in_a_child": configuration().candidate_steps,
     "hooks": {{target: [kind.value for kind, _, _ in found] for target, found in HookRegistry._hooks.items()}},
     "wanted": sorted({{h.target for h in every}}),
     "registered": sum(hooks._is_registered(h) for h in every), "every": len(every),
@@ -101,6 +107,10 @@ def test_config_alone_turns_adaptive_on(facts: dict[str, Any]) -> None:
 def test_setup_that_cannot_adapt_stays_static_and_says_why(facts: dict[str, Any]) -> None:
     assert facts["no_algorithm"] == {"raw": False, "reason": "no --speculative-algorithm is given"}
     assert facts["later_active"] is None, "the next server in the process is not adaptive by accident"
+
+
+def test_a_child_has_what_the_launcher_has_read(facts: dict[str, Any]) -> None:
+    assert facts["in_a_child"] == [0, 1, 3], "the file has others by now"
 
 
 def test_each_function_has_one_hook(facts: dict[str, Any]) -> None:

@@ -1,0 +1,49 @@
+"""A server reads its configuration file once, in the launcher, and its ranks get what the launcher has read."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from pathlib import Path
+
+from tests.engine.fault import write_plugin
+from tests.engine.servers import adapting, of_two_ranks, speculation
+from tests.engine.workload import adaptive, wait_until
+
+COUNTER = """
+import os, sys
+
+def register():
+    def opened(event, arguments):
+        if event == "open" and str(arguments[0]) == {file!r}:
+            os.write(log, f"{{os.getpid()}}\\n".encode())
+
+    log = os.open({log!r}, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    sys.addaudithook(opened)
+"""
+"""A plugin that writes the id of a process to *log* at each of its reads of *file*."""
+EVERY_READER = {
+    "policy": "throughput",
+    "throughput": {"candidate_steps": [0, 1, 3], "lookup": True},
+    "draft_window": 128,
+    "draft_trained_on": 512,
+    "audit": {"share": 0.5},
+    "warm_up": False,
+}
+"""Each key turns on a part that asks for the configuration when the server starts."""
+
+
+def test_one_read_serves_the_launcher_and_both_ranks(tmp_path: Path) -> None:
+    arguments = adapting(tmp_path, "once", EVERY_READER)
+    file, log = Path(arguments[1]), tmp_path / "reads"
+    plugin = write_plugin(tmp_path / "plugin", "counter:register", COUNTER.format(file=str(file), log=str(log)))
+    with of_two_ranks(tmp_path, "once", *speculation(*arguments), **plugin) as server:
+        assert log.read_text().split() == [str(server.pid)]
+        assert adaptive(server)["config"]["draft_window"] == 128
+        file.write_text(json.dumps({**EVERY_READER, "throughput": {"candidate_steps": [0, 3], "lookup": True}}))
+        assert server.pid is not None
+        os.kill(server.pid, signal.SIGHUP)
+        wait_until(lambda: adaptive(server)["config_changed"], "the file is read again")
+        assert adaptive(server)["config"]["throughput"]["candidate_steps"] == [0, 3]
+        assert log.read_text().split() == [str(server.pid)] * 2, "and its ranks are told"
