@@ -36,7 +36,7 @@ class AdaptiveServer:
         self.info = read_info(self.client)
         found = self.info["internal_states"][0].get("adaptive")
         if found is None:
-            raise NotReady(f"{self.client.url} is not adaptive: start it with --speculative-adaptive-config FILE")
+            raise NotReady(f"{self.client.url} is not adaptive: start it with --speculative-adaptive-config throughput")
         if not found["active"]:
             raise NotReady(f"{self.client.url} is not adaptive: {found['reason']}")
         self.state = found

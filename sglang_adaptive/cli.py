@@ -73,7 +73,7 @@ def help_text() -> str:
             "usage: sglang-adaptive COMMAND [ARGS...]",
             "",
             "Adaptive speculative decoding for SGLang. To serve with it, add one flag to your own launch line:",
-            "  python -m sglang.launch_server ... --speculative-adaptive-config FILE",
+            "  python -m sglang.launch_server ... --speculative-adaptive-config throughput",
             "",
             "commands:",
             *lines,

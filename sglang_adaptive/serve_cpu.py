@@ -130,7 +130,7 @@ def parser() -> CommandParser:
         [
             ("--model-path MODEL --port 30000", "a server without speculation"),
             ("--model-path MODEL --speculative-algorithm EAGLE3 --speculative-draft-model-path DRAFT "
-             "--speculative-eagle-topk 1 --speculative-adaptive-config configs/conservative.json", "an adaptive one"),
+             "--speculative-eagle-topk 1 --speculative-adaptive-config conservative", "an adaptive one"),
         ],
         "2 bad usage; otherwise the server's own",
         usage="sglang-adaptive serve-cpu --model-path PATH [--threads N] [SGLang arguments ...]",

@@ -160,16 +160,18 @@ def parser() -> CommandParser:
     """Return the parser of the command."""
     found = CommandParser(
         "validate",
-        "Checks a configuration file with the server's own code, and prints the same one-line error. Describes a valid "
-        "file in plain words: which depths run at which batch sizes, when the depth rises and falls, and what differs "
+        "Checks a configuration with the server's own code, and prints the same one-line error. Describes a valid one "
+        "in plain words: which depths run at which batch sizes, when the depth rises and falls, and what differs "
         "from the defaults. Needs neither SGLang nor a GPU, and is instant.",
         [
-            ("configs/conservative.json", "what will this do?"),
-            ("configs/aggressive.json --json", "the same for a script"),
+            ("conservative", "what will this preset do?"),
+            ("aggressive --json", "the same for a script"),
         ],
-        "0 the file is valid; 2 it is not, or bad usage",
+        "0 the configuration is valid; 2 it is not, or bad usage",
     )
-    found.add_argument("file", metavar="FILE", help="the file for --speculative-adaptive-config")
+    found.add_argument(
+        "file", metavar="FILE", help="a file or the name of a preset, as for --speculative-adaptive-config"
+    )
     found.add_argument("--json", action="store_true", help="print the description or the error as one JSON object")
     return found
 

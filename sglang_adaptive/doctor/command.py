@@ -27,14 +27,14 @@ from sglang_adaptive.policy.errors import ConfigError
 from sglang_adaptive.serve_cpu import LaunchError, from_file
 
 
-def configuration_check(path: str) -> Check:
-    """Check the file *path* with the server's code."""
+def configuration_check(name: str) -> Check:
+    """Check the configuration *name*, a file or a preset, with the server's code."""
     try:
-        config = load_config(path)
+        config = load_config(name)
     except ConfigError as error:
         return Check("configuration", PROBLEM, str(error))
     depths = listed(config.candidate_steps)
-    return Check("configuration", OK, f"{path}: policy {config.policy}, depths {depths}; `validate` says more")
+    return Check("configuration", OK, f"{name}: policy {config.policy}, depths {depths}; `validate` says more")
 
 
 COLOURS = {OK: "32", NOTE: "33", PROBLEM: "31"}
@@ -46,21 +46,22 @@ def parser() -> CommandParser:
     found = CommandParser(
         "doctor",
         "Checks what adaptive speculation needs and gives a verdict: SGLang's version and everything in it that this "
-        "package hooks, the GPU, whether SGLang finds the plugin, a configuration file, and a launch line. A launch "
+        "package hooks, the GPU, whether SGLang finds the plugin, a configuration, and a launch line. A launch "
         "line is processed as in a launch, up to loading the model; doctor says what would make the server refuse to "
         "start, or serve without adapting. It downloads nothing. With --url it checks a running server instead.",
         [
             ("", "this machine"),
-            ("configs/conservative.json", "this machine and a configuration"),
+            ("conservative", "this machine and a configuration"),
             ("-- sglang serve --model-path MODEL --speculative-algorithm EAGLE3 "
-             "--speculative-draft-model-path DRAFT --speculative-adaptive-config configs/conservative.json",
+             "--speculative-draft-model-path DRAFT --speculative-adaptive-config conservative",
              "a launch line"),
             ("--url http://127.0.0.1:30000", "a running server"),
         ],
         "0 no problem; 1 at least one problem; 2 bad usage",
         usage="sglang-adaptive doctor [-h] [--url URL] [--api-key KEY] [--json] [FILE] [-- LAUNCH LINE ...]",
     )  # fmt: skip
-    found.add_argument("file", nargs="?", metavar="FILE", help=f"a configuration file to check, as for {CONFIG}")
+    told = f"a configuration to check, as for {CONFIG}: a file or the name of a preset"
+    found.add_argument("file", nargs="?", metavar="FILE", help=told)
     found.add_argument("--url", type=server_url, metavar="URL", help="check this server instead of this machine")
     add_api_key(found)
     found.add_argument("--json", action="store_true", help="print the checks and the verdict as one JSON object")
@@ -129,8 +130,8 @@ def _verdict(found: Sequence[Check], line: LaunchLine | None, client: Client | N
         if any(check.name == installation.LINE and check.status == NOTE for check in found):
             return "the arguments of this launch line are fine; only the machine where it will run can tell more."
         return "this launch line would serve with adaptive speculation."
-    algorithms = "EAGLE, EAGLE3, STANDALONE, NGRAM or a Gemma 4 assistant"
-    return f"ready: add {CONFIG} FILE to a launch line that speculates with {algorithms}; doctor -- LINE checks it."
+    speculates = "speculates with EAGLE, EAGLE3, STANDALONE, NGRAM or a Gemma 4 assistant"
+    return f"ready: add {CONFIG} throughput to a launch line that {speculates}; doctor -- LINE checks it."
 
 
 def _line(check: Check) -> str:

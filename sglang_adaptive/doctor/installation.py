@@ -129,7 +129,7 @@ def _launch(launch: dict[str, Any]) -> Iterator[Check]:
         yield Check(LINE, PROBLEM, f"the launch would end with: {launch['refused']}")
         return
     if not launch["asked"]:
-        words = "it does not ask for adaptive speculation: add --speculative-adaptive-config FILE"
+        words = "it does not ask for adaptive speculation: add --speculative-adaptive-config throughput"
         yield Check(LINE, PROBLEM, words)
     elif launch["reason"] is not None:
         yield Check(LINE, PROBLEM, f"it would serve without adapting: {launch['reason']}")

@@ -8,6 +8,7 @@ import stat
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Annotated, Any
 
 from sglang_adaptive.policy import options as opt
@@ -24,6 +25,7 @@ from sglang_adaptive.policy.options import (
     number,
     pathname,
 )
+from sglang_adaptive.policy.profile import shipped_config
 
 BUILT_IN = "built-in default"
 """Source of a configuration without a file."""
@@ -169,15 +171,16 @@ class AdaptiveConfig:
         return {"policy": self.policy, **opt.as_dict(self), **self.options.as_dict()}
 
 
-def load_config(path: str | os.PathLike[str] | None = None) -> AdaptiveConfig:
-    """Read and check the configuration in *path*; without a path, return the default policy's defaults.
+def load_config(name: str | os.PathLike[str] | None = None) -> AdaptiveConfig:
+    """Read and check the configuration *name*, as in `locate`; without a name, return the default policy's defaults.
 
     Raises:
         ConfigError: With one line that names file, key, value and what is accepted.
     """
-    if path is None:
+    if name is None:
         return check_config({}, BUILT_IN)
-    return check_config(read_object(path), os.fspath(path))
+    path = locate(name)
+    return check_config(read_object(path), path)
 
 
 def check_config(cfg: Mapping[str, Any], source: str) -> AdaptiveConfig:
@@ -251,6 +254,34 @@ def _policy(cfg: Mapping[str, Any], owners: Mapping[str, str | None], source: st
 
 
 # -- the file --------------------------------------------------------------------------------------------------------
+
+
+def presets() -> dict[str, Path]:
+    """Return the files of the shipped configurations by name, as in ``presets()["throughput"]``, ascending."""
+    return dict(sorted((path.stem, path) for path in shipped_config(".").glob("*.json")))
+
+
+def locate(name: str | os.PathLike[str]) -> str:
+    """Return the path of the configuration *name*: a file, or else the preset with this name.
+
+    Raises:
+        ConfigError: There is neither; the line lists the presets.
+    """
+    given = os.fspath(name)
+    if os.path.isfile(given):
+        return given
+    shipped = presets()
+    if given in shipped:
+        return str(shipped[given])
+    try:
+        os.lstat(given)
+    except FileNotFoundError as error:
+        like = opt.nearest(os.path.basename(given).removesuffix(".json"), tuple(shipped))
+        expected = f"{_EXPECTED_FILE}, or one of the presets {', '.join(shipped)}{like}"
+        raise ConfigError(given, None, f"cannot be read: {error.strerror}", expected) from None
+    except (OSError, ValueError):
+        pass  # whoever reads it says why
+    return given
 
 
 def read_object(path: str | os.PathLike[str]) -> dict[str, Any]:

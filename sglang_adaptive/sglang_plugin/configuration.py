@@ -12,7 +12,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
-from sglang_adaptive.policy.config import AdaptiveConfig, Stamp, file_stamp, load_config
+from sglang_adaptive.policy.config import AdaptiveConfig, Stamp, file_stamp, load_config, locate
 from sglang_adaptive.sglang_plugin.notes import NOTE
 
 
@@ -20,8 +20,10 @@ from sglang_adaptive.sglang_plugin.notes import NOTE
 class Reading:
     """A configuration as it was read at launch."""
 
-    file: str | None
+    name: str | None
     """The value of ``--speculative-adaptive-config``; None without one."""
+    path: str | None
+    """The file, of the user or of a preset."""
     stamp: Stamp | None
     """The file's `file_stamp` just before it was read."""
     config: AdaptiveConfig
@@ -46,12 +48,13 @@ def reading_of(args: Any) -> Reading:
     return _read_once(args, args.speculative_adaptive_config)
 
 
-def _read_once(args: Any, file: str | None) -> Reading:
+def _read_once(args: Any, name: str | None) -> Reading:
     note = getattr(args, NOTE, {})
     found: Reading | None = note.get("reading")
-    if found is None or found.file != file:  # a program may change its arguments before it launches
-        stamp = None if file is None else file_stamp(file)
-        found = note["reading"] = Reading(file, stamp, load_config(file))
+    if found is None or found.name != name:  # a program may change its arguments before it launches
+        path = None if name is None else locate(name)
+        stamp = None if path is None else file_stamp(path)
+        found = note["reading"] = Reading(name, path, stamp, load_config(path))
         setattr(args, NOTE, note)
     return found
 

@@ -15,8 +15,6 @@ from tests.engine.fleet import Fleet, turns
 from tests.engine.servers import SERVERS
 from tests.engine.workload import Case, Output, run
 
-ROOT = Path(__file__).parents[2]
-
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Run engine tests that share no server first, then group the others by server, so that each starts about once.
@@ -118,9 +116,8 @@ def stepped(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Any]:
 
 
 @pytest.fixture
-def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder that looks like a checkout's root, for examples that write files and profiles."""
-    (tmp_path / "configs").symlink_to(ROOT / "configs")
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty working directory, for examples that write files and profiles."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("SGLANG_ADAPTIVE_PROFILE_DIR", str(tmp_path / "profiles"))
     return tmp_path

@@ -155,14 +155,14 @@ def test_what_an_operator_held_is_held_again(ema: CpuServer, tmp_path: Path) -> 
 
 @pytest.mark.parametrize("words", examples("audit", server=True), ids=" ".join)
 def test_example(
-    words: list[str], ema: CpuServer, plain: CpuServer, checkout: Path, monkeypatch: pytest.MonkeyPatch
+    words: list[str], ema: CpuServer, plain: CpuServer, elsewhere: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(audit, "SAMPLES", 30)  # saves time, as does the next line
     monkeypatch.setattr(command, "shipped", lambda longest: dict(islice(shipped(longest).items(), 1)))
     urls = {DEFAULT_URL: ema.url, "http://127.0.0.1:30001": plain.url}
     assert main([urls.get(word, word) for word in words]) == 0
     if "--json" in words:
-        found = json.loads((checkout / "audit.json").read_text())
+        found = json.loads((elsewhere / "audit.json").read_text())
         drawn = {(one["way"], json.dumps(one["sampling"])) for one in found["sampled"]}
         ways = {row["way"] for row in found["ways"]} - {ZERO}
         assert drawn == {(way, json.dumps(dict(how))) for way in ways for how in sampled.KINDS}

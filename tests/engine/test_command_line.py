@@ -33,7 +33,7 @@ WITH_SERVER = examples("watch", "explain", "calibrate", "doctor", server=True)
 
 
 @pytest.mark.parametrize("words", [words for words in WITH_SERVER if not for_good(words)], ids=" ".join)
-def test_example(words: list[str], ema: CpuServer, checkout: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_example(words: list[str], ema: CpuServer, elsewhere: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([ema.url if word == DEFAULT_URL else word for word in words]) == 0
     told = capsys.readouterr()
     if "--json" in words:

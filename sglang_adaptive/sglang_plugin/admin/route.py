@@ -88,7 +88,7 @@ def add_layer(server_args: Any, scheduler_info: Mapping[str, Any]) -> None:
             send=lambda change: to_schedulers(pack(CONFIG_KEY, change)),
             in_force=_in_force,
             built=built,
-            path=note["reading"].file,
+            path=note["reading"].path,
             stamp=note["reading"].stamp,
             changed=again.begin,
             fit=lambda config: fitted(config, most, cfg),

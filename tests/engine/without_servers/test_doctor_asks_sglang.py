@@ -20,7 +20,7 @@ pytestmark = pytest.mark.engine
 
 
 @pytest.fixture
-def asked(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def asked(elsewhere: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Send the doctor's questions to forks of one process, which imports SGLang once."""
 
     def run(module: list[str], variables: dict[str, str]) -> subprocess.CompletedProcess[str]:
@@ -43,12 +43,12 @@ def test_example_of_the_doctor(words: list[str], asked: None, capsys: pytest.Cap
 def cpu_line(*more: str) -> list[str]:
     """Return a launch line of the CPU engine that requests adaptive speculation, and *more*."""
     speculation = ["--speculative-algorithm", "EAGLE3", "--speculative-draft-model-path", str(models.draft_path())]
-    config = ["--speculative-adaptive-config", "configs/conservative.json"]
+    config = ["--speculative-adaptive-config", "conservative"]
     model = ["--model-path", str(models.target_path())]
     return ["--", "sglang-adaptive", "serve-cpu", "--threads", "1", *model, *speculation, *config, *more]
 
 
-def test_launch_line_that_would_adapt(checkout: Path) -> None:
+def test_launch_line_that_would_adapt(elsewhere: Path) -> None:
     """Like for a user, SGLang runs in a process of its own."""
     words = [*PROGRAM, "doctor", *cpu_line("--speculative-num-steps", "3")]
     done = subprocess.run(words, capture_output=True, text=True, check=False)
@@ -81,7 +81,7 @@ def test_launch_line_that_would_not(
     assert "launch line" in said.splitlines()[-1]
 
 
-def test_sglang_ends_as_the_doctor_says(asked: None, capsys: pytest.CaptureFixture[str], checkout: Path) -> None:
+def test_sglang_ends_as_the_doctor_says(asked: None, capsys: pytest.CaptureFixture[str], elsewhere: Path) -> None:
     """With the target as its draft EAGLE3 ends once both are loaded."""
     line = cpu_line("--speculative-draft-model-path", str(models.target_path()))
     assert main(["doctor", *line]) == 1

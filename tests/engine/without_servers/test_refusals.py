@@ -15,10 +15,10 @@ from tests.releases import since_the_newest
 pytestmark = pytest.mark.engine
 
 
-def launch(config: Path | str, *arguments: str, entry: str = "sglang.launch_server") -> Outcome:
+def launch(config: Path | str, *arguments: str, entry: str = "sglang.launch_server", before: str = "") -> Outcome:
     serve = ["serve"] if entry.endswith(":main") else []
     speculation = ["--speculative-algorithm", "EAGLE3", "--speculative-adaptive-config", str(config)]
-    return forked_servers.launch([entry, *serve, "--model-path", NO_MODEL, *speculation, *arguments])
+    return forked_servers.launch([entry, *serve, "--model-path", NO_MODEL, *speculation, *arguments], before)
 
 
 def refusal(outcome: Outcome) -> str:
@@ -54,6 +54,19 @@ def test_bad_file(tmp_path: Path, case: str) -> None:
 
 def test_missing_file(tmp_path: Path) -> None:
     assert "No such file" in refusal(launch(tmp_path / "nowhere.json"))
+
+
+ELSEWHERE = "import os, tempfile; os.chdir(tempfile.mkdtemp())"
+
+
+def test_neither_a_file_nor_a_preset() -> None:
+    line = refusal(launch("thruput", before=ELSEWHERE))
+    assert line.endswith('qwen3.5, throughput (did you mean "throughput"?)') and "aggressive, conservative, " in line
+
+
+def test_a_preset_is_accepted_from_any_folder() -> None:
+    outcome = launch("throughput", before=ELSEWHERE)
+    assert OURS not in outcome.output and NO_MODEL in outcome.output  # it reached SGLang's complaint about the model
 
 
 @pytest.fixture

@@ -62,7 +62,7 @@ def test_without_a_command_it_shows_the_help_and_fails() -> None:
     assert done.returncode == 2 and done.stdout.startswith("usage: ")
 
 
-@pytest.mark.parametrize("words", [["--help"], ["validate", "--help"], ["validate", "configs/aggressive.json"]])
+@pytest.mark.parametrize("words", [["--help"], ["validate", "--help"], ["validate", "aggressive"]])
 def test_reader_that_went_away_is_no_fault(words: list[str]) -> None:
     read, write = os.pipe()
     os.close(read)
@@ -89,7 +89,7 @@ def test_help_and_validate_load_nothing_heavy() -> None:
     code = (
         "import sys\n"
         "from sglang_adaptive.cli import main\n"
-        "assert main(['--help']) == main(['validate', 'configs/conservative.json']) == 0\n"
+        "assert main(['--help']) == main(['validate', 'conservative']) == 0\n"
         "heavy = {'torch', 'sglang', 'numpy', 'rich', 'matplotlib', 'tqdm'} & set(sys.modules)\n"
         "assert not heavy, heavy"
     )

@@ -44,8 +44,7 @@ def test_no_command_is_forgotten() -> None:
 @pytest.fixture
 def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A folder that looks like a checkout's root, into which examples may write."""
-    for name in ("configs", "benchmarks"):
-        (tmp_path / name).symlink_to(ROOT / name)
+    (tmp_path / "benchmarks").symlink_to(ROOT / "benchmarks")
     monkeypatch.chdir(tmp_path)
     yield tmp_path
 

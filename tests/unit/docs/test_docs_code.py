@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -81,6 +82,9 @@ OF_THE_SYSTEM = {"pip", "git", "curl", "kill", ".", "cd", "export", "patch", "pr
 
 @pytest.mark.parametrize(("block", "words"), SHELL, ids=[" ".join(words) for _, words in SHELL])
 def test_commands_exist(block: Block, words: list[str]) -> None:
+    for flag, name in pairwise(words):
+        if flag == "--speculative-adaptive-config":
+            assert load_config(name).candidate_steps
     if words[0] == "sglang-adaptive":
         check_our_command(words[1:])
     elif words[0] == "make":

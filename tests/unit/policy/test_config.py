@@ -20,6 +20,7 @@ from sglang_adaptive.policy.config import (
     TraceOptions,
     check_config,
     load_config,
+    presets,
     top_level_keys,
 )
 from sglang_adaptive.policy.ema import (
@@ -267,11 +268,39 @@ def test_without_a_file_throughput_runs_on_its_defaults() -> None:
 
 def test_presets_are_valid() -> None:
     folder = Path(__file__).parents[3] / "configs"
-    presets = {path.stem: load_config(path) for path in folder.glob("*.json")}
-    assert {"conservative", "aggressive"} <= set(presets)
-    ladders = {entry.batch_size: entry.candidate_steps for entry in presets["conservative"].options.slots}
+    assert list(presets().values()) == sorted(folder.glob("*.json"), key=lambda path: path.stem)
+    found = {name: load_config(path) for name, path in presets().items()}
+    assert {"conservative", "aggressive"} <= set(found)
+    ladders = {entry.batch_size: entry.candidate_steps for entry in found["conservative"].options.slots}
     assert ladders == {1: (1, 3, 7), 8: (1, 3), 32: (1,)}
-    assert all(entry.ceiling_coeff > 0 for entry in presets["aggressive"].options.slots)
+    assert all(entry.ceiling_coeff > 0 for entry in found["aggressive"].options.slots)
+
+
+@pytest.mark.parametrize("name", presets())
+def test_a_preset_is_found_by_name_from_any_folder(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert load_config(name).source == str(presets()[name])
+
+
+def test_a_file_comes_before_a_preset_of_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("gpt-oss").mkdir()
+    assert load_config("gpt-oss").source == str(presets()["gpt-oss"]), (
+        "a folder, such as a model's, is no configuration"
+    )
+    Path("throughput").write_text('{"throughput": {"candidate_steps": [1, 2]}}')
+    assert load_config("throughput").candidate_steps == [1, 2]
+
+
+@pytest.mark.parametrize(("name", "like"), [("thruput", "throughput"), ("configs/ngram.json", "ngram"), ("", None)])
+def test_what_is_neither_a_file_nor_a_preset_lists_the_presets(
+    name: str, like: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError) as caught:
+        load_config(name)
+    told = f"a readable JSON file, or one of the presets {', '.join(presets())}"
+    assert caught.value.expected == (f'{told} (did you mean "{like}"?)' if like else told)
 
 
 def test_an_error_survives_the_way_to_another_process() -> None:

@@ -50,7 +50,7 @@ def test_the_wheel_registers_plugins_and_command(wheel: Path) -> None:
 
 def test_an_unpacked_wheel_finds_its_presets(wheel: Path, tmp_path: Path) -> None:
     zipfile.ZipFile(wheel).extractall(tmp_path)
-    code = "from sglang_adaptive.policy.profile import shipped_config; print(shipped_config('aggressive.json'))"
+    code = "from sglang_adaptive.policy.config import load_config; print(load_config('aggressive').source)"
     found = subprocess.run(
         [sys.executable, "-c", code], cwd=tmp_path, env={"PYTHONPATH": str(tmp_path)},
         capture_output=True, text=True, check=True,
