@@ -50,7 +50,7 @@ def _table() -> Iterator[str]:
         found = expected[line["name"]]
         model = line["model"].rstrip("/").rpartition("/")[2].replace("$", "")
         yield (
-            f"| {model} | {line['name']}: {_setup(line)} | `configs/{verdicts.preset(line)}.json` | "
+            f"| {model} | {line['name']}: {_setup(line)} | `{verdicts.preset(line)}` | "
             f"{_verdict(found, found.get('less') or [])} | {_changes(found)} |"
         )
 
