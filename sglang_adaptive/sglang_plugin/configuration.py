@@ -1,7 +1,8 @@
 """The configuration that a server was launched with: read once, by its launcher, and passed on with SGLang's arguments.
 
-A child process gets SGLang's arguments from its launcher, and with them what the launcher has read. So all ranks have
-the same configuration, even if the file changes while they start.
+A child process gets SGLang's arguments from its launcher, and with them what the launcher has read. So all ranks of a
+node have the same configuration, even if the file changes while they start. Each node has a launcher and a file of its
+own, so the ranks compare what they got.
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
-from sglang_adaptive.policy.config import AdaptiveConfig, Stamp, file_stamp, load_config, locate
+from sglang_adaptive.policy.config import AdaptiveConfig, Stamp, describe_change, file_stamp, load_config, locate
+from sglang_adaptive.policy.errors import ConfigError
 from sglang_adaptive.sglang_plugin.notes import NOTE
 
 
@@ -63,6 +65,17 @@ def pass_on(args: Any, server_args: Any) -> None:
     """Let *server_args*, made from the command line *args*, keep what was read for it."""
     if hasattr(args, NOTE):
         setattr(server_args, NOTE, getattr(args, NOTE))
+
+
+def require_on_all_ranks(config: AdaptiveConfig) -> None:
+    """Raise ConfigError, on every rank, unless the tensor-parallel ranks all have *config*; they call it together."""
+    from sglang.srt.runtime_context import get_parallel
+
+    first, *others = get_parallel().tp_group.all_gather_object(config.as_dict())
+    for rank, other in enumerate(others, start=1):
+        if other != first:
+            problem = f"differs on tensor-parallel rank {rank}: {describe_change(first, other)}"
+            raise ConfigError(config.source, None, problem, "the same configuration on all nodes")
 
 
 @contextmanager

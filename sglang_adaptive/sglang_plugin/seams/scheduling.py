@@ -247,5 +247,6 @@ needs(
     ),
     Need(SRT + "runtime_context.get_parallel"),
     Need(SRT + "distributed.parallel_state.GroupCoordinator.broadcast_object", ("obj", "src")),
+    Need(SRT + "distributed.parallel_state.GroupCoordinator.all_gather_object", ("obj",)),
     Need(SRT + "distributed.parallel_state.GroupCoordinator", attributes=("rank_in_group", "world_size", "cpu_group")),
 )

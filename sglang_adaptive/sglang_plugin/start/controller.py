@@ -14,7 +14,7 @@ from sglang_adaptive.policy.profile import CostProfile
 from sglang_adaptive.runtime.controller import AdaptiveController
 from sglang_adaptive.runtime.round_trace import RoundTrace
 from sglang_adaptive.sglang_plugin import ranks
-from sglang_adaptive.sglang_plugin.configuration import configuration
+from sglang_adaptive.sglang_plugin.configuration import configuration, require_on_all_ranks
 from sglang_adaptive.sglang_plugin.start.profiles import CostSharing, load_shared, share_known
 from sglang_adaptive.sglang_plugin.state_builds import GraphedDevice, ranks_pad_alike
 from sglang_adaptive.sglang_plugin.workers.arguments import drafts_blocks
@@ -27,10 +27,11 @@ KEPT_NAMES = 32
 
 
 def build_policy(initial_steps: int, config: AdaptiveConfig, spec: Any = None) -> AdaptivePolicy:
-    """Return the policy that *config* names; called where SGLang builds its own.
+    """Return the policy that *config* names; called where SGLang builds its own, on all ranks together.
 
     With *spec*, SGLang's arguments for speculation, it is `fitted` to a draft that makes at most *initial_steps*.
     """
+    require_on_all_ranks(config)
     if spec is not None:
         config = fitted(config, initial_steps, spec)
     profile_dir = config.options.profile_dir

@@ -59,6 +59,7 @@ def config(request: pytest.FixtureRequest, example: None) -> AdaptiveConfig:
 def policy(config: AdaptiveConfig, monkeypatch: pytest.MonkeyPatch) -> AdaptivePolicy:
     """The policy as a server builds it, without a saved profile."""
     monkeypatch.setattr(start, "load_shared", lambda folder: None)
+    monkeypatch.setattr(start, "require_on_all_ranks", lambda config: None)
     return start.build_policy(3, config)
 
 
