@@ -6,10 +6,11 @@ from array import array
 from typing import Any
 
 from sglang_adaptive.lookups.counter import LookupCounter
-from sglang_adaptive.policy.base import AdaptivePolicy
+from sglang_adaptive.policy.base import AdaptivePolicy, Finding
 from sglang_adaptive.policy.config import AuditOptions, check_config
 from sglang_adaptive.policy.ema import AdaptiveSpeculativeParams
 from sglang_adaptive.policy.observation import RoundObservation
+from sglang_adaptive.runtime.alarms import ACCEPTANCE
 from sglang_adaptive.runtime.controller import AdaptiveController
 from sglang_adaptive.runtime.round_times import RoundClock
 from sglang_adaptive.runtime.states import SpecRuntimeState
@@ -145,6 +146,12 @@ def with_lookups(found: AdaptiveController) -> AdaptiveController:
     counter.add(array("q", range(100)), array("q", [*range(20, 80), 7, 3]))
     counter.close()
     found.count_lookups = counter.report
+    return found
+
+
+def with_alarm(found: AdaptiveController, words: str = "planted") -> AdaptiveController:
+    """Let *found* raise the alarm about acceptance."""
+    found.alarms.set(ACCEPTANCE, Finding(words, {"accepted": 0}))
     return found
 
 

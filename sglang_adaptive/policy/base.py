@@ -223,6 +223,15 @@ class Probes(Protocol):
         """Return the cost of probes so far."""
 
 
+class Finding(NamedTuple):
+    """Something that the server has noticed about itself and that an operator should know: the content of an alarm."""
+
+    words: str
+    """A sentence without its period, for the log and for people."""
+    details: Mapping[str, Any]
+    """The numbers behind it, as JSON builtins."""
+
+
 # -- the registry ----------------------------------------------------------------------------------------------------
 
 

@@ -18,6 +18,7 @@ from sglang_adaptive.policy.base import (
     Probes,
 )
 from sglang_adaptive.policy.config import AdaptiveConfig
+from sglang_adaptive.runtime.alarms import ACCEPTANCE, AcceptanceWatch, Alarms
 from sglang_adaptive.runtime.counters import ContextLengths, Counters, SwitchRecord
 from sglang_adaptive.runtime.history import History
 from sglang_adaptive.runtime.meters import MeterReading
@@ -63,6 +64,10 @@ class AdaptiveController(RuntimeStates):
         self._profile_saved_at = profile_saved_at
         self._config_changed: dict[str, Any] | None = None
         self._counters = Counters()
+        self.alarms = Alarms(wall_time)
+        """What the server has noticed about itself."""
+        self.acceptance_watch: AcceptanceWatch | None = AcceptanceWatch()
+        """None if another rank watches the same rounds, or if acceptance depends on the text alone."""
         self._history: History | None = None
         """None before :meth:`init_states`, and after an error in the history."""
         self.trace: RoundTrace | None = None
@@ -169,6 +174,8 @@ class AdaptiveController(RuntimeStates):
             return self.interrupt()
         self._complete(note, num_correct_drafts_per_req, batch_size)
         self._counters.add_round(note)
+        if self.acceptance_watch is not None and self.acceptance_watch.add(self._clock.now(), note):
+            self.alarms.set(ACCEPTANCE, self.acceptance_watch.finding)
         history = self._closed_history()
         if history is not None:
             history.add(note)
@@ -326,7 +333,7 @@ class AdaptiveController(RuntimeStates):
 
         Call it between two :meth:`activate_step_by_batch`, at the same round on every tensor-parallel rank. A round in
         flight keeps its steps; its result is credited to them and passed to the new policy. Counts and forced steps
-        are kept; a failure of the old policy is cleared.
+        are kept; a failure of the old policy and alarms are cleared.
 
         *share_cost* and *profile_saved_at* replace the constructor's. Raises ValueError, and changes nothing, if the
         policy may choose steps without a runtime state.
@@ -339,6 +346,10 @@ class AdaptiveController(RuntimeStates):
         self.share_cost = share_cost or self.share_cost
         self._profile_saved_at = profile_saved_at or self._profile_saved_at
         self._degraded = None
+        for name in self.alarms.raised:
+            self.alarms.set(name, None)
+        if self.acceptance_watch is not None:
+            self.acceptance_watch = AcceptanceWatch()
         self._pending_cause = "configuration"
         self._config_changed = {"time": self._wall_time(), "by": by}
 
@@ -363,6 +374,7 @@ class AdaptiveController(RuntimeStates):
             "accepted_by_position": counters.by_position(),
             "accepted_by_length": self._context_lengths.as_list(),
             "round_times": counters.round_times.as_list(),
+            "alarms": self.alarms.as_list(),
             "degraded": self._degraded is not None,
             "degraded_reason": self._degraded,
             "degraded_steps": None if self._degraded is None else self._degraded_steps,
@@ -402,6 +414,7 @@ class AdaptiveController(RuntimeStates):
             time=self._wall_time(),
             current_steps=self.worker.speculative_num_steps,
             degraded=policy is None,
+            alarms=self.alarms.raised,
             tiers=self.tiers,
             deepest=self.deepest,
             counters=counters,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +19,9 @@ class MeterReading:
 
     current_steps: int
     degraded: bool
+    alarms: Collection[str]
+    """Names of the alarms now raised."""
+
     tiers: tuple[int, ...]
     deepest: int
     """The most draft steps with a runtime state; lookup rounds have more drafts."""

@@ -43,6 +43,7 @@ def test_every_field(state: dict[str, Any]) -> None:
         "tokens_by_tier": dict,
         "accepted_by_position": list,
         "accepted_by_length": list,
+        "alarms": list,
         "degraded": bool,
         "degraded_reason": type(None),
         "degraded_steps": type(None),

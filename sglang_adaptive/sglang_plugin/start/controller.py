@@ -71,9 +71,18 @@ def make_controller(worker: Any, policy: AdaptivePolicy) -> AdaptiveController:
     controller = AdaptiveController(
         worker, policy, share_cost=sharing, device=device, profile_saved_at=sharing.saved_at
     )
+    if not watches_acceptance():
+        controller.acceptance_watch = None
     trace_rounds(controller, config.trace)
     _watch_kernel_loads(controller)
     return controller
+
+
+def watches_acceptance() -> bool:
+    """Whether this rank watches the draft's acceptance: the first of a batch does, unless NGRAM drafts."""
+    from sglang.srt.runtime_context import get_spec
+
+    return not ranks.of_the_batch().rank_in_group and get_spec().speculative_algorithm != "NGRAM"
 
 
 def trace_rounds(controller: AdaptiveController, options: TraceOptions | None) -> None:

@@ -23,7 +23,7 @@ from sglang_adaptive.runtime.controller import AdaptiveController
 from sglang_adaptive.runtime.round_times import RoundClock
 from sglang_adaptive.sglang_plugin.page import routes
 from sglang_adaptive.sglang_plugin.page.routes import SharedFetch
-from tests.fakes import Ticks, controller, with_audit, with_lookups
+from tests.fakes import Ticks, controller, with_alarm, with_audit, with_lookups
 from tests.loops import in_a_loop
 
 DOCUMENT = Path(__file__).parents[4] / "docs" / "json.md"
@@ -33,6 +33,7 @@ INACTIVE = {"active": False, "reason": "speculative_eagle_topk=4", "dp_rank": 0}
 OPAQUE = (
     "versions.",
     *(f"ranks[].{key}." for key in ("profile_key", "config", "startup", "zero_steps", "short_rounds")),
+    "ranks[].alarms[].details.",
 )
 """Objects whose contents are documented at their source."""
 FROM_THE_WORKER = {"ranks[].zero_steps", "ranks[].draft_window", "ranks[].short_rounds"}
@@ -112,7 +113,7 @@ def documented_paths(document: dict[str, Any], address: str = routes.DATA) -> se
 
 def test_the_documented_schema_is_what_is_sent() -> None:
     seen: set[str] = set()
-    audited = {**with_audit(served(ema()), "wrong").snapshot(), "dp_rank": 0}
+    audited = {**with_audit(with_alarm(served(ema())), "wrong").snapshot(), "dp_rank": 0}
     looks_up = ThroughputPolicy(3, ThroughputOptions(lookup=True))
     policies = (ThroughputPolicy(3), looks_up, ema())
     for document in (*(encoded(rank(policy)) for policy in policies), encoded(INACTIVE, audited)):
