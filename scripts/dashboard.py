@@ -173,6 +173,13 @@ GRAPHS = (
         "none",
     ),
     Panel(
+        "Alarms",
+        "1 while the server has noticed this about itself; its page and its log have the sentence.",
+        ((f"max by (instance, name) ({one('alarm')})", "{{name}}, {{instance}}"),),
+        "none",
+        stepped=True,
+    ),
+    Panel(
         "Switches per minute by cause",
         "Probes go to another depth for a few rounds and come back: two switches each.",
         ((f"60 * {per_second('switches_total', 'cause')}", "{{cause}}"),),

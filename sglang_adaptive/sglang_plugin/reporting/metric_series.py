@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
+from sglang_adaptive.runtime import alarms
 from sglang_adaptive.runtime.counters import CAUSES, REGIONS, Counters, Region
 from sglang_adaptive.runtime.meters import MeterReading
 from sglang_adaptive.sglang_plugin.audit_scheduler import VERDICTS
@@ -16,7 +17,7 @@ from sglang_adaptive.sglang_plugin.audit_scheduler import VERDICTS
 PREFIX = "sglang:adaptive_"
 COUNTER, GAUGE = "counter", "gauge"
 DEPTH, POSITION, CAUSE, REGION = "draft_steps", "position", "cause", "batch_region"
-VERDICT = "verdict"
+VERDICT, ALARM = "verdict", "name"
 
 Read = Callable[[MeterReading], float | Mapping[str, float] | None]
 """Reads a metric: a number, or one per value of its label; None if the policy or the setup has none.
@@ -216,6 +217,13 @@ METRICS = (
         needs="audit",
     ),
     Metric(
+        "alarm",
+        GAUGE,
+        "1 while this alarm is raised, otherwise 0.",
+        lambda reading: {name: float(name in reading.alarms) for name in alarms.NAMES},
+        ALARM,
+    ),
+    Metric(
         "degraded",
         GAUGE,
         "1 if the policy failed and the depth is back at the launch depth, or the audit found a wrong token and the "
@@ -239,7 +247,15 @@ Series = tuple[str, str | None, float]
 
 def most_series(depths: int, deepest: int) -> int:
     """Return the most series of a scheduler with *depths* runtime states of up to *deepest* steps."""
-    most = {None: 1, DEPTH: depths, POSITION: deepest, CAUSE: len(CAUSES), REGION: len(REGIONS), VERDICT: len(VERDICTS)}
+    most = {
+        None: 1,
+        DEPTH: depths,
+        POSITION: deepest,
+        CAUSE: len(CAUSES),
+        REGION: len(REGIONS),
+        VERDICT: len(VERDICTS),
+        ALARM: len(alarms.NAMES),
+    }
     return sum(most[metric.label] for metric in METRICS)
 
 

@@ -11,9 +11,11 @@ from typing import Any
 
 import pytest
 
+from sglang_adaptive.runtime import alarms
 from sglang_adaptive.runtime.counters import CAUSES, REGIONS
 from sglang_adaptive.sglang_plugin.audit_scheduler import VERDICTS
 from sglang_adaptive.sglang_plugin.reporting.metric_series import (
+    ALARM,
     BY_NAME,
     CAUSE,
     DEPTH,
@@ -71,7 +73,7 @@ def test_every_query_is_of_metrics_and_labels_that_exist(dashboard: dict[str, An
     for text in texts:
         used |= set(re.findall(r"sglang:[a-z_]+", text))
         for label in re.findall(r"(?:by|without) \(([a-z_]+)\)", text):
-            assert label in (DEPTH, POSITION, CAUSE, REGION, VERDICT, "instance"), label
+            assert label in (DEPTH, POSITION, CAUSE, REGION, VERDICT, ALARM, "instance"), label
     ours = {name for name in used if name.startswith(PREFIX)}
     known = {PREFIX + name for name in BY_NAME}
     assert ours == known, f"in METRICS or in monitoring/ and docs/monitoring.md, not in both: {ours ^ known}"
@@ -85,9 +87,12 @@ def test_every_query_is_of_metrics_and_labels_that_exist(dashboard: dict[str, An
 
 def test_every_label_value_that_is_named_exists() -> None:
     causes = {label_of(cause) for cause in CAUSES}
-    alerts = (MONITORING / "alerts.yml").read_text()
-    assert set(re.findall(r'cause="([^"]*)"', alerts)) <= causes
-    assert set(re.findall(r'verdict="([^"]*)"', alerts)) <= set(VERDICTS)
+    rules = (MONITORING / "alerts.yml").read_text()
+    assert set(re.findall(r'alarm{name="([^"]*)"', rules)) == set(alarms.NAMES), "each alarm has a rule"
+    assert set(re.findall(r'cause="([^"]*)"', rules)) <= causes
+    assert set(re.findall(r'verdict="([^"]*)"', rules)) <= set(VERDICTS)
+    names = PAGE.read_text().split("- `name`:")[1].split("\n- ")[0]
+    assert set(re.findall(r"`([a-z_]+)`", names)) == set(alarms.NAMES)
     section = PAGE.read_text().split("- `cause`:")[1].split("\n\n")[0]
     listed, rest = section.split("- `batch_region`:")
     regions, verdicts = rest.split("- `verdict`:")
@@ -99,7 +104,7 @@ def test_every_label_value_that_is_named_exists() -> None:
 def test_every_alert_is_explained_and_tested() -> None:
     alerts = re.findall(r"- alert: (\w+)", (MONITORING / "alerts.yml").read_text())
     page, tests = PAGE.read_text(), (MONITORING / "alerts.test.yml").read_text()
-    assert len(alerts) == 4
+    assert len(alerts) == 5
     for alert in alerts:
         assert f"| `{alert}` |" in page
         assert re.search(rf"alertname: {alert}\n\s+exp_alerts", tests), f"{alert} is never raised in its tests"

@@ -23,7 +23,7 @@ from sglang_adaptive.runtime.controller import AdaptiveController
 from sglang_adaptive.runtime.round_times import RoundClock
 from sglang_adaptive.sglang_plugin.reporting import metrics
 from sglang_adaptive.sglang_plugin.reporting.metric_series import COUNTER, METRICS, PREFIX, most_series, series
-from tests.fakes import Ticks, Worker, state, with_audit, with_lookups
+from tests.fakes import Ticks, Worker, state, with_alarm, with_audit, with_lookups
 
 LABELS = {"model_name": "tiny", "engine_type": "unified", "tp_rank": 0}
 
@@ -63,7 +63,7 @@ class Served:
             self.ticks.now += 0.01 + 0.001 * steps
             self.controller.on_verify_complete([min(steps, count) for count in accepted], len(accepted))
 
-    def value(self, name: str, **own: str) -> float | None:
+    def value(self, name: str, /, **own: str) -> float | None:
         labels = {**{key: str(value) for key, value in LABELS.items()}, **own}
         return self.registry.get_sample_value(PREFIX + name, labels)
 
@@ -179,6 +179,18 @@ def test_every_metric_that_is_named_is_reported() -> None:
     reported = {name for name, _, _ in series(replace(made.controller.read_meters(), hour=hour))}
     lacking = {metric.name for metric in METRICS} - reported
     assert not lacking, f"{sorted(lacking)} of metric_series.py read nothing"
+
+
+def test_an_alarm_is_0_or_1() -> None:
+    made = Served()
+    attached = made.metrics()
+    assert attached is not None and made.value("alarm", name="acceptance") == 0
+    with_alarm(made.controller)
+    attached._write_all()
+    assert made.value("alarm", name="acceptance") == 1
+    made.controller.alarms.set("acceptance", None)
+    attached._write_all()
+    assert made.value("alarm", name="acceptance") == 0
 
 
 @pytest.mark.parametrize("verdict", ["equal", "tie", "wrong", "unfinished"])
