@@ -48,10 +48,16 @@ def main(argv: Sequence[str]) -> int:
     """Run the command; returns 0, 1 if the server is not adaptive or gone, 2 for bad usage."""
     arguments = parser().parse_args(argv)
     try:
-        state = AdaptiveServer(Client.from_url(arguments.url, api_key=arguments.api_key, timeout=30)).state
+        server = AdaptiveServer(Client.from_url(arguments.url, api_key=arguments.api_key, timeout=30))
     except NotReady as error:
         return failed("explain", str(error), PROBLEM)
-    print(json.dumps(state, indent=1) if arguments.json else "\n".join(explain(state)))
+    if arguments.json:
+        print(json.dumps(server.state, indent=1))
+        return DONE
+    print("\n".join(explain(server.state)))
+    for other in server.info["internal_states"][1:]:
+        for line in alarm_words(other["adaptive"]):
+            print(f"Replica {other['adaptive']['dp_rank']}: {line}")
     return DONE
 
 
@@ -64,6 +70,7 @@ def explain(state: dict[str, Any]) -> Iterator[str]:
     if left_out := [steps for steps in state["tiers"] if steps not in (*depths, *lookups)]:
         yield f"Built, but not used by the current configuration: {listed(left_out)}."
     yield from _last_switch(state)
+    yield from alarm_words(state)
     if state["degraded"]:
         yield f"The policy was set aside: {state['degraded_reason']}."
         yield f"The server holds the depth at {state['degraded_steps']} until it is configured again; see its log."
@@ -86,8 +93,17 @@ def _last_switch(state: dict[str, Any]) -> Iterator[str]:
         return
     last = state["recent_switches"][-1]
     moved = f"{last['from_steps']} to {last['to_steps']} steps"
-    when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(last["time"]))
-    yield f"Last of {state['switches']} switches, {when}: {moved}, because {because(last)}."
+    yield f"Last of {state['switches']} switches, {_moment(last['time'])}: {moved}, because {because(last)}."
+
+
+def alarm_words(state: Mapping[str, Any]) -> Iterator[str]:
+    """Yield a sentence for each alarm now raised."""
+    for alarm in state.get("alarms", ()):  # none where it does not adapt
+        yield f"Alarm since {_moment(alarm['since'])}, {alarm['name']}: {alarm['words']}."
+
+
+def _moment(seconds: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds))
 
 
 def _ledger(state: dict[str, Any]) -> Iterator[str]:

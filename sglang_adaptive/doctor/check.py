@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 OK, NOTE, PROBLEM = "ok", "note", "problem"
-"""Passed; a hint; adaptive speculation cannot run until it is fixed."""
+"""Passed; a hint; to be fixed, because adaptive speculation cannot run or gains nothing until then."""
 
 
 @dataclass(frozen=True, slots=True)

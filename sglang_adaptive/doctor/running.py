@@ -12,7 +12,7 @@ from sglang_adaptive.watch.view import DEGRADED, GONE, NOT_ADAPTIVE, read
 
 
 def checks(client: Client) -> Iterator[Check]:
-    """Yield the checks of the first replica of *client*'s server, and of others that do not adapt."""
+    """Yield the checks of the first replica of *client*'s server, and the problems of the others."""
     seen, *others = read(client)
     if seen["state"] == GONE:
         yield Check("server", PROBLEM, f"{client.url}: {seen['words']}")
@@ -25,9 +25,13 @@ def checks(client: Client) -> Iterator[Check]:
         return
     yield _policy(seen)
     yield _rounds(seen["adaptive"])
+    for alarm in seen["adaptive"]["alarms"]:
+        yield Check(alarm["name"], PROBLEM, alarm["words"])
     for replica, other in enumerate(others, start=1):
         if other["state"] in (DEGRADED, NOT_ADAPTIVE):
             yield Check(f"replica {replica}", PROBLEM, other["words"])
+        for alarm in other["adaptive"]["alarms"] if other["adaptive"] else ():
+            yield Check(f"replica {replica}", PROBLEM, f"{alarm['name']}: {alarm['words']}")
 
 
 def _policy(seen: dict[str, Any]) -> Check:

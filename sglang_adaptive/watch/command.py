@@ -125,6 +125,7 @@ def screen(view: dict[str, Any]) -> RenderableType:
         for entry in state.get("acceptance", state["accepted_by_position"])
     ]
     facts = [("policy", state["policy"]), ("acceptance by position", "  ".join(f"{share:.0%}" for share in accepted))]
+    facts += [("alarm", f"{alarm['name']}: {alarm['words']}") for alarm in state["alarms"]]
     facts += [("why", state["why"]["words"])] if "why" in state else []
     facts += [("slot", told) for slot in state.get("slots", ()) for told in slot_words(slot)]
     table = Table.grid(padding=(0, 2))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from typing import Any
 
@@ -10,7 +11,8 @@ import pytest
 from sglang_adaptive.calibrate.explain import because, explain, main
 from sglang_adaptive.client import Client
 from sglang_adaptive.policy.throughput import ThroughputPolicy
-from tests.fakes import controller, ema, serve, with_lookups
+from tests.answering import answering
+from tests.fakes import controller, ema, serve, with_alarm, with_lookups
 
 
 def told(state: dict[str, Any]) -> str:
@@ -50,6 +52,16 @@ def test_switches_holds_and_failures_have_their_reason() -> None:
     text = told(serve(found, 1, accepted=0.5))
     assert "set aside: policy ema raised RuntimeError: broken." in text
     assert "holds the depth at 3 until" in text and "moving average" not in text
+
+
+def test_alarms_of_every_replica_are_told(capsys: pytest.CaptureFixture[str]) -> None:
+    sentence = r"Alarm since \d{4}-\d\d-\d\d \d\d:\d\d:\d\d, acceptance: planted(; docs/\S+ has likely causes)\."
+    assert "Alarm" not in told(ema().snapshot())
+    assert re.search(sentence, told(with_alarm(ema()).snapshot()))
+    states = [{**ema().snapshot(), "dp_rank": 0}, {**with_alarm(ema()).snapshot(), "dp_rank": 1}]
+    with answering(200, json.dumps({"internal_states": [{"adaptive": state} for state in states]}).encode()) as url:
+        assert main(["--url", url]) == 0
+    assert re.fullmatch(f"Replica 1: {sentence}", capsys.readouterr().out.splitlines()[-1])
 
 
 def test_throughput_gives_reason_and_every_depth() -> None:

@@ -16,7 +16,7 @@ from sglang_adaptive.doctor.command import main
 from sglang_adaptive.doctor.installation import take_apart
 from sglang_adaptive.sglang_plugin.contract import RELEASES, supported
 from tests.answering import answering
-from tests.fakes import ema, serve
+from tests.fakes import ema, serve, with_alarm
 
 FITS: dict[str, list[str]] = {"missing": [], "changed": []}
 ARGUMENTS = ["--model-path", "M", "--port=1"]
@@ -145,3 +145,14 @@ def test_a_replica_that_has_failed_is_told(capsys: pytest.CaptureFixture[str]) -
         assert main(["--url", url]) == 1
     said = capsys.readouterr().out
     assert "replica 1" in said and "planted" in said and "replica 0" not in said
+
+
+def test_alarms_of_every_replica_are_problems(capsys: pytest.CaptureFixture[str]) -> None:
+    states = [{"adaptive": serve(with_alarm(ema(), words), 4, 0.5)} for words in ("one", "two")]
+    with answering(200, json.dumps({"internal_states": states}).encode()) as url:
+        assert main(["--url", url, "--json"]) == 1
+    found = json.loads(capsys.readouterr().out)
+    problems = [(check["name"], check["words"]) for check in found["checks"] if check["status"] == PROBLEM]
+    causes = "; docs/troubleshooting.md has likely causes"
+    assert problems == [("acceptance", f"one{causes}"), ("replica 1", f"acceptance: two{causes}")]
+    assert found["verdict"] == "2 problems to fix: acceptance, replica 1."

@@ -26,7 +26,7 @@ from sglang_adaptive.sglang_plugin.reporting.metric_series import series
 from sglang_adaptive.watch.command import line, main, screen
 from sglang_adaptive.watch.view import compared, read
 from tests.answering import Told, answering
-from tests.fakes import Ticks, controller, ema, serve
+from tests.fakes import Ticks, controller, ema, serve, with_alarm
 
 
 def seen(state: dict[str, Any] | None, before: dict[str, Any] | None = None, seconds: float = 1.0) -> dict[str, Any]:
@@ -174,6 +174,11 @@ def test_screen_of_the_ema_policy_and_its_colour() -> None:
     text = drawn(view)
     assert "slot " in text and "Batch sizes from 1: " in text and "It has not switched yet." in text
     assert "\x1b[1;32mserving" in drawn(view, terminal=True)
+
+
+def test_an_alarm_is_shown() -> None:
+    assert "alarm" not in drawn(seen(serve(ema(), 3, accepted=0.5)))
+    assert "alarm                   acceptance: planted" in drawn(seen(serve(with_alarm(ema()), 3, accepted=0.5)))
 
 
 def test_line_of_a_reading() -> None:
