@@ -88,6 +88,7 @@ function draw() {
   byId("content").hidden = !rank.active;
   drawWorth(rank);
   if (!rank.active) return;
+  drawAlarms(answer.ranks, answer.time);
   const kept = rankRecord(rank.dp_rank);
   drawFigures(rank, history.latest);
   drawOverTime(rank, history, kept);

@@ -1,5 +1,18 @@
 // The tables beside the time charts.
 
+/** Draw the alarms of all replicas, whichever is shown. */
+function drawAlarms(ranks, now) {
+  const several = ranks.length > 1;
+  const rows = ranks.flatMap(({ dp_rank: replica, alarms = [] }) =>
+    alarms.map(({ name, since, words }) => {
+      const when = element("span", { title: clockTime(since) }, ago(now - since));
+      return row({}, name, ...(several ? [`${replica}`] : []), when, wideCell(`${capital(words)}.`));
+    }),
+  );
+  byId("alarms").hidden = !rows.length;
+  fillTable(byId("alarms-table"), ["Alarm", ...(several ? ["Replica"] : []), "Since", wideHead("What was seen")], rows);
+}
+
 function drawFigures(rank, sample) {
   const last = (key, show) => (sample && sample[key] !== null ? show(sample[key]) : "-");
   const figures = [

@@ -1,0 +1,119 @@
+"""A draft whose head is all zeros, as where the checkpoint lacks it: the server says so wherever it is read."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from safetensors.torch import load_file, save_file
+
+from sglang_adaptive.cli import main
+from sglang_adaptive.lab.cpu_engine import models
+from sglang_adaptive.lab.cpu_engine.server import CpuServer
+from sglang_adaptive.sglang_plugin.page.routes import DATA, PAGE
+from sglang_adaptive.sglang_plugin.reporting.metric_series import PREFIX
+from tests.browser import FOUND, Browser
+from tests.engine import servers
+from tests.engine.fault import write_plugin
+from tests.engine.workload import Case, adaptive, run_together, wait_until
+from tests.unit.sglang_plugin.page.test_data import documented_paths
+
+CONFIG = {"throughput": {"candidate_steps": list(servers.TIERS)}, "warm_up": False}
+IMPATIENT = """
+def register():
+    from sglang_adaptive.runtime import alarms
+
+    alarms.WINDOW_SECONDS = 3.0
+"""
+TOLD = "almost no draft has been accepted since the start: 0 of the latest "
+
+
+@pytest.fixture(scope="module")
+def headless(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CpuServer]:
+    """A server of the tiny target and that draft, held at zero steps, once it has raised the alarm."""
+    folder = tmp_path_factory.mktemp("headless")
+    plugin = write_plugin(folder / "plugin", "impatient:register", IMPATIENT)
+    arguments = (*servers.speculation(*servers.adapting(folder, "headless", CONFIG)), "--enable-metrics")
+    draft = ("--speculative-draft-model-path", str(without_head(folder / "draft")))  # the last one counts
+    with servers.server(folder, "headless", *arguments, *draft, **plugin) as server:
+        server.force_steps(0)
+        # Then every second zero-step round shows the draft, instead of one in 29.
+        server.post("/set_internal_state", {"server_args": {"adaptive_zero_step_extend_every": 2}})
+        wait_until(lambda: serve(server)["alarms"], "the alarm is raised")
+        yield server
+
+
+def without_head(folder: Path) -> Path:
+    """Write the tiny draft with zeros as its head, so that it always proposes the token 0."""
+    shutil.copytree(models.draft_path(), folder)
+    weights = load_file(folder / "model.safetensors")
+    weights["lm_head.weight"].zero_()
+    save_file(weights, folder / "model.safetensors", {"format": "pt"})
+    return folder
+
+
+def serve(server: CpuServer) -> dict[str, Any]:
+    """Let 24 requests decode together; return the adaptive state after that."""
+    run_together(server, [Case(prompt) for prompt in models.prompts("easy")[:24]])
+    return adaptive(server)
+
+
+def test_it_is_raised_though_nothing_is_drafted(headless: CpuServer) -> None:
+    state = serve(headless)
+    assert state["accepted_by_position"][0]["reached"] < 100, "only SGLang's warm-up drafted"
+    assert [alarm["name"] for alarm in state["alarms"]] == ["acceptance"]
+    lines = [line for line in headless.log_path.read_text().splitlines() if "adaptive: alarm" in line]
+    assert len(lines) == 1 and f"adaptive: alarm, acceptance: {TOLD}" in lines[0]
+
+
+def test_readers_tell_it(headless: CpuServer, capsys: pytest.CaptureFixture[str]) -> None:
+    document = headless.get(DATA)
+    [alarm] = document["ranks"][0]["alarms"]
+    assert alarm["words"].startswith(TOLD) and alarm["details"]["accepted"] == 0 and documented_paths(document)
+    assert main(["explain", "--url", headless.url]) == 0
+    assert f"acceptance: {alarm['words']}." in capsys.readouterr().out
+    assert main(["doctor", "--url", headless.url]) == 1
+    told = capsys.readouterr().out
+    assert f"problem  acceptance: {alarm['words']}\n" in told
+    assert told.endswith("Verdict: 1 problem to fix: acceptance.\n")
+
+
+def test_the_metric_follows(headless: CpuServer) -> None:
+    def exposed() -> list[str]:
+        return [line for line in headless.get("/metrics").splitlines() if line.startswith(f"{PREFIX}alarm{{")]
+
+    [series] = wait_until(lambda: [line for line in exposed() if line.endswith(" 1.0")], "SGLang updates its metrics")
+    assert 'name="acceptance"' in series and len(exposed()) == 1
+
+
+@pytest.mark.skipif(FOUND is None, reason="no Chromium here; Debian's package is chromium")
+def test_the_page_shows_it(headless: CpuServer) -> None:
+    with Browser() as browser:
+        browser.open(headless.url + PAGE)
+        browser.until("!byId('content').hidden", "the page has data")
+        words = headless.get(DATA)["ranks"][0]["alarms"][0]["words"]
+        name, since, told = browser.value("[...byId('alarms-table').rows[1].cells].map((cell) => cell.innerText)")
+        assert (name, told.lower()) == ("acceptance", f"{words}.".lower())
+        assert since == "now" or since.endswith(" ago")
+        browser.until("(paused || byId('pause').click(), paused && !asking)", "the page is paused")
+        browser.value("drawAlarms([{dp_rank: 0}, {...answer.ranks[0], dp_rank: 1}], answer.time)")
+        rows = "[...byId('alarms-table').rows].map((row) => [...row.cells].map((cell) => cell.innerText))"
+        heads, cells = browser.value(rows)
+        assert heads == ["Alarm", "Replica", "Since", "What was seen"] and cells[:2] == ["acceptance", "1"]
+        browser.value("drawAlarms([{dp_rank: 0, alarms: []}], answer.time)")
+        assert browser.value("byId('alarms').hidden")
+
+
+def test_drafts_that_are_rejected_keep_it_and_a_configuration_ends_it(headless: CpuServer) -> None:
+    since = adaptive(headless)["alarms"][0]["since"]
+    headless.force_steps(1)
+    wait_until(lambda: serve(headless)["drafted_by_tier"]["1"] > 3000, "a window of drafts is over")
+    [alarm] = adaptive(headless)["alarms"]
+    assert alarm["since"] == since and alarm["details"]["accepted"] == 0
+    headless.force_steps(None)
+    headless.configure(CONFIG)
+    assert adaptive(headless)["alarms"] == []
+    assert "adaptive: alarm over, acceptance" in headless.log_path.read_text()
