@@ -142,8 +142,6 @@ def _launch(launch: dict[str, Any]) -> Iterator[Check]:
         yield Check(LINE, OK, f"adaptive speculation would run, starting at {launch['steps']} draft steps")
     if launch.get("hint") is not None:
         yield Check("draft", NOTE, launch["hint"])
-    if launch.get("long_contexts") is not None:
-        yield Check("long contexts", NOTE, launch["long_contexts"])
     for words in launch.get("left_out", ()) if launch["reason"] is None else ():
         yield Check("left out", NOTE, words)
     if launch.get("attention_backend") is not None:

@@ -20,7 +20,6 @@ from sglang_adaptive.policy.options import (
     at_start,
     flag,
     integer,
-    integer_or,
     nested,
     number,
     pathname,
@@ -37,13 +36,10 @@ _EXPECTED_OBJECT = 'a JSON object, as in {"1": {"candidate_steps": [1, 3, 7]}}'
 _ABSENT = object()
 Stamp = tuple[int, int, int]
 """See `file_stamp`."""
-AUTO = "auto"
-MAX_LENGTH = 1 << 24
-"""Largest context length that an option accepts, in tokens."""
-SINKS = 64
-"""First tokens that a draft with a window always sees, rounded up to whole pages of KV slots.
-
-SmolLM2's draft brings 1% to 4% more tokens per round with 64 than with 4, at 3,000 tokens and as many seen in all."""
+REMOVED = dict.fromkeys(
+    ("draft_window", "draft_trained_on"), "SGLang's --speculative-draft-window-size on the launch line"
+)
+"""Keys of earlier versions, and what to use instead."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,26 +80,6 @@ class AdaptiveConfig:
     zero_step_extend_every: Annotated[
         int, integer("zero-step rounds between two runs of the draft", 1, MAX_STEPS + 1)
     ] = 8
-    draft_window: Annotated[
-        int | str | None,
-        at_start(
-            integer_or(
-                AUTO,
-                "number of latest tokens that an EAGLE draft attends to, besides the first ones, in a request longer "
-                "than it was trained on",
-                *(16, MAX_LENGTH, "all tokens"),
-            )
-        ),
-    ] = None
-    draft_trained_on: Annotated[
-        int | None,
-        at_start(
-            integer(
-                "length in tokens that the draft was trained on; up to it, the draft attends to all of a request",
-                *(64, MAX_LENGTH, "`max_position_embeddings` of the draft's `config.json`"),
-            )
-        ),
-    ] = None
     trace: Annotated[
         TraceOptions | None,
         nested(
@@ -132,10 +108,6 @@ class AdaptiveConfig:
     def launch_steps(self) -> int:
         """The initial depth if the launch line names none; SGLang chooses it the same way."""
         return self.candidate_steps[len(self.candidate_steps) // 2]
-
-    def window_of(self, trained: int) -> int:
-        """Return the window of a draft that was trained on *trained* tokens, where one is asked for."""
-        return trained // 2 if self.draft_window == AUTO else int(self.draft_window or 0)
 
     @property
     def drafts(self) -> list[int]:
@@ -194,7 +166,7 @@ def check_config(cfg: Mapping[str, Any], source: str) -> AdaptiveConfig:
     owners = {key: next((name for name, kind in kinds.items() if kind.owns(key)), None) for key in cfg}
     for key, owner in owners.items():
         if owner is None and key != "policy" and key not in server:
-            raise _unknown(key, source)
+            raise _unknown(key, cfg[key], source)
     policy = _policy(cfg, owners, source)
     for key, owner in owners.items():
         if owner not in (None, policy):
@@ -206,28 +178,13 @@ def check_config(cfg: Mapping[str, Any], source: str) -> AdaptiveConfig:
     if found.audit is not None and 0 not in found.candidate_steps:
         problem = f"the depths are {_listed(found.candidate_steps)}"
         raise ConfigError(source, "audit", problem, "0 among the depths, at which requests are decoded again")
-    window, trained = found.draft_window, found.draft_trained_on
-    if window is not None and trained is not None and not leaves_out(found.window_of(trained), trained):
-        expected = f"a window that is shorter than that together with the first {SINKS} tokens"
-        raise ConfigError(source, "draft_window", f"got {shown(window)} with draft_trained_on {trained}", expected)
     return found
 
 
-def sinks_of(page: int) -> int:
-    """Return the number of sinks per request, with pages of *page* KV slots."""
-    return -(-SINKS // page) * page
-
-
-def leaves_out(window: int, trained: int, page: int = 1) -> bool:
-    """Whether a draft with *window* sees less than all of the first request that is longer than *trained* tokens.
-
-    If not, the window is not used: requests would differ only where the draft sees more than it was trained on.
-    """
-    return sinks_of(page) + window + page <= trained
-
-
-def _unknown(key: str, source: str) -> ConfigError:
+def _unknown(key: str, value: Any, source: str) -> ConfigError:
     """Return the error for a top-level key without an owner."""
+    if key in REMOVED:
+        return ConfigError(source, key, f"got {shown(value)}, but there is no such key any more", REMOVED[key])
     for kind in POLICIES.values():
         if (error := kind.options.misplaced(key, source)) is not None:
             return error

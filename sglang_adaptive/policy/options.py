@@ -59,17 +59,9 @@ def number(meaning: str, low: float, high: float, above: bool = False) -> Option
     return Option(meaning, f"a number {reach} {high:.15g}", accepts)
 
 
-def integer(meaning: str, low: int, high: int, default: str | None = None) -> Option:
+def integer(meaning: str, low: int, high: int) -> Option:
     """Return an option for an integer from *low* to *high*."""
-    return Option(
-        meaning, f"an integer from {low} to {high}", lambda value: is_integer(value, low, high), default=default
-    )
-
-
-def integer_or(word: str, meaning: str, low: int, high: int, default: str) -> Option:
-    """Return an option for an integer from *low* to *high*, or *word*."""
-    expected = f'an integer from {low} to {high}, or "{word}"'
-    return Option(meaning, expected, lambda v: v == word or is_integer(v, low, high), default=default)
+    return Option(meaning, f"an integer from {low} to {high}", lambda value: is_integer(value, low, high))
 
 
 def flag(meaning: str, default: str | None = None) -> Option:

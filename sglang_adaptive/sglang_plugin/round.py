@@ -20,7 +20,6 @@ from sglang_adaptive.runtime.round_note import RoundNote
 from sglang_adaptive.sglang_plugin import attention_dp, repairs
 from sglang_adaptive.sglang_plugin.capacity import Capacity, slots_of_a_round
 from sglang_adaptive.sglang_plugin.captures import Captures
-from sglang_adaptive.sglang_plugin.draft_window.window import DraftWindow
 from sglang_adaptive.sglang_plugin.exact.verify import ExactVerify
 from sglang_adaptive.sglang_plugin.fast_path import launches
 from sglang_adaptive.sglang_plugin.fast_path.chain_kernel import ChainKernel
@@ -79,10 +78,6 @@ class Round:
         """The same object, or its counterpart for a block drafter."""
         self.ranks: JointSteps | None = None
         """Agrees on the steps with other ranks; None where this rank chooses by itself."""
-        self.draft_window: DraftWindow | None = None
-        """Limits what the draft attends to in long requests; None where it attends to all tokens."""
-        self.why_no_window: str | None = None
-        """Why it attends to all tokens although a window is requested."""
         self.lookups: LookupRounds | None = None
         """Looks up drafts in the requests' own text; None where lookups are unavailable."""
         self.metrics: AdaptiveMetrics | None = None
@@ -111,15 +106,6 @@ class Round:
         self.ranks = attention_dp.joint_steps(self.controller)
         with self.captures.of_a_further_state():
             self.deferred = self.left_for_later = DeferredDraftExtend.where_it_can(worker, self.controller)
-        self.begin_window(worker)
-
-    def begin_window(self, worker: Any) -> None:
-        """Let the draft of *worker* attend to a part of long requests, where that is requested and possible."""
-        found = DraftWindow.where_it_can(worker)
-        if isinstance(found, DraftWindow):
-            self.draft_window = found
-        else:
-            self.why_no_window = found
 
     def build_state(
         self, build: Callable[..., Any], worker: Any, speculative_num_steps: int, *args: Any, **kwargs: Any
@@ -183,8 +169,7 @@ class Round:
         self.lengths.resolve(resolve, future_map, batch, partial(self._lengths_unread, batch), **kwargs)
 
     def _lengths_unread(self, batch: Any) -> bool:
-        whole = self.drafts_whole and batch.spec_info is not None and batch.seq_lens.is_cuda
-        return whole and self.device_plans.cover(self.worker, batch)
+        return batch.spec_info is not None and batch.seq_lens.is_cuda and self.device_plans.cover(self.worker, batch)
 
     def choose_steps(self, batch_size: int) -> None:
         """Choose the steps of the next round, and make them live."""
@@ -215,29 +200,9 @@ class Round:
             if self.lookups.live:
                 return self.lookups.drafted(drafter, batch, self.short_draft.linked)
         found = None
-        if self.drafts_whole and batch.seq_lens.is_cuda and not kwargs:
+        if batch.seq_lens.is_cuda and not kwargs:
             found = self.short_draft.drafted(drafter, batch)
         return draft(drafter, batch, **kwargs) if found is None else found
-
-    def draft_prepared(
-        self, prepare: Callable[..., Any], draft_input: Any, pool: Any, batch: Any, *args: Any, **kw: Any
-    ) -> Any:
-        """Prepare the draft steps; apply the draft window to long requests."""
-        found = prepare(draft_input, pool, batch, *args, **kw)
-        if self.draft_window is not None:
-            self.draft_window.shorten(found[0], batch)
-        return found
-
-    def draft_extend_prepared(
-        self, prepare: Callable[..., Any], extend_input: Any, batch: Any, predict: Any, width: int, runner: Any,
-        graphs: Any, *args: Any, **kw: Any,
-    ) -> Any:  # fmt: skip
-        """Prepare the draft extend; apply the draft window to long requests."""
-        found = prepare(extend_input, batch, predict, width, runner, graphs, *args, **kw)
-        window = self.draft_window
-        if window is not None and window.shorten(found, batch) and not (graphs and graphs.can_run_graph(found)):
-            runner.attn_backend.init_forward_metadata(found)  # SGLang's metadata covers whole requests
-        return found
 
     def verify(self, verify: Callable[..., Any], worker: Any, batch: Any, **kwargs: Any) -> Any:
         """Run the verify pass and accept drafts."""
@@ -277,14 +242,9 @@ class Round:
         if self.deferred is not None and self.lookups.verified(batch):
             self.deferred.after_lookups(batch, result)
 
-    @property
-    def drafts_whole(self) -> bool:
-        """Whether the draft reads whole requests."""
-        return self.draft_window is None
-
     def _extend(self, extend: Callable[..., None], drafter: Any, batch: Any, result: Any, **kwargs: Any) -> None:
         if batch.seq_lens.is_cuda:
-            if self.drafts_whole and self.short_draft.extended(drafter, batch, result):
+            if self.short_draft.extended(drafter, batch, result):
                 return
             if batch.out_cache_loc is None:  # after a short verify; SGLang's draft extend needs them
                 batch.out_cache_loc = slots_of_a_round(batch, drafter.speculative_num_draft_tokens)

@@ -52,10 +52,6 @@ def _adaptive() -> dict[str, Any]:
     found = {**now.controller.snapshot(), "profile_key": profile_key().as_dict()}
     if now.left_for_later is not None:
         found["zero_steps"] = now.left_for_later.snapshot()
-    if now.draft_window is not None:
-        found["draft_window"] = now.draft_window.snapshot()
-    elif now.why_no_window is not None:
-        found["draft_window"] = {"passes": 0, "reason": now.why_no_window}
     if now.worker.device == "cuda":
         found["short_rounds"] = now.short_rounds()
     return found

@@ -105,7 +105,6 @@ def launch(arguments: Sequence[str]) -> dict[str, Any]:
     - ``drafts``: how the line speculates;
     - ``left_out``: features that are unavailable, one phrase each;
     - ``hint``: see `line.hint`;
-    - ``long_contexts``: see `line.long_contexts`;
     - ``attention_backend``: SGLang's choice;
     - ``faster_backend``: see `line.faster_backend`;
     - ``unresolved``: why SGLang cannot resolve the arguments on this machine; ``reason`` then follows from arguments
@@ -128,7 +127,6 @@ def launch(arguments: Sequence[str]) -> dict[str, Any]:
         "drafts": how_it_drafts(server_args),
         "left_out": [WARM_UP_LEFT_OUT] if server_args.disaggregation_mode == "decode" else [],
         "hint": line.hint(server_args),
-        "long_contexts": line.long_contexts(server_args),
     }
     if (missing := line.missing(server_args)) is not None:
         return {**found, "refused": missing}

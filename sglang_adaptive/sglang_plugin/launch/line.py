@@ -8,13 +8,11 @@ from __future__ import annotations
 
 import copy
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sglang_adaptive.policy.config import AdaptiveConfig, leaves_out, sinks_of
-from sglang_adaptive.sglang_plugin.configuration import reading_of
 from sglang_adaptive.sglang_plugin.model_config import model_config
 from sglang_adaptive.sglang_plugin.workers.arguments import drafts_blocks
 
@@ -192,53 +190,6 @@ def _lacks(architecture: str | None, *words: str) -> bool:
 
 
 # -- what it could gain -----------------------------------------------------------------------------------------------
-
-
-WORTH_OF_A_WINDOW = "SmolLM2's draft, trained on 2048 tokens, brings 6% to 20% more tokens a round at 3000 with it"
-
-
-def long_contexts(server_args: Any) -> str | None:
-    """Return what to set for long requests, or why a requested window will not be used.
-
-    None if there is nothing to say, or the models are unknown here.
-    """
-    draft = model_config(server_args.speculative_draft_model_path)
-    target = model_config(server_args.model_path)
-    asked = None if server_args.speculative_adaptive_config is None else reading_of(server_args).config
-    is_eagle = (server_args.speculative_algorithm or "").upper() in ("EAGLE", "EAGLE3")
-    trained = (asked and asked.draft_trained_on) or draft.get("max_position_embeddings")
-    context = server_args.context_length or target.get("max_position_embeddings")
-    if asked is not None and asked.draft_window is not None:
-        page = server_args.page_size or 1
-        why = _no_window(asked, draft, trained, context, page) if is_eagle else "only an EAGLE draft can have one"
-        return None if why is None else f"the draft_window of the configuration will not be used: {why}"
-    if not draft or not is_eagle or trained is None or context is None or context <= trained:
-        return None
-    lost = f"requests may have {context} tokens, and the draft was trained on {trained}"
-    if _sees_all(draft):
-        return f"{lost}: beyond that fewer of its drafts are right, and a draft of this kind cannot have a draft_window"
-    return f'{lost}: set "draft_window": "auto" in the configuration; {WORTH_OF_A_WINDOW} (docs/configuration.md)'
-
-
-def _no_window(
-    asked: AdaptiveConfig, draft: Mapping[str, Any], trained: int | None, context: int | None, page: int
-) -> str | None:
-    """Return why an EAGLE draft will not have the window that *asked* requests, as far as the line shows."""
-    if _sees_all(draft):
-        return "a draft of this kind cannot have one"
-    if trained is None:
-        return "set draft_trained_on, because the draft's config.json does not have it" if draft else None
-    if context is not None and context <= trained:
-        return f"the draft was trained on {trained} tokens, and no request has more than {context}"
-    window = asked.window_of(trained)
-    if leaves_out(window, trained, page):
-        return None
-    return f"the first {sinks_of(page)} tokens and a window of {window} leave out none of the {trained} trained ones"
-
-
-def _sees_all(draft: Mapping[str, Any]) -> bool:
-    """Whether a draft with this configuration cannot have a draft_window."""
-    return "kv_lora_rank" in draft or bool(draft.get("sliding_window"))
 
 
 WORTH_OF_FA3 = {

@@ -17,8 +17,6 @@ _DECODING = (_TRITON, _FLASHINFER)
 """Backends that can run a zero-step round with the plain decode kernel."""
 
 _FLASHINFER_DRAFT = SRT + "layers.attention.flashinfer_backend.FlashInferMultiStepDraftBackend."
-_DRAFTING = (SRT + "layers.attention.triton_backend.TritonMultiStepDraftBackend.", _FLASHINFER_DRAFT)
-"""Draft backends that derive a request's length from its position."""
 
 
 @around(EXECUTOR + "model_runner.ModelRunner._get_attention_backend", "self", "init_new_workspace")
@@ -76,7 +74,7 @@ def _plan_replay(
 ) -> None:
     """Plan a FlashInfer pass that is captured or replayed."""
     decodes = now.decode_kernel.runs(backend, forward_batch)
-    if in_capture or not now.drafts_whole or not now.device_plans.planned(backend, forward_batch, decodes):
+    if in_capture or not now.device_plans.planned(backend, forward_batch, decodes):
         _plan(now, original, backend, forward_batch, in_capture)
         if in_capture and not decodes:
             now.device_plans.captured(backend, forward_batch)
@@ -92,14 +90,6 @@ def _forward_extend(
     return original(backend, q, k, v, layer, forward_batch, *args, **kwargs)
 
 
-def _draft_indices(
-    now: Round, original: Callable[..., None], backend: Any, forward_batch: Any, *args: Any, **kwargs: Any
-) -> None:
-    """List the KV slots that each draft step reads, on SGLang's Triton and FlashInfer backends."""
-    seen = forward_batch if now.draft_window is None else now.draft_window.placed(forward_batch)
-    original(backend, seen, *args, **kwargs)
-
-
 def _plan_draft(
     now: Round, original: Callable[..., None], backend: Any, forward_batch: Any, *args: Any, **kwargs: Any
 ) -> None:
@@ -113,12 +103,8 @@ def _plan_draft_replay(
     now: Round, original: Callable[..., None], backend: Any, forward_batch: Any, in_capture: bool = False
 ) -> None:
     """Plan all passes of a FlashInfer draft that is captured or replayed."""
-    if in_capture or not now.drafts_whole or not now.device_plans.draft_planned(backend, forward_batch):
+    if in_capture or not now.device_plans.draft_planned(backend, forward_batch):
         _plan_draft(now, original, backend, forward_batch, in_capture)
-
-
-for _backend in _DRAFTING:
-    event(_backend + "common_template", "self", "forward_batch", process=Process.SCHEDULER_CUDA)(_draft_indices)
 
 
 _EAGER, _GRAPH = "init_forward_metadata", "init_forward_metadata_out_graph"

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from sglang_adaptive.sglang_plugin.contract import Need
-from sglang_adaptive.sglang_plugin.hooks import EXECUTOR, SRT, Process, around, event, needs
-
-if TYPE_CHECKING:
-    from sglang_adaptive.sglang_plugin.round import Round
+from sglang_adaptive.sglang_plugin.hooks import EXECUTOR, SRT, Process, around, needs
 
 
 @around(
@@ -39,23 +36,6 @@ around(SRT + "mem_cache.deepseek_v4_memory_pool.get_swa_ring_size", "sliding_win
 around(SRT + "runtime_context.cutedsl_moe_max_num_tokens")(_size)
 
 
-@around(SRT + "mem_cache.memory_pool.ReqToTokenPool.__init__", "self", "size", "max_context_len")
-def slot_table(original: Callable[..., None], pool: Any, *args: Any, **kwargs: Any) -> None:
-    """Create the table of the requests' KV slots; a draft window needs twice the rows."""
-    from sglang_adaptive.sglang_plugin.draft_window import rows
-
-    original(pool, *args, **kwargs)
-    rows.double_if_asked(pool)
-
-
-@event(SRT + "mem_cache.kv_cache_configurator.KVCacheConfigurator._build_mha_kv_pool", "self", "max_total_num_tokens")
-def kv_pool(now: Round, original: Callable[..., Any], configurator: Any, **kwargs: Any) -> Any:
-    """Create the KV cache of a model with plain attention; a draft window needs a few more slots."""
-    from sglang_adaptive.sglang_plugin.draft_window import sinks
-
-    return sinks.built_with_room(original, configurator, now.worker, **kwargs)
-
-
 @around(SRT + "mem_cache.allocation_sizing.get_req_to_token_extra_context_len")
 def places_beyond_context(original: Callable[[], int]) -> int:
     """Return how many slots a request's row has beyond the context length."""
@@ -74,27 +54,13 @@ def reserved_tokens(original: Callable[[], int]) -> int:
 
 
 needs(
-    Need(SRT + "mem_cache.memory_pool.ReqToTokenPool", attributes=("_alloc_size", "req_to_token")),
-    Need(SRT + "mem_cache.kv_cache_configurator.KVCacheConfigurator", attributes=("is_draft_worker", "pool_page_size")),
-    Need(
-        SRT + "mem_cache.memory_pool.MHATokenToKVPool",
-        attributes=(
-            *("size", "k_buffer", "start_layer", "layer_num", "kv_cache_layout", "post_capture_active"),
-            *("get_key_buffer", "get_value_buffer"),
-        ),
-    ),
-    Need(SRT + "layers.rotary_embedding.base.RotaryEmbedding", attributes=("cos_sin_cache", "is_neox_style")),
-    Need(
-        EXECUTOR + "model_runner.ModelRunner",
-        attributes=("use_mla_backend", "sliding_window_size", "kv_index_translator"),
-    ),
+    Need(SRT + "mem_cache.memory_pool.ReqToTokenPool", attributes=("req_to_token",)),
+    Need(SRT + "mem_cache.memory_pool.MHATokenToKVPool", attributes=("layer_num",)),
+    Need(EXECUTOR + "model_runner.ModelRunner", attributes=("use_mla_backend", "kv_index_translator")),
     Need(SRT + "runtime_context.get_schedule"),
     Need(
         SRT + "model_executor.forward_batch_info.ForwardBatch",
-        attributes=(
-            *("req_pool_indices", "seq_lens", "seq_lens_cpu", "seq_lens_sum", "forward_mode"),
-            *("extend_prefix_lens", "extend_prefix_lens_cpu"),
-        ),
+        attributes=("req_pool_indices", "seq_lens", "seq_lens_cpu", "seq_lens_sum", "forward_mode"),
     ),
     Need(SRT + "arg_groups.overrides.max_speculative_num_draft_tokens", ("server_args",)),
     Need(SRT + "mem_cache.allocation_sizing.get_alloc_page_size"),

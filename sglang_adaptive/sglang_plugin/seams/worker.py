@@ -101,21 +101,6 @@ def draft(now: Round, original: Callable[..., Any], drafter: Any, batch: Any, **
     return now.draft(original, drafter, batch, **kwargs)
 
 
-@event(WORKER + "prepare_for_draft", "draft_input", "req_to_token_pool", "batch")
-def prepare_draft(now: Round, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Prepare the draft steps."""
-    return now.draft_prepared(original, *args, **kwargs)
-
-
-@event(
-    WORKER + "prepare_for_draft_extend",
-    *("draft_extend_input", "batch", "predict", "num_draft_tokens", "draft_model_runner", "cuda_graph_runner"),
-)
-def prepare_draft_extend(now: Round, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Prepare the draft extend over the accepted tokens."""
-    return now.draft_extend_prepared(original, *args, **kwargs)
-
-
 @event(WORKER + "EAGLEWorkerV2.verify", "self", "batch", "pp_proxy_tensors", "grammar_barrier")
 def verify(now: Round, original: Callable[..., Any], worker: Any, batch: Any, **kwargs: Any) -> Any:
     """Verify the drafts of a round."""

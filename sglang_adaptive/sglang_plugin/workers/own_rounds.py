@@ -27,7 +27,6 @@ def begin_rounds(worker: Any) -> Round:
     """Make this process's round for *worker*, with the configured policy."""
     spec = get_spec()
     made = current.begin(worker, build_policy(worker.speculative_num_steps, configuration(), spec))
-    made.begin_window(worker)
     worker.adaptive_controller = made.controller
     return made
 

@@ -209,17 +209,7 @@ def test_throughput_takes_no_slots_and_no_ema_keys() -> None:
         assert caught.value.key == key
 
 
-def test_a_draft_window_leaves_something_out() -> None:
-    """Together with the first 64 tokens it is shorter than what the draft was trained on, or would never be used."""
-    for window, trained in ((32, 64), (32, 96), (1984, 2048), ("auto", 128)):
-        told = f"draft_window: got {json.dumps(window)} with draft_trained_on {trained}; expected a window that is"
-        with pytest.raises(ConfigError, match=re.escape(told)):
-            check_config({"draft_window": window, "draft_trained_on": trained}, "f")
-    for window, trained in ((32, 97), (1983, 2048), ("auto", 129)):
-        assert check_config({"draft_window": window, "draft_trained_on": trained}, "f").draft_window == window
-
-
-STARTED = {"warm_up": True, "prune_graphs": False, "exact": False, "draft_window": 512, "draft_trained_on": 2048}
+STARTED = {"warm_up": True, "prune_graphs": False, "exact": False}
 """Another value than the default for each key that is read only at server start."""
 
 
@@ -391,9 +381,6 @@ ANY_SLOTS = {"1": {"candidate_steps": [1, 3]}}
     ("name", "given", "read", "default"),
     [
         ("zero_step_extend_every", 1, 1, 8),
-        ("draft_window", "auto", "auto", None),
-        ("draft_window", 16, 16, None),
-        ("draft_trained_on", 2048, 2048, None),
         ("warm_up", False, False, None),
         ("prune_graphs", False, False, True),
         ("trace", {"file": "rounds.trace"}, TraceOptions("rounds.trace", 64.0), None),
@@ -416,8 +403,8 @@ def test_a_server_s_option_stands_beside_any_policy(
             ({"zero_step_extend_every": value}, "zero_step_extend_every: got ")
             for value in (0, 34, 4.0, True, None, "8")
         ),
-        *(({"draft_window": value}, "draft_window: got ") for value in (0, 15, 512.0, True, "all", None, [512])),
-        ({"draft_trained_on": 63}, "draft_trained_on: got 63; expected an integer from 64 to"),
+        ({"draft_window": "auto"}, 'draft_window: got "auto", but there is no such key any more; expected SGLang\'s'),
+        ({"draft_trained_on": 2048}, "draft_trained_on: got 2048, but there is no such key any more; expected "),
         ({"warm_up": 1}, "warm_up: got 1; expected true or false"),
         ({"audit": {"share": 0}}, "audit.share: got 0; expected a number above 0 up to 1"),
         ({"audit": {"when": "idle"}}, "audit.share: missing; expected a number above 0 up to 1"),

@@ -19,7 +19,6 @@ MODULES: dict[str, dict[str, str]] = {
     "isolation_checks": {},
     "attention_dp_checks": {},
     "metadata_checks": INTERPRETED,
-    "window_checks": INTERPRETED,
     "greedy_checks": INTERPRETED,
     "graph_input_checks": INTERPRETED,
     "tile_checks": INTERPRETED,

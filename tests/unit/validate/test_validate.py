@@ -86,9 +86,9 @@ def test_throughput_options_are_told_and_compared() -> None:
 
 
 def test_what_the_server_is_told_differs_from_the_defaults_too() -> None:
-    found = facts(check_config({"exact": False, "draft_window": "auto", "throughput": {"margin": 0.5}}, "x"))
+    found = facts(check_config({"exact": False, "warm_up": False, "throughput": {"margin": 0.5}}, "x"))
     changed = {entry["key"]: (entry["value"], entry["default"]) for entry in found["changed"]}
-    assert changed == {"exact": (False, True), "draft_window": ("auto", None), "throughput.margin": (0.5, 0.01)}
+    assert changed == {"exact": (False, True), "warm_up": (False, None), "throughput.margin": (0.5, 0.01)}
     told = list(words(found))
     (exact,) = [line for line in told if line.startswith("  exact is false instead of true: sample each token")]
     assert exact.endswith("; read only at server start")

@@ -102,9 +102,7 @@ function drawLengths(rank) {
   const bins = rank.accepted_by_length.filter((bin) => bin.requests);
   const lengths = bins.map((bin) => 1 + bin.accepted / bin.requests);
   const longest = Math.max(...lengths);
-  const window = rank.draft_window;
-  const seen = window && window.reason === null ? ` Beyond ${grouped(window.trained)} tokens the draft attends to the first ${window.sinks} and the latest ${grouped(window.window)}.` : "";
-  write(byId("lengths-note"), `Of every eighth round that drafted, by the tokens of the request, since the start.${seen}`);
+  write(byId("lengths-note"), "Of every eighth round that drafted, by the tokens of the request, since the start.");
   const rows = bins.map((bin, index) => {
     const name = bin.to === undefined ? `from ${grouped(bin.from)}` : `${grouped(bin.from)} to ${grouped(bin.to - 1)}`;
     return row({}, name, barCell(lengths[index] / longest), lengths[index].toFixed(2), percent(bin.accepted / bin.drafted), grouped(bin.requests));

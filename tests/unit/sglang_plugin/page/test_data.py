@@ -36,7 +36,7 @@ OPAQUE = (
     "ranks[].alarms[].details.",
 )
 """Objects whose contents are documented at their source."""
-FROM_THE_WORKER = {"ranks[].zero_steps", "ranks[].draft_window", "ranks[].short_rounds"}
+FROM_THE_WORKER = {"ranks[].zero_steps", "ranks[].short_rounds"}
 """Fields that a controller without SGLang's worker lacks; the tests of a running server cover them."""
 KINDS = {
     "integer": lambda value: type(value) is int,
