@@ -32,10 +32,10 @@ from benchmarks.harness.recorded_text import TEXT
 from benchmarks.harness.results import REAL, Report, command_parser
 from benchmarks.harness.start import Contender, Host, Policy, Server
 from benchmarks.harness.turns import Race
-from benchmarks.long_contexts import documents
 from benchmarks.ngram_prompts import DRAFTS
 from benchmarks.served import one_pass, tokenized
 from benchmarks.traces import texts
+from benchmarks.traces.prompts import as_chat
 from sglang_adaptive.sglang_plugin.env import NGRAM_PROMPTS
 
 EDITS = Path(__file__).parent / "traces" / "edits_set" / "edits.npz"
@@ -149,9 +149,21 @@ def _race(given: argparse.Namespace, servers: dict[str, Server], report: Report,
 def _ngram(given: argparse.Namespace, servers: dict[str, Server], report: Report, end: float) -> None:
     from transformers import AutoTokenizer
 
-    pages = documents(AutoTokenizer.from_pretrained(str(start.smollm2_folders(given.models)[0])), 32, PAGE, (REPEAT,))
+    pages = documents(AutoTokenizer.from_pretrained(str(start.smollm2_folders(given.models)[0])), 32)
     contenders = [Contender(server) for server in servers.values()]
     _in_turn(given, contenders, _asked(given, pages), PROMPTS, report, end)
+
+
+def documents(tokenizer: Any, count: int) -> list[list[int]]:
+    """Return *count* pages of Python's language reference to repeat, the same for one version of Python."""
+    from pydoc_data.topics import topics
+
+    names = sorted(topics, key=lambda name: (-len(topics[name]), name))
+    found = []
+    for number in range(count):
+        page = tokenizer("\n\n".join(topics[name] for name in names[number::count]))["input_ids"][: PAGE - 40]
+        found.append(as_chat(tokenizer, f"{tokenizer.decode(page)}\n\n{REPEAT}"))
+    return found
 
 
 def _in_turn(

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from math import log, nan, sqrt
 from pathlib import Path
-from statistics import fmean, geometric_mean, median, variance
+from statistics import fmean, geometric_mean, median
 from typing import Any
 
 from benchmarks import compare
 from benchmarks.architectures import FAILED, FAMILIES, REFUSED, verdict_on
-from benchmarks.compare import best_static, case_of, is_static, rates, shares
-from benchmarks.harness.acceptance import Declared
+from benchmarks.compare import best_static, case_of, is_static, rates, rows, shares
 from benchmarks.harness.texts import DIFFERENT, EQUAL, TIE
 from benchmarks.harness.turns import Ratio, best_single, mean_rates, mean_ratio, over, rates_by_name, ratio
 from sglang_adaptive.policy.throughput.lookups import REQUESTS
@@ -389,7 +387,7 @@ def _unlikely(record: Content) -> str:
     return f"{worst:.1%}, {record['reference']['unlikely_tokens']:.1%}"
 
 
-# -- docs/performance.md: attention DP, long contexts, lookups --------------------------------------------------------
+# -- docs/performance.md: attention DP, lookups -----------------------------------------------------------------------
 
 
 def attention_dp() -> Lines:
@@ -399,79 +397,6 @@ def attention_dp() -> Lines:
     for scene, one in load("attention_dp_served", "rates.json")["ratios"].items():
         best = f"{one['policy_over_best']:.3f} ({steps(one['best'].removeprefix('static-'))})"
         yield row(scene, f"{one['tokens_per_second']['policy']:.0f}", best, f"{one['policy_over_none']:.2f}")
-
-
-def draft_reaches() -> Lines:
-    """Yield tokens per round at 3 / 7 steps, by what the draft attends to and by document length."""
-    cells = load("long_contexts", "reach.json")["cells"]
-    lengths = list(dict.fromkeys(cell["length"] for cell in cells))
-    found = {(cell["reach"], cell["length"]): cell["tokens_a_round"] for cell in cells}
-    yield from table("the draft attends to", *(f"{length:,} tokens" for length in lengths))
-    for reach in dict.fromkeys(cell["reach"] for cell in cells):
-        rates = (found.get((reach, length), {}) for length in lengths)
-        yield row(reach, *(" / ".join(f"{rate:.2f}" for rate in pair.values()) for pair in rates))
-
-
-def long_contexts() -> Lines:
-    """Yield the same of live servers, by attention backend."""
-    files = sorted(path.name for path in (RESULTS / "long_contexts").glob("real-*.json"))
-    cells = [{"file": file, **cell} for file in files for cell in load("long_contexts", file)["cells"]]
-    found = {tuple(cell[key] for key in ("file", "length", "seen", "steps")): cell["accept_length"] for cell in cells}
-    seen = list(dict.fromkeys(name for _, _, name, _ in found))
-    titles = ("everything" if name == "whole" else f"{name.removeprefix('window-')} and sinks" for name in seen)
-    yield from table("on", "tokens", *titles)
-    for file, length in dict.fromkeys((file, length) for file, length, _, _ in found):
-        rates = ([found.get((file, length, name, depth)) for depth in (3, 7)] for name in seen)
-        shown = (" / ".join("" if rate is None else f"{rate:.2f}" for rate in pair) for pair in rates)
-        yield row(file.removeprefix("real-").removesuffix(".json"), f"{length:,}", *shown)
-
-
-def long_rounds() -> Lines:
-    """Yield milliseconds per round by batch size and context, without and with a window, and their ratio."""
-    cells = load("long_contexts", "times-fa3.json")["cells"]
-    found = {tuple(cell[key] for key in ("batch", "context", "steps", "seen")): cell["round_ms"] for cell in cells}
-    yield from table("batch", "tokens", *(f"{steps(depth)}: everything, window, ms" for depth in (1, 3, 7)))
-    for batch, context in dict.fromkeys((batch, context) for batch, context, _, _ in found):
-        pairs = ([found[batch, context, depth, seen] for seen in ("whole", "window-1024")] for depth in (1, 3, 7))
-        cells = (f"{whole:.2f}, {window:.2f} ({window / whole:.3f})" for whole, window in pairs)
-        yield row(batch, f"{context:,}", *cells)
-
-
-def long_served() -> Lines:
-    """Yield tokens/s by batch size and context, without and with a window, and the ratio of different passes."""
-    cells = [cell for cell in load("long_contexts", "served-fa3.json")["cells"] if cell["turns"]]
-    found = {(cell["batch"], cell["context"], cell["seen"]): expected_rates(cell) for cell in cells}
-    yield from table("batch", "tokens", "3 steps: everything, window", "7 steps", "by policy", "passes")
-    for batch, context in dict.fromkeys((batch, context) for batch, context, _ in found):
-        whole, window = (found[batch, context, seen] for seen in ("whole", "window-1024"))
-        shown = (
-            f"{fmean(rates):.0f}, {fmean(window[name]):.0f} ({unpaired(window[name], rates)})"
-            for name, rates in whole.items()
-        )
-        yield row(batch, f"{context:,}", *shown, ", ".join(str(len(one["static-3"])) for one in (whole, window)))
-
-
-def expected_rates(cell: Content) -> dict[str, list[float]]:
-    """Return the tokens/s of each pass of a cell by held depth or "policy".
-
-    Tokens are the average of the cell's acceptance at the depths that ran, so the draw does not matter.
-    """
-    process = Declared(*cell["acceptance"])
-    found: dict[str, list[float]] = {}
-    for turn in cell["turns"]:
-        for name, one in sorted(turn["passes"].items()):
-            rounds = one.get("depths") or {name.removeprefix("static-"): 1}
-            mean = sum(count * process.expected(int(depth)) for depth, count in rounds.items()) / sum(rounds.values())
-            name = "policy" if name == cell["seen"] else name
-            found.setdefault(name, []).append(1000 * cell["batch"] * mean / one["round_ms"])
-    return found
-
-
-def unpaired(ours: Sequence[float], theirs: Sequence[float]) -> Ratio:
-    """Return the ratio of geometric means of rates from different passes, and its standard error."""
-    value = geometric_mean(ours) / geometric_mean(theirs)
-    spreads = [variance(map(log, rates)) / len(rates) if len(rates) > 1 else nan for rates in (ours, theirs)]
-    return Ratio(value, value * sqrt(sum(spreads)))
 
 
 LOOKED_UP = {
@@ -523,7 +448,6 @@ def performance() -> dict[str, Lines]:
     """Return the tables of docs/performance.md."""
     return {
         **_served(*PERFORMANCE), "start-up": start_up(load("start_up", "start-up.json")),
-        "long-contexts": long_contexts(), "long-rounds": long_rounds(), "long-served": long_served(),
         "attention-dp-served": attention_dp(), "lookup-replay": lookup_replay(), "ngram-prompts": ngram_prompts(),
     }  # fmt: skip
 
@@ -537,7 +461,7 @@ def measurements() -> dict[str, Lines]:
     """Return the tables of docs/measurements.md."""
     return {
         "real-gates": gates(), "simulation": simulation(), "h200": h200(), "h200-cells": h200_cells(),
-        "switching": switching(), "open-loop": open_loop(), "ablation": ablation(), "draft-reach": draft_reaches(),
+        "switching": switching(), "open-loop": open_loop(), "ablation": ablation(),
         **_served(*(SERVED.keys() - {*PERFORMANCE, *BLOCKS})),
     }  # fmt: skip
 

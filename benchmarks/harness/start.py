@@ -198,14 +198,12 @@ def smollm2_folders(models: Path) -> tuple[Path, Path]:
     return folder / "target", max(folder.glob("draft*"), default=folder / "draft")
 
 
-def smollm2(
-    models: Path, max_requests: int, on_cpu: bool, extra: Sequence[str] = (), dtype: str = "bfloat16", **more: Any
-) -> Host:
+def smollm2(models: Path, max_requests: int, on_cpu: bool, extra: Sequence[str] = (), **more: Any) -> Host:
     """Return the host of SmolLM2 and its draft, with their own weights."""
     target, draft = map(str, smollm2_folders(models))
     if on_cpu:
         return Host(target, draft, max_requests, cpu=True, extra=("--skip-tokenizer-init", *extra), **more)
-    return Host(target, draft, max_requests, extra=extra, weights=("--dtype", dtype), **more)
+    return Host(target, draft, max_requests, extra=extra, weights=("--dtype", "bfloat16"), **more)
 
 
 def blocks(host: Host) -> Host:
