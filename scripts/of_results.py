@@ -10,7 +10,7 @@ from typing import Any
 
 from benchmarks import compare
 from benchmarks.architectures import FAILED, FAMILIES, REFUSED, verdict_on
-from benchmarks.compare import best_static, case_of, is_static, rates, rows, shares
+from benchmarks.compare import best_static, case_of, is_static, rates, shares
 from benchmarks.harness.texts import DIFFERENT, EQUAL, TIE
 from benchmarks.harness.turns import Ratio, best_single, mean_rates, mean_ratio, over, rates_by_name, ratio
 from sglang_adaptive.policy.throughput.lookups import REQUESTS
