@@ -500,16 +500,17 @@ class Replay:
 
     def begin(self, requests: Sequence[Any]) -> None:
         """Before a round of *requests*: record where each starts, and add the token that every round yields."""
-        self._requests = [req for req in requests if question(req) is not None]
+        self._requests = requests if any(question(req) is not None for req in requests) else ()
         self._starts = [getattr(req, _POSITION, 0) for req in self._requests]
         for req, start in zip(self._requests, self._starts, strict=True):
             setattr(req, _POSITION, start + 1)
 
     def concerns(self, requests: int) -> bool:
-        """Return whether the round of *requests* requests is replayed. Raises RuntimeError if only some are."""
-        if self._requests and len(self._requests) != requests:
-            raise RuntimeError(f"{len(self._requests)} of {requests} requests name a question of the trace")
-        return bool(self._requests)
+        """Return whether the round of *requests* requests is replayed: one of them names a question of the trace.
+
+        Requests beside it that name none accept no drafts: a late request of the server's own warm-up may join a batch.
+        """
+        return len(self._requests) == requests > 0
 
     def accept(self, steps: int) -> list[int]:
         """Return how many of *steps* drafts each request of the round accepts, and advance by that many.
@@ -526,7 +527,8 @@ class Replay:
         return int(self._at(request, len(request.output_ids) - 1) > 0)
 
     def _at(self, request: Any, position: int) -> int:
-        counts = self._questions[question(request) or 0]
+        named = question(request)
+        counts = b"" if named is None else self._questions[named]
         return counts[position] if 0 <= position < len(counts) else 0
 
 

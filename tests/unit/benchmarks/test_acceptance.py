@@ -249,13 +249,14 @@ def test_shadow_drafts_are_judged_after_the_tokens_on_the_host() -> None:
     assert [replay.shadow(recorded(0, tokens)) for tokens in (1, 2, 3, 4)] == [0, 1, 0, 0]
 
 
-def test_a_batch_is_replayed_whole_or_not_at_all() -> None:
-    replay = Replay([bytes(3)])
-    replay.begin([request()])
+def test_a_request_that_names_no_question_beside_others_accepts_nothing() -> None:
+    replay, late, one = Replay([bytes([3, 9, 9, 9, 1])]), request(), recorded(0)
+    replay.begin([late])
     assert not replay.concerns(1)
-    replay.begin([request(), recorded(0)])
-    with pytest.raises(RuntimeError, match="1 of 2 requests name a question"):
-        replay.concerns(2)
+    replay.begin([late, one])
+    assert replay.concerns(2) and replay.accept(7) == [0, 3]
+    replay.begin([one, late])
+    assert replay.concerns(2) and replay.accept(7) == [1, 0]
 
 
 @pytest.mark.usefixtures("one_rank")
