@@ -29,7 +29,7 @@ from benchmarks.harness.acceptance import QUESTION, TRACE_FILE
 from benchmarks.harness.load import Blocks, Body, Make, greedy, in_blocks
 from benchmarks.harness.results import Report, command_parser
 from benchmarks.harness.start import DEPTHS, POLICIES, Contender, Host, Policy, Server
-from benchmarks.harness.turns import Race, percentiles
+from benchmarks.harness.turns import LEAST_TURNS, Race, percentiles
 from benchmarks.traces import prompts
 from sglang_adaptive.lab import traces
 
@@ -97,6 +97,8 @@ def _start(given: argparse.Namespace, end: float) -> int:
     names = given.contenders or [*SCENES[given.scene], *([TIMED] if given.scene == SMOLLM2 else [])]
     replayed, host = given.scene == REPLAY, _host(given)
     policies = [_policy(name, given.folder) for name in names]
+    if given.record:
+        policies = [_recorded(policy, given.folder) for policy in policies]
     if replayed:
         traced = {TRACE_FILE: str(given.trace)}
         policies = [replace(policy, variables={**policy.variables, **traced}) for policy in policies]
@@ -111,6 +113,8 @@ def _start(given: argparse.Namespace, end: float) -> int:
         return start.policy_server(policy, host, given.folder, simulate=replayed)
 
     found = start.start_all(policies, make, end, leave=True)
+    if not replayed:
+        _questions(given)  # now, because a tokenizer takes seconds of a drive
     print(f"{given.scene}: {len(found)} of {len(names)} servers", flush=True)
     return int(len(found) < len(names))
 
@@ -122,6 +126,25 @@ def _policy(name: str, folder: Path) -> Policy:
     if name == TIMED:
         return replace(POLICIES[OURS], name=name, variables={hook_times.FILE: str(folder / "hook-times")})
     return POLICIES[name]
+
+
+def _recorded(policy: Policy, folder: Path) -> Policy:
+    """Return *policy* with a trace of its rounds in FOLDER/NAME.rounds, if it is ours."""
+    return replace(policy, config={**(policy.config or {}), **trace_of(folder, policy.name)}) if policy.ours else policy
+
+
+def trace_of(folder: Path, name: str) -> dict[str, Any]:
+    """Return the part of a configuration that records rounds in FOLDER/NAME.rounds."""
+    return {"trace": {"file": str(folder / f"{name}.rounds")}}
+
+
+def _questions(given: argparse.Namespace) -> list[list[int]]:
+    """Return Spec-Bench's questions as token ids; cached in a file, because a tokenizer loads slowly."""
+    kept: Path = given.folder / "prompts.json"
+    if not kept.exists():
+        kept.write_text(json.dumps(tokenized(start.smollm2_folders(given.models)[0])))
+    found: list[list[int]] = json.loads(kept.read_text())
+    return found
 
 
 def _host(given: argparse.Namespace) -> Host:
@@ -174,13 +197,13 @@ class Phase:
         return dict(self.given.requests).get(batch, 4 * batch)
 
     def race(self, contenders: Sequence[Contender], make_of: Blocks, ours: str, end: float) -> Race:
-        """Warm up the contenders one by one, and return the race, not yet run."""
+        """Warm up the contenders one by one, unless they are warm, and return the race, not yet run."""
 
         def serve(contender: Contender, size: int, number: int) -> dict[str, Any]:
             return one_pass(contender, self.requests_of(size), size, make_of(number, size))
 
         begin = time.monotonic()
-        for size in self.given.batches:
+        for size in [] if self.given.warm else self.given.batches:
             for contender in contenders:
                 with self.report.noting(f"warm-up of {contender.name}, batch {size}"):
                     contender.take_over()
@@ -188,16 +211,11 @@ class Phase:
         self.report.say(f"warmed up in {time.monotonic() - begin:.1f} s")
         return Race(
             lambda size, number: contenders, self.given.batches, serve, self.report, end=end, error=self.given.error,
-            ours=ours,
+            least=self.given.turns, ours=ours,
         )  # fmt: skip
 
     def questions(self) -> list[list[int]]:
-        """Return Spec-Bench's questions as token ids; cached in a file, because a tokenizer loads slowly."""
-        kept = self.given.folder / "prompts.json"
-        if not kept.exists():
-            kept.write_text(json.dumps(tokenized(start.smollm2_folders(self.given.models)[0])))
-        found: list[list[int]] = json.loads(kept.read_text())
-        return found
+        return _questions(self.given)
 
     def text(self, temperature: float) -> Blocks:
         """Return blocks of questions."""
@@ -528,6 +546,7 @@ def parser() -> argparse.ArgumentParser:
         add("--blocks", action="store_true", help="use the DFLASH draft instead of EAGLE-3 (replay)")
         if verb == "start":
             add("--trace", type=_trace, default=TRACE, metavar="FILE", help=f"trace for replay; default: {TRACE.name}")
+            add("--record", action="store_true", help="record our servers' rounds in WORK/SCENE/NAME.rounds")
         add("--name", help="name of the JSON file; default: the phase")
         add("--batches", type=start.ints, default=[1, 4, 16, 64])
         add(
@@ -538,6 +557,8 @@ def parser() -> argparse.ArgumentParser:
         )
         add("--tokens", type=int, default=192, help="new tokens per request; the maximum in replay")
         add("--error", type=float, default=0.01, help="stop early at this relative standard error")
+        add("--turns", type=int, default=LEAST_TURNS, help="turns of every batch size before --error counts")
+        add("--warm", action="store_true", help="the servers served these batches before: do not warm them up")
         add("--depths", type=start.ints, default=[], help="depths to hold in turn on our server")
         add("--context", type=int, default=1000, help="tokens per prompt (replay)")
         add("--rate", type=float, help="requests per second (poisson); default: half of none's rate at batch 16")
