@@ -8,7 +8,7 @@ READY := $(VENV)/.sglang-adaptive-ready
 # mypy is strict on what runs inside a server and on what scores policies.
 STRICT := sglang_adaptive/policy sglang_adaptive/lookups sglang_adaptive/runtime sglang_adaptive/sglang_plugin sglang_adaptive/lab/simulate
 
-.PHONY: help setup smollm2 draft-smollm2 demo test campaign test-tools lint types tables docs models bench-sim bench-real constraints bodies newest clean
+.PHONY: help setup smollm2 draft-smollm2 demo test campaign test-tools lint types tables docs models bench-sim bench-real bench-gpu constraints bodies newest clean
 .DEFAULT_GOAL := help
 
 help:
@@ -23,6 +23,7 @@ help:
 	@echo "make docs         the documentation as a site, into site/; ends when a link leads nowhere"
 	@echo "make bench-sim    policies against an oracle, on measured round times; then our policy with each part left out"
 	@echo "make bench-real   policies on recorded text, and everything else that the throughput policy is held to"
+	@echo "make bench-gpu    on a GPU host, in ten minutes: the policy against every number of steps; fails below its gates"
 	@echo "make models       train the demo's tiny model pair again"
 	@echo "make draft-smollm2  make another draft for SmolLM2, from its own text: 25 minutes on a large GPU"
 	@echo "make setup        only set up .venv"
@@ -86,6 +87,9 @@ bench-sim: $(READY)
 bench-real: $(READY)
 	@mkdir -p benchmarks/results/real
 	$(VENV)/bin/python -m benchmarks.real_text --json benchmarks/results/real/real.json $(ARGS)
+
+bench-gpu: $(READY)
+	$(VENV)/bin/python -m benchmarks.gates --results benchmarks/results/served $(ARGS)
 
 draft-smollm2: $(READY)
 	$(VENV)/bin/python -m train.smollm2 --out draft-smollm2 $(ARGS)

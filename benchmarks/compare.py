@@ -1,8 +1,10 @@
 """Compare results: every contender in every case of a workload, as a share of the case's best static depth.
 
     python -m benchmarks.compare A.json [B.json ...] [--workload cells]
+    python -m benchmarks.compare A.json --over static-3 throughput-before-3
 
-Reads files of benchmarks.policies and of races of benchmarks.served.
+Reads files of benchmarks.policies and of races of benchmarks.served. ``--over`` prints the first contender's rate over
+the second's in each turn of a race, and the median.
 """
 
 from __future__ import annotations
@@ -10,7 +12,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from statistics import fmean, geometric_mean
+from statistics import fmean, geometric_mean, median
 from typing import Any
 
 from benchmarks import policies, served
@@ -27,9 +29,10 @@ def main(argv: Sequence[str]) -> int:
     parser = command_parser("compare", __doc__)
     parser.add_argument("results", type=Path, nargs="+", metavar="RESULT.json")
     parser.add_argument("--workload", help="show only this workload")
+    parser.add_argument("--over", nargs=2, metavar=("NAME", "OTHER"), help="one contender over another, turn by turn")
     given = parser.parse_args(argv)
     try:
-        print(table(given.results, given.workload))
+        print("\n".join(by_turn(given.results, *given.over)) if given.over else table(given.results, given.workload))
     except BadResult as problem:
         print(f"benchmarks.compare: error: {problem}", file=sys.stderr)
         return 2
@@ -57,6 +60,16 @@ def rows(path: Path) -> list[dict[str, Any]]:
             if not isinstance(value, (int, float) if kind is float else kind):
                 raise BadResult(f"{path}: rows[{index}].{key}: got {value!r}; expected {kind.__name__}")
     return found
+
+
+def by_turn(paths: Sequence[Path], name: str, other: str) -> Iterator[str]:
+    """Yield a line for each batch size: the median of *name*'s rate over *other*'s, and each turn's."""
+    for path in paths:
+        for size, turns in read(path).get("batches", {}).items():
+            passes = [turn["passes"] for turn in turns if {name, other} <= set(turn["passes"])]
+            ratios = [one[name]["rate"] / one[other]["rate"] for one in passes]
+            told = f"{median(ratios):.3f} of {' '.join(f'{ratio:.3f}' for ratio in ratios)}" if ratios else "no turn"
+            yield f"{path.stem}, batch {size}, {name} over {other}: {told}"
 
 
 def rates(named_rows: Iterable[tuple[str, Mapping[str, Any]]]) -> Rates:

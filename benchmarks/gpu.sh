@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # One command of a benchmark on a remote GPU host that ends a command after some minutes and hands back one folder:
-#   gpu.sh served|policies|architectures|attention_dp ARGUMENTS of python -m benchmarks.NAME
+#   gpu.sh gates|served|policies|architectures|attention_dp ARGUMENTS of python -m benchmarks.NAME
 # Servers, logs and results live in WORK, which stays between commands. After each command, also when it was ended from
 # outside, OUT holds results.tar.gz (JSON and round logs), logs.tar.gz (the ends of the servers' logs) and console.txt.
 set -uo pipefail
@@ -13,7 +13,7 @@ mkdir -p "$WORK" "$out"
 pack() {
     (
         cd "$WORK" || exit
-        tar -czf "$out/results.tar.gz" --ignore-failed-read results ./*-rounds-of-rank-* configs ./*-learnt profiles 2>/dev/null
+        tar -czf "$out/results.tar.gz" --ignore-failed-read results recorded drives ./*.txt ./*-rounds-of-rank-* configs ./*-learnt profiles 2>/dev/null
         find . -name '*.log' | while read -r log; do tail -c 1500000 "$log" >"${log%.log}.tail"; done
         find . -name '*.tail' -print0 | tar -czf "$out/logs.tar.gz" --ignore-failed-read --null -T - 2>/dev/null
     )

@@ -264,6 +264,32 @@ def race(content: Content) -> Lines:
     yield "| all, geometric mean | | " + " | ".join(map(str, whole)) + " | |"
 
 
+def gated() -> Content | None:
+    """Return the newest run of the gates (`benchmarks.gates`); None as long as there is none."""
+    return load("served", "gates.json") if (RESULTS / "served" / "gates.json").exists() else None
+
+
+def replayed() -> Lines:
+    """Yield every gate and what the policy reached; without a run of the gates, the older race's table."""
+    if (run := gated()) is None:
+        yield from race(load("served", "replay.json"))
+        return
+    yield from table("scene", "batch", "over the best static depth", "gate", "worst turn", "gate", "turns")
+    for one in run["gates"]:
+        if "best" not in one:
+            yield row(one["scene"], one["batch"], "not measured", one["gate"], None, one["turn_gate"], one["turns"])
+            continue
+        reached = f"{one['reached']:.3f} ({title(one['best'])}){'' if one['met'] else ', **missed**'}"
+        worst = f"{one['worst_turn']:.3f}"
+        yield row(one["scene"], one["batch"], reached, one["gate"], worst, one["turn_gate"], one["turns"])
+
+
+def replayed_rates() -> Lines:
+    """Yield tokens/s of every contender in the gates' replay; without a run of the gates, in the older race."""
+    run = gated()
+    yield from every_rate(load("served", "replay.json") if run is None else run["scenes"].get("replay", {}))
+
+
 def every_rate(content: Content) -> Lines:
     """Yield tokens/s of every contender by batch size."""
     found = {size: mean_rates(turns) for size, turns in batches(content).items()}
@@ -327,8 +353,6 @@ SERVED: dict[str, tuple[str, Callable[[Content], Lines]]] = {
     "served-poisson": ("poisson", poisson),
     "served-equal": ("equal", equality),
     "served-host": ("host-time", host_time),
-    "served-replay": ("replay", race),
-    "served-replay-rates": ("replay", every_rate),
     "served-long": ("replay-16000", race),
     "served-blocks": ("replay-blocks", race),
     "served-blocks-rates": ("replay-blocks", every_rate),
@@ -440,14 +464,15 @@ def start_up(content: Content) -> Lines:
         yield row(f"the {name} sampled request", *(f"{one['sampled_requests_s'][number]:.2f}" for one in told.values()))
 
 
-PERFORMANCE = ("served-replay", "served-replay-rates", "served-long", "served-greedy", "served-sampled")
+PERFORMANCE = ("served-long", "served-greedy", "served-sampled")
 BLOCKS = ("served-blocks", "served-blocks-rates")
 
 
 def performance() -> dict[str, Lines]:
     """Return the tables of docs/performance.md."""
     return {
-        **_served(*PERFORMANCE), "start-up": start_up(load("start_up", "start-up.json")),
+        "served-replay": replayed(), "served-replay-rates": replayed_rates(), **_served(*PERFORMANCE),
+        "start-up": start_up(load("start_up", "start-up.json")),
         "attention-dp-served": attention_dp(), "lookup-replay": lookup_replay(), "ngram-prompts": ngram_prompts(),
     }  # fmt: skip
 
