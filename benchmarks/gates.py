@@ -8,7 +8,6 @@ Exits with 1 if a gate is missed or was not measured. Servers that `--start` lef
 from __future__ import annotations
 
 import argparse
-import fcntl
 import gzip
 import json
 import os
@@ -27,6 +26,7 @@ from typing import Any
 
 from benchmarks import served
 from benchmarks.harness import start
+from benchmarks.harness.machine import cores_of, every_core_busy, gpus_of_host, locked
 from benchmarks.harness.results import BadResult, Report, command_parser, read, write
 from benchmarks.harness.start import DEPTHS, Server
 from benchmarks.served import OURS, REPLAY, SMOLLM2
@@ -36,7 +36,7 @@ from sglang_adaptive.runtime.profile_store import ProfileStore
 SCHEMA = "gates-1"
 DENSE, EXPERTS = "llama8b", "qwen3-30b-a3b"
 WRONG, BUSY = "wrong", "busy"
-_REPLAYED = ("--context", "300", "--requests", "1:3,4:8,16:32,64:112")
+_REPLAYED = ("--context", "300", "--requests", "1:2,4:8,16:32,64:112")
 
 
 @dataclass(frozen=True)
@@ -97,9 +97,6 @@ END_SECONDS, LATE_SECONDS = 25.0, 25.0
 """Seconds of the budget that are kept for stopping servers; seconds after its time at which a drive is ended."""
 
 SAVE_SECONDS = 15.0
-CORES_OF_A_GPU = 8
-"""With fewer cores for each GPU than this, its servers are not bound to a share of the cores."""
-
 HELD = tuple(f"static-{steps}" for steps in DEPTHS)
 Turns = Sequence[Mapping[str, Any]]
 
@@ -165,66 +162,6 @@ def spoiled(profile: CostProfile, seed: int = SEED) -> CostProfile:
     return replace(profile, cells=tuple(cells))
 
 
-# -- the host -------------------------------------------------------------------------------------------------------
-
-
-def gpus_of_host() -> list[str]:
-    """Return the GPUs that this process may use, as CUDA_VISIBLE_DEVICES names them."""
-    if visible := os.environ.get("CUDA_VISIBLE_DEVICES"):
-        return visible.split(",")
-    query = ["nvidia-smi", "--query-gpu=index", "--format=csv,noheader"]
-    try:
-        return subprocess.run(query, capture_output=True, text=True, check=True, timeout=30).stdout.split()
-    except (OSError, subprocess.SubprocessError):
-        return []
-
-
-def cores_of(number: int, gpus: int) -> list[str]:
-    """Return the words that bind a command to the cores of one of *gpus* GPUs; none if there is no need or no way."""
-    cores = sorted(os.sched_getaffinity(0))
-    share = len(cores) // gpus
-    if gpus == 1 or share < CORES_OF_A_GPU or shutil.which("taskset") is None:
-        return []
-    return ["taskset", "-c", ",".join(map(str, cores[number * share : (number + 1) * share]))]
-
-
-SPINNER = """
-import os, sys, time
-parent, end = os.getppid(), time.monotonic() + float(sys.argv[1])
-while os.getppid() == parent and time.monotonic() < end:
-    for _ in range(100_000):
-        pass
-"""
-"""A process that keeps a core busy, and ends with its parent or after its time."""
-
-
-@contextmanager
-def every_core_busy(seconds: float) -> Iterator[None]:
-    """Run as many spinning processes as this process has cores, at most *seconds* long."""
-    spinning: list[subprocess.Popen[bytes]] = []
-    try:
-        for _ in os.sched_getaffinity(0):
-            spinning.append(subprocess.Popen([sys.executable, "-S", "-c", SPINNER, str(seconds)]))
-        yield
-    finally:
-        for one in spinning:
-            one.kill()
-        for one in spinning:
-            one.wait()
-
-
-@contextmanager
-def locked(path: Path, until: float) -> Iterator[None]:
-    """Hold the lock of *path*, which a command that starts the same servers may hold, at the latest from *until* on."""
-    with path.open("a") as lock:
-        while time.monotonic() < until:
-            with suppress(BlockingIOError):
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            time.sleep(0.5)
-        yield
-
-
 # -- a run ----------------------------------------------------------------------------------------------------------
 
 
@@ -233,7 +170,7 @@ class Run:
 
     def __init__(self, given: argparse.Namespace, argv: Sequence[str], end: float) -> None:
         self.given, self.end = given, end
-        self.gpus = ["cpu"] if given.host == "cpu" else gpus_of_host()
+        self.gpus = gpus_of_host() or ["none"] * (given.host == "cpu")
         if not self.gpus:
             raise SystemExit("gates: nvidia-smi names no GPU; --host cpu rehearses without one")
         wanted = {name: [size for size in SCENES[name].batches if size in given.batches] for name in given.scenes}
@@ -340,16 +277,21 @@ class Run:
 
     def _get_smollm2(self, until: float) -> None:
         with self.noting("models get smollm2"):
-            if not (start.smollm2_folders(self.given.models)[0] / "config.json").exists():
+            if not self._has_smollm2():
                 words = ["sglang_adaptive.cli", "models", "get", "smollm2"]
                 if self.command(0, words, until - time.monotonic(), "models"):
                     told = (self.given.work / "models.txt").read_text(errors="replace").strip().splitlines()
                     raise RuntimeError(told[-1] if told else "it failed")
 
+    def _has_smollm2(self) -> bool:
+        return (start.smollm2_folders(self.given.models)[0] / "config.json").exists()
+
     def _start_one(self, gpu: int, server: str, until: float, before: Callable[[], None]) -> None:
         scene, options = SERVERS[server]
         with self.noting(f"{server} on GPU {self.gpus[gpu]}"):
             before()
+            if server == SMOLLM2 and not self._has_smollm2():
+                raise RuntimeError("without its model")
             seconds = until - time.monotonic()
             # Each has its own folder of shapes, because two commands would write the same files.
             models = self.given.models if scene == SMOLLM2 else self.work_of(gpu, server) / "models"
@@ -452,6 +394,7 @@ class Run:
         words = ["benchmarks.served", "drive", verb, *self._common(gpu, scene.server), "--budget", f"{seconds:.0f}"]
         words += ["--results", str(self.drives), "--name", label, "--depths", ",".join(map(str, DEPTHS))]
         words += ["--models", str(self.given.models), "--batches", ",".join(map(str, sizes)), *scene.options, *more]
+        (self.drives / f"{label}.json").unlink(missing_ok=True)  # of an earlier command
         markers = [self._marker(self.running(gpu, scene.server), size) for size in sizes]
         words += ["--warm"] if all(marker.exists() for marker in markers) else []
         with self.noting(label):  # its file has what it finished
