@@ -88,6 +88,10 @@ class ZeroCycle:
         usual = sorted(timed)[(len(timed) - 1) // 2]
         return (sum(timed) + (rounds - len(timed)) * usual) / rounds, len(timed)
 
+    def part(self) -> float | None:
+        """Return the usual seconds of a round of the current, incomplete cycle; None if none was timed."""
+        return sorted(self._seconds)[(len(self._seconds) - 1) // 2] if self._seconds else None
+
     def begin(self) -> None:
         """Begin a cycle: the draft has just run and has nothing to catch up on."""
         self._seconds, self._rounds, self._whole = [], 0, True

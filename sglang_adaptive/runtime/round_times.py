@@ -18,10 +18,11 @@ class RoundClock:
     """Turns result arrival times into round times, in seconds.
 
     In steady decoding, with or without overlap, one result arrives per round, so the time between two arrivals is that
-    of the later round. This holds only between similar rounds. The first round after a prefill, an idle period, a
-    switch or a change of batch size includes other work and is not timed (None). With overlap, a round whose
-    result waits for the launch of a prefill is not timed either. A lookup round is timed after any round of the same
-    batch size: it often runs alone among others, and the switch is part of its cost.
+    of the later round. This holds only between similar rounds. The first round after a prefill, an idle period or a
+    change of batch size includes other work and is not timed (None), nor is the first after zero steps, where the draft
+    catches up. With overlap, a round whose result waits for the launch of a prefill is not timed either. A switch
+    between other steps adds nothing (28 switches on an H200: -0.1% in the median, quartiles 1%), so the round after it
+    is timed.
     """
 
     def __init__(self, now: Callable[[], float] = time.perf_counter) -> None:
@@ -39,7 +40,7 @@ class RoundClock:
     def read(self, steps: int, batch_size: int, looked_up: bool = False) -> float | None:
         """Return the seconds of the round whose result arrives now; None when it cannot be timed."""
         now, this, last = self.now(), (steps, batch_size), self._last_round
-        alike = this == last or (looked_up and last is not None and last[-1] == batch_size)
+        alike = this == last or (last is not None and last[-1] == batch_size and (looked_up or min(steps, last[0]) > 0))
         self.since_last = None if self._last_arrival is None else now - self._last_arrival
         self._last_arrival, self._last_round = now, this
         # 0 or less: the clock is too coarse, or was set back.

@@ -91,7 +91,7 @@ def _forget_levels(policy: ThroughputPolicy) -> None:
 
 def _forget_hysteresis(policy: ThroughputPolicy) -> None:
     """Switch to the best steps at once."""
-    policy._choice.stays = lambda gain, best, acceptance: False  # type: ignore[method-assign]
+    policy._choice.stays = lambda gain: False  # type: ignore[method-assign]
 
 
 @dataclass(frozen=True)
@@ -113,7 +113,6 @@ ABLATIONS: Mapping[str, Ablation] = {
     "no-cost": Ablation(flat_cost=True, forget=_tell(seconds=None)),
     "no-clock": Ablation(forget=_tell(seconds=None)),  # the profile is trusted
     "no-hearing": Ablation(forget=_tell(shadow_accepts=())),  # at zero steps only probes measure the draft
-    "no-margin": Ablation({"margin": 0.0}),  # any gain, however small, is worth a switch
     "no-hysteresis": Ablation(forget=_forget_hysteresis),
     "no-probing": Ablation({"probe_budget": 0.0}),
 }

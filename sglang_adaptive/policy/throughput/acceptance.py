@@ -52,6 +52,11 @@ SATURATION = 16.0
 """A round of ``n`` requests weighs like ``n / (1 + n / 16)``, because requests of one round are not independent."""
 FIRST_ROUNDS = 32
 """Rounds after which a round updates only one bin of the batch, so that no update takes long."""
+RECENT = 12.0
+"""Trials of a position after which a recent one counts for 1/e."""
+SURPRISE, DOUBTED = 3.5, 8.0
+"""|z| of the recent trials of a position that proves a change, and the trials that it and deeper positions then keep.
+Without this, acceptance that rises beyond the live steps stays unnoticed for thousands of rounds (emulated)."""
 _LARGEST_WEIGHT = 1e9
 
 # Trust in shadow acceptance.
@@ -83,6 +88,8 @@ class AcceptanceEstimator:
         """Requests not counted yet, by steps, bin and accepted drafts."""
         self._share = 1.0
         self._rounds = 0
+        self._recent = [[0.0, 0.0, 0.0] for _ in range(depth)]
+        """By position, of recent trials: hits beyond those expected, their variance, and the number of trials."""
         self._mix: Mapping[int, float] = {bisect_right(EDGES, USUAL): 1.0}
         """Share of the batch's requests in each nonempty bin, ascending."""
         self._chances: list[list[float]] = [[]] * BINS
@@ -121,6 +128,7 @@ class AcceptanceEstimator:
         else:
             turn = self._rounds % len(self._mix)
             if not turn:
+                self._find_change()
                 self._find_slope()
             self._bring_up_to_date(list(self._mix)[turn])
 
@@ -246,8 +254,11 @@ class AcceptanceEstimator:
             counts = pending[bin]
             alive = sum(counts)
             if alive:
+                known = self._chances[bin]
                 for at in range(steps):
                     reached[at] += weight * alive
+                    if known and alive:
+                        self._compare(at, known[at], alive, alive - counts[at])
                     alive -= counts[at]
                     hits[at] += weight * alive
                 pending[bin] = [0] * (self.depth + 1)
@@ -261,6 +272,36 @@ class AcceptanceEstimator:
             tokens.append(tokens[-1] + survives)
             fall = FALL
         self._chances[bin], self._tokens[bin], self._slower[bin] = chances, tokens, {}
+
+    def _compare(self, at: int, chance: float, reached: int, hits: int) -> None:
+        """Add trials of the position at index *at* to the recent ones, which were expected to hit with *chance*."""
+        trials, recent = self._share * reached, self._recent[at]
+        fade = math.exp(-trials / RECENT)
+        recent[0] = recent[0] * fade + self._share * hits - trials * chance
+        recent[1] = recent[1] * fade + trials * chance * (1.0 - chance)
+        recent[2] = recent[2] * fade + trials
+
+    def _find_change(self) -> None:
+        """Doubt the first position whose recent trials its estimate does not explain, and all deeper ones."""
+        for at, (beyond, variance, trials) in enumerate(self._recent):
+            if 2.0 * trials < RECENT or beyond**2 <= SURPRISE**2 * variance:
+                continue
+            behind = sum(row[at] for row in self._reached) / self._weight + self.shrinkage
+            h = sum(share * self._chances[bin][at] for bin, share in self._mix.items())
+            if beyond**2 > SURPRISE**2 * (variance + trials**2 * h * (1.0 - h) / behind):
+                self._limit(DOUBTED, at)
+                for recent in self._recent[at:]:
+                    recent[:] = [0.0, 0.0, 0.0]
+                return
+
+    def _limit(self, trials: float, first: int = 0) -> None:
+        """Keep at most *trials* of evidence per bin at each position from index *first* on."""
+        most = trials * self._weight
+        for hits, reached in zip(self._hits, self._reached, strict=True):
+            for at in range(first, self.depth):
+                if reached[at] > most:
+                    hits[at] *= most / reached[at]
+                    reached[at] = most
 
     def _make_slower(self, bin: int, live: int) -> list[float]:
         tokens = self._tokens[bin]

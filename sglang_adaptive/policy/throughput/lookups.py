@@ -32,7 +32,7 @@ from statistics import median
 from sglang_adaptive.policy.observation import RoundObservation
 from sglang_adaptive.policy.throughput.acceptance import AcceptanceEstimator
 from sglang_adaptive.policy.throughput.choice import WINDOW_ROUNDS
-from sglang_adaptive.policy.throughput.cost import RoundTimeRow
+from sglang_adaptive.policy.throughput.rows import RoundTimeRow
 
 DRAFTS = (15, 31)
 """Drafts of the two kinds of lookup rounds: with the last token 16 and 32 rows per request, which have CUDA graphs."""

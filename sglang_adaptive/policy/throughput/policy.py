@@ -2,13 +2,12 @@
 
     time(s) / time(live) = T(batch, s) / T(batch, live) * rounds(s) / rounds(live)
 
-The ratio of rounds comes from ``acceptance``, T from ``cost``. ``choice`` sets how much other steps must promise and
-limits what speculation may lose against zero steps; ``probing`` spends a budget on learning.
+The ratio of rounds comes from ``acceptance``, T from ``cost``. ``choice`` limits what speculation may lose against zero
+steps; ``probing`` spends a budget on learning.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
@@ -18,13 +17,14 @@ from sglang_adaptive.policy.config import CapturedSteps
 from sglang_adaptive.policy.errors import ConfigError, shown
 from sglang_adaptive.policy.observation import RoundObservation
 from sglang_adaptive.policy.options import PolicyOptions, depths, flag, integer, number, pathname
-from sglang_adaptive.policy.profile import CostProfile, ProfileCell, ProfileKey, ordered
+from sglang_adaptive.policy.profile import CostProfile, ProfileKey, ordered
 from sglang_adaptive.policy.throughput import lookups, report
 from sglang_adaptive.policy.throughput.acceptance import AcceptanceEstimator, ShadowTrust
 from sglang_adaptive.policy.throughput.choice import StepChoice
-from sglang_adaptive.policy.throughput.cost import MEASURED, CostModel, RoundTimeRow, RoundTimeTable
+from sglang_adaptive.policy.throughput.cost import MEASURED, CostModel
 from sglang_adaptive.policy.throughput.probing import Prober
-from sglang_adaptive.policy.throughput.readings import Readings
+from sglang_adaptive.policy.throughput.readings import SIDE, Readings
+from sglang_adaptive.policy.throughput.rows import RoundTimeRow, RoundTimeTable
 
 FIRST_SYNC = 16
 """Round at which measured times are first shared; later ones are ``sync_rounds`` apart, or follow a probe."""
@@ -43,9 +43,6 @@ class ThroughputOptions(PolicyOptions):
     """Options under ``"throughput"``; the defaults need no tuning."""
 
     candidate_steps: Annotated[tuple[int, ...], depths("depths that the policy may choose")] = (0, 1, 2, 3, 5, 7)
-    margin: Annotated[float, number("gain in tokens/s that another depth must promise before a switch", 0.0, 1.0)] = (
-        0.01
-    )
     memory_rounds: Annotated[int, integer("rounds until the weight of an accept count falls to 1/e", 8, 100_000)] = 3840
     shrinkage: Annotated[float, number("weight, in trials, of the previous position in an estimate", 0.0, 10_000.0)] = (
         12.0
@@ -110,7 +107,7 @@ class ThroughputPolicy:
         self._trust = ShadowTrust()
         self._prober = Prober(options.probe_budget)
         start = min(self._ladder, key=lambda steps: (abs(steps - initial_steps), steps))
-        self._choice = StepChoice(start, options.margin)
+        self._choice = StepChoice(start)
         self._running = start
         """The last return value: the steps of the choice or of a probe, or drafts to look up."""
         self._votes = False
@@ -140,7 +137,10 @@ class ThroughputPolicy:
         self._batch_size = batch_size
         probing = self._prober.take_round(row)
         if probing is None:
+            former = self._choice.live
             self._choice.decide(row, self._acceptance)
+            if self._choice.live != former:
+                self._next_sync = min(self._next_sync, self._round + 2 * SIDE)
         before, self._running = self._running, self._choice.live if probing is None else probing
         if row.lookups and probing is None:
             self._running = (
@@ -159,6 +159,9 @@ class ThroughputPolicy:
             self._learn_verified(observation)
         elif observation.shadow_accepts:
             self._learn_shadow(observation)
+        if self._prober.saw(steps, row, self._round, observation.seconds is not None, observation.extended):
+            # At once: the next probe, which may follow soon, puts syncs off.
+            self._next_sync = min(self._next_sync, self._round + SYNC_LAG)
         if steps in row.log_base:
             if observation.chosen:  # the accounts cover this policy's decisions, not an operator's
                 self._book(row, observation)
@@ -169,8 +172,6 @@ class ThroughputPolicy:
                 self._readings.add(row.anchor, steps, row.log_base[steps], seconds, observation.extended)
         if self._round >= self._next_sync:
             self.cost_sync_due = True
-        if not steps and observation.extended:
-            self._prober.cycle_ended()
         if self._leads and observation.chosen:
             self._consider_probe(row)
 
@@ -202,12 +203,10 @@ class ThroughputPolicy:
             self._choice.book(row.seconds[steps] / row.zero - 1.0 - sum(counts) / len(counts) if steps else 0.0)
 
     def _consider_probe(self, row: RoundTimeRow) -> None:
-        if self._choice.live == 0:
-            self._prober.leave_zero(row, self._acceptance, self._round)
-        elif rounds := self._prober.consider(
-            row, self._choice.live, self._acceptance, self._round, self._cost.readings
-        ):
+        if rounds := self._prober.consider(row, self._choice.live, self._acceptance, self._round, self._cost.readings):
             self._next_sync = self._round + rounds + SYNC_LAG
+        elif self._choice.live == 0:
+            self._prober.leave_zero(row, self._acceptance, self._round)
 
     # -- optional protocols (see ``base``) --------------------------------------------------------------------
 
@@ -246,13 +245,13 @@ class ThroughputPolicy:
         self.cost_sync_due = False
         self._next_sync = self._round + self.options.sync_rounds
         self._lookups.tracking.load(payload["tracking"])
-        if self._cost.load(payload["drift"], payload["cells"]):
+        if self._cost.load(payload["noise"], payload["places"]):
             self._times.forget()
             self._times.at(self._batch_size)  # built here, so that the next round does not wait for it
 
     def export_profile(self, key: ProfileKey, measured: str) -> CostProfile:
         return CostProfile(
-            key, ordered(cell for cell in self._cells() if (cell.rounds or 0) >= LEAST_READINGS), measured
+            key, ordered(cell for cell in self._cost.cells() if (cell.rounds or 0) >= LEAST_READINGS), measured
         )
 
     def known_profile(self, key: ProfileKey, measured: str) -> CostProfile:
@@ -286,7 +285,7 @@ class ThroughputPolicy:
         if leads and self._prober.wanted(row) in (None, running):
             self._prober.take_round(row)
         elif not leads:
-            self._prober.yield_round(None if running == steps else running, row, self._round)
+            self._prober.yield_round(None if running == steps else running)
 
     def forecast(self, batch_size: int, steps: int) -> Forecast | None:
         row = self._times.at(batch_size)
@@ -334,13 +333,10 @@ class ThroughputPolicy:
             "acceptance": self._acceptance.by_position(),
             "acceptance_by_level": self._acceptance.by_level(),
             "rates": rates,
-            "cost_cells": [{**cell.as_dict(), "source": MEASURED} for cell in self._cells()],
+            "cost_cells": [{**cell.as_dict(), "source": MEASURED} for cell in self._cost.cells()],
             "cost_table": self._cost.as_dict(row.padded),
-            "cost_drift": math.exp(self._readings.drift) - 1.0,
+            "cost_noise": row.noise,
             "probes": self._prober.as_dict(),
             "lost_to_zero_steps_rounds": self._choice.lost,
             "lookup_rounds": self._lookups.as_dict(row) if self._lookups_allowed else None,
         }
-
-    def _cells(self) -> list[ProfileCell]:
-        return report.measured_cells(self._cost.base, self._readings)

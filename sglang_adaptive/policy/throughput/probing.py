@@ -1,48 +1,68 @@
 """When to run other steps for a few rounds to learn about them.
 
-With ``gap`` the estimated relative shortfall of their rate and ``sd`` its uncertainty, a round should improve by
+A probe is worth it if it may find something better soon. With ``gap`` the estimated relative shortfall of their rate
+and ``sd`` what a probe will change of it, a round should improve by
 
     EI = sd * (phi(u) - u * Q(u)),   u = gap / sd          (phi, Q: density and upper tail of the normal)
 
 the expected improvement of Bayesian optimization (Mockus 1975; Jones, Schonlau and Welch 1998), assumed to hold for
-``HORIZON_ROUNDS``. Before a probe starts, a credit must cover what it may lose: ``budget`` of the seconds served, at
-most ``ALLOWANCE_ROUNDS`` rounds.
+``HORIZON_ROUNDS``.
+
+That trusts the estimates. A *look*, a short probe, does not: it is due where steps were not timed for long, so that no
+wrong belief and no change stays unnoticed, and the sooner the less it costs.
+
+Before either starts, a credit must cover what it is expected to lose: ``budget`` of the seconds served at a batch size,
+at most ``ALLOWANCE_ROUNDS`` rounds.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from sglang_adaptive.policy.throughput.acceptance import AcceptanceEstimator
-from sglang_adaptive.policy.throughput.cost import READING, RoundTimeRow
-from sglang_adaptive.policy.throughput.readings import SHORT
+from sglang_adaptive.policy.throughput.rows import RoundTimeRow
 
-HORIZON_ROUNDS = 200.0
+HORIZON_ROUNDS = 100.0
 """Rounds for which the result of a probe is assumed to hold."""
 LEAST_GAIN_ROUNDS = 1.0
-"""Minimum expected gain of a probe, in rounds of the live steps; switching there and back costs a fifth of it."""
-PROBE_ROUNDS, TIMINGS = 5, 3
-"""Rounds of a probe, and the times that it is expected to yield: its first round is never timed, and a median of three
-outvotes an outlier."""
-CHECK_ROUNDS = 4
-"""Rounds between two checks for a worthwhile probe, of one number of steps each: checking all takes long."""
-QUIET_ROUNDS = 6
-"""Consecutive rounds at one batch size that a probe waits for: few rounds can be timed while requests come and go.
-Without this, steady load at batch 32 sees 67 switches per hour instead of 27 (simulated)."""
-ALLOWANCE_ROUNDS = 8.0
-"""Maximum and initial credit, in rounds."""
+"""Minimum expected gain of a probe, in rounds of the live steps."""
+PROBE_ROUNDS, LOOK_ROUNDS = 4, 2
+"""Readings that end a probe and a look."""
+MOST_PROBED, MOST_LOOKED = 9, 6
+"""Most rounds of either: a reading may be missing, because requests came or left."""
 ZERO_ROUNDS, ZERO_USUAL = 32, 16
 """Most and usual rounds of a probe of zero steps. It ends with a cycle of deferred draft extends, which gives one time.
-"""
-AGAIN_ROUNDS, SURPRISE = 1024, 0.05
-"""Rounds until a probe is repeated that yielded no time, or one longer than expected by this share: a prefill may have
-ended it, or another job slowed it down. Without this, a probe that ran 1.12 to 2 times as slow excludes the best depth
-for good: 0.93 of its rate (simulated)."""
-REST_ROUNDS = 51_200
-"""Rounds between two probes of the same steps at one batch size, ten minutes or more: with 6,400 a steady load is
-probed 30 times per hour and gains nothing (simulated)."""
+A look does not wait for that."""
+CHECK_ROUNDS, LOOK_CHECK_ROUNDS = 4, 16
+"""Rounds between two checks for a worthwhile probe, of one number of steps each, and for a look: they take long."""
+QUIET_ROUNDS = 6
+"""Consecutive rounds at one batch size that a probe waits for: few rounds can be timed while requests come and go."""
+AGAIN_ROUNDS = 16
+"""Rounds at a batch size between two probes of the same steps."""
+ALLOWANCE_ROUNDS = 3.0
+"""Maximum and initial credit, in rounds. With 8 zero steps lose 2% of the worst 500 rounds (simulated)."""
+RESERVE_ROUNDS, BORROWED = 1.0, 0.2
+"""Credit that probes leave to looks, and the share of their expected gain by which it may be less. Without the second,
+a belief that one wrong difference spoiled at batch 64 cost 0.29 of 300 rounds (emulated)."""
+FIRST = 600.0
+"""Rounds at a batch size per round that a look costs until steps that never ran there are looked at. With 400 a right
+profile costs 0.3% of 2,000 rounds, with 2,000 one that is off by 15% in each cell loses 1% more (simulated)."""
+REST, MOST_REST = 4000.0, 1700.0
+"""The same for steps that ran, and the most rounds; both double after a look."""
+WELL_TIMED = 16
+"""Readings that count like a look."""
+DEEPER, FAR_DEEPER = 700.0, 2000.0
+"""Rounds until positions beyond the live steps are looked at, and rounds per round that it costs for those far beyond:
+acceptance there may have changed."""
+CONFIRM, NEARLY = 50.0, 0.05
+"""Rounds until a doubtful time is looked at again, if the likely one would be slower than the live steps by less than
+this share. Without this, 1% instead of 0.3% of turns of 300 rounds are below 0.95 (emulated)."""
+PAUSE = 300
+"""Rounds between two looks at steps that ran before."""
+CHANGE_ROUNDS = 0.1
+"""Assumed cost of a change of steps there and back."""
 UNSEEN_ROUNDS = 32
 """Rounds at zero steps without a look at the draft before a probe takes one; with default options shadow accepts come
 every 29 rounds at the latest. If none come, a recovering draft is found later with 40 (0.936 instead of 0.953 of the
@@ -62,33 +82,50 @@ def expected_improvement(gap: float, deviation: float) -> float:
     return deviation * (math.exp(-0.5 * u * u) / _ROOT - u * 0.5 * math.erfc(u / math.sqrt(2.0)))
 
 
-def _pays(gap: float, doubt: float, rounds: int) -> bool:
-    """Whether a probe of *rounds* is expected to gain enough; *doubt* is the relative deviation of its time."""
-    learnt = doubt * doubt / math.hypot(doubt, READING / math.sqrt(TIMINGS))
+def probe_gain(gap: float, doubt: float, noise: float, tokens: float) -> float:
+    """Return the rounds that a probe is expected to gain over HORIZON_ROUNDS, 0 if too few.
+
+    *doubt* is the relative deviation of the steps' time, *noise* that of a difference in times, and *tokens* that of
+    the tokens of a round.
+    """
+    learnt = math.hypot(doubt * doubt / math.hypot(doubt, 2.0 * noise), 0.7 * tokens)
     if HORIZON_ROUNDS * learnt / _ROOT <= LEAST_GAIN_ROUNDS:  # not even without a gap
-        return False
-    return HORIZON_ROUNDS * expected_improvement(gap, learnt) - rounds * gap > LEAST_GAIN_ROUNDS
+        return 0.0
+    gain = HORIZON_ROUNDS * expected_improvement(gap, learnt) - PROBE_ROUNDS * gap
+    return gain if gain > LEAST_GAIN_ROUNDS else 0.0
+
+
+def _novelty(anchor: int, known: Iterable[int]) -> float:
+    """Return how little other batch sizes say about *anchor*: 1 if there are none, 0.5 for half or twice as many."""
+    return 1.0 - max((2.0 ** -abs(math.log2(anchor / other)) for other in known), default=0.0)
 
 
 class Prober:
-    """The current probe, the budget for probes, and where they rest; everything is counted in rounds."""
+    """The current probe, the budget for probes, and when each depth was last seen."""
 
     def __init__(self, budget: float) -> None:
         self.budget = budget
         self.started = 0
         self.lost_seconds = self.served_seconds = 0.0
-        self._credit: float | None = None
-        self._steps = self._anchor = self._left = 0
-        """The current probe's steps, anchor batch size, and remaining rounds."""
+        self._credits: dict[int, float] = {}
+        """Seconds by anchor."""
+        self._steps = self._anchor = self._left = self._wanted = 0
+        """The current probe's steps, anchor batch size, remaining rounds, and readings that end it."""
         self._unseen = 0
         """Probe rounds whose result has not arrived yet."""
         self._others = False
         """Whether these belong to another rank's probe."""
-        self._rests: dict[tuple[int, int], int] = {}
-        """By anchor and steps, the round at which the rest ends."""
-        self._repeats: dict[tuple[int, int], tuple[float, int, float]] = {}
-        """By anchor and steps of every probe so far: the round from which it may be repeated, infinity once it was; the
-        live steps; and the expected time relative to theirs."""
+        self._rounds: dict[int, int] = {}
+        """Rounds by anchor."""
+        self._seen: dict[tuple[int, int], int] = {}
+        """By anchor and steps, the count of the anchor's rounds when they were last timed there."""
+        self._looks: set[tuple[int, int]] = set()
+        """Anchors and steps that were probed or looked at."""
+        self._drafted: dict[int, int] = {}
+        """By steps, the last round that drafted as many."""
+        self._next_look = 0
+        self._saving = False
+        """Whether a look is due."""
         self._batch_size = self._alike = 0
         self._seen_at = 0
         """Round in which the draft's first position was verified or seen, or a probe out of zero steps began."""
@@ -108,7 +145,7 @@ class Prober:
     def inherit_from(self, former: Prober) -> None:
         """Continue from what *former* has spent; its current probe ends."""
         self.started, self.lost_seconds = former.started, former.lost_seconds
-        self.served_seconds, self._credit = former.served_seconds, former._credit
+        self.served_seconds, self._credits = former.served_seconds, former._credits
 
     def wanted(self, row: RoundTimeRow) -> int | None:
         """Return the steps that the current probe wants for the coming round; None without a probe."""
@@ -125,14 +162,31 @@ class Prober:
         self._unseen += 1
         return steps
 
-    def yield_round(self, steps: int | None, row: RoundTimeRow, now: int) -> None:
+    def yield_round(self, steps: int | None) -> None:
         """Leave the coming round to another rank, which probes *steps*, if any; this rank's probe ends."""
         self._left = 0
         if steps is None:
             return
         self._unseen = self._unseen + 1 if self._others and steps == self._steps else 1
         self._steps, self._others = steps, True
-        self._rests[row.anchor, steps] = now + REST_ROUNDS
+
+    def saw(self, steps: int, row: RoundTimeRow, now: int, timed: bool, extended: bool) -> bool:
+        """Note the result of any round, whoever chose it; return whether it ends the current probe.
+
+        *timed* and *extended* are as in ``RoundObservation``.
+        """
+        count = self._rounds[row.anchor] = self._rounds.get(row.anchor, 0) + 1
+        self._drafted[steps] = now
+        if not timed:
+            return False
+        self._seen[row.anchor, steps] = count
+        if not self._left or steps != self._steps:
+            return False
+        self._wanted -= 1
+        ends = (extended and not steps) or self._wanted <= 0 < steps
+        if ends:
+            self._left = 0
+        return ends
 
     def account(self, steps: int, live: int, row: RoundTimeRow, acceptance: AcceptanceEstimator) -> bool:
         """Count a verified round, and charge it if it was a probe's; return whether it was."""
@@ -140,18 +194,17 @@ class Prober:
         self._batch_size = row.padded
         seconds = row.seconds.get(steps, 0.0)
         self.served_seconds += seconds
-        full = ALLOWANCE_ROUNDS * seconds
-        if self._credit is None:
-            self._credit = full
-        elif self._credit < full:
-            self._credit = min(full, self._credit + self.budget * seconds)
+        most, credit = ALLOWANCE_ROUNDS * seconds, self._credits.get(row.anchor)
+        if credit is None:
+            credit = most * _novelty(row.anchor, self._credits)
+        self._credits[row.anchor] = min(most, credit + self.budget * seconds)
         if not self._unseen or steps != self._steps or steps == live:
             return False
         self._unseen -= 1
         tokens = acceptance.tokens
         lost = max(0.0, seconds - row.seconds.get(live, seconds) * tokens[steps] / tokens[live])
         self.lost_seconds += 0.0 if self._others else lost
-        self._credit -= lost
+        self._credits[row.anchor] -= lost
         return True
 
     def draft_seen(self, now: int, at_zero: bool = False) -> None:
@@ -166,40 +219,69 @@ class Prober:
         now: int,
         readings: Mapping[tuple[int, int], float],
     ) -> int:
-        """Start a probe of the steps whose turn it is, if worthwhile; return its most rounds, 0 without one.
+        """Start a probe or a look if worthwhile; return its most rounds, 0 without one.
 
         *readings* is as in ``CostModel``.
         """
         if not self.budget or self._left or now % CHECK_ROUNDS or self._alike < QUIET_ROUNDS:
             return 0
+        if live not in row.seconds or row.anchor not in self._credits:
+            return 0
+        credit = self._credits[row.anchor] / row.seconds[live]
         steps = row.rungs[now // CHECK_ROUNDS % len(row.rungs)][1]
-        usual, most = (PROBE_ROUNDS, PROBE_ROUNDS) if steps else (ZERO_USUAL, ZERO_ROUNDS)
-        place = row.anchor, steps
-        again = self._repeats_probe(place, row, now, readings.get(place, 0.0))
-        if (not again and now < self._rests.get(place, 0)) or steps == live or live not in row.seconds:
-            return 0
-        tokens = acceptance.tokens
-        gap = max(0.0, 1.0 - tokens[steps] / row.seconds[steps] * row.seconds[live] / tokens[live])
-        if self._credit is None or usual * gap * row.seconds[steps] > self._credit:
-            return 0
-        if not again and not _pays(gap, row.deviation[steps], usual):
-            return 0
-        first = place not in self._repeats
-        self._repeats[place] = now + AGAIN_ROUNDS if first else math.inf, live, row.seconds[steps] / row.seconds[live]
-        self._start(steps, most, row, now)
-        return most
+        if steps != live and self._age(row, steps) >= AGAIN_ROUNDS:
+            gap = _shortfall(acceptance.tokens, row.seconds[steps], steps, live, row)
+            lost = gap * row.seconds[steps] / row.seconds[live]
+            deeper = acceptance.ratio_deviation(live, steps) if steps > live > 0 else 0.0
+            gain = probe_gain(gap, row.deviation[steps], row.noise, deeper)
+            rounds = PROBE_ROUNDS + 1 if steps else ZERO_USUAL
+            if gain and min(rounds * lost + RESERVE_ROUNDS - BORROWED * gain, 0.9 * ALLOWANCE_ROUNDS) <= credit:
+                return self._start(steps, PROBE_ROUNDS, MOST_PROBED if steps else ZERO_ROUNDS, row)
+        return 0 if now % LOOK_CHECK_ROUNDS else self._consider_look(row, live, acceptance, now, readings, credit)
 
-    def _repeats_probe(self, place: tuple[int, int], row: RoundTimeRow, now: int, readings: float) -> bool:
-        """Whether to repeat the probe of *place*, which has so many *readings* now, whatever the gap."""
-        begin, live, expected = self._repeats.get(place, (math.inf, 0, 0.0))
-        if now < begin or readings >= SHORT:
-            return False
-        return not readings or row.seconds[place[1]] > (1.0 + SURPRISE) * expected * row.seconds[live]
-
-    def cycle_ended(self) -> None:
-        """End a probe of zero steps, once it had as many rounds as others: a cycle has ended."""
-        if not self._steps and self._left and ZERO_ROUNDS - self._left >= PROBE_ROUNDS:
-            self._left = 0
+    def _consider_look(
+        self,
+        row: RoundTimeRow,
+        live: int,
+        acceptance: AcceptanceEstimator,
+        now: int,
+        readings: Mapping[tuple[int, int], float],
+        credit: float,
+    ) -> int:
+        """Start the look that is overdue the most, if the credit covers it."""
+        self._saving, next_deeper = False, DEEPER
+        most, chosen, tokens = 1.0, None, acceptance.tokens
+        for _, steps, seconds in row.rungs:
+            if steps == live:
+                continue
+            place = row.anchor, steps
+            lost = _shortfall(tokens, seconds, steps, live, row) * seconds / row.seconds[live]  # rounds of live steps
+            cost = (LOOK_ROUNDS if steps else LOOK_ROUNDS + 1) * lost + CHANGE_ROUNDS
+            first = place not in readings and place not in self._looks
+            known = place in self._looks or readings.get(place, 0) >= WELL_TIMED
+            rest = min(MOST_REST, REST * cost) * (2.0 if known else 1.0)
+            if first:
+                novelty = _novelty(row.anchor, (anchor for anchor, kind in readings if kind == steps))
+                rest = min(rest, FIRST * cost / max(1e-3, novelty * min(4.0, max(0.5, row.surprise))))
+            likely = row.doubtful.get(steps)
+            if likely is not None and _shortfall(tokens, likely, steps, live, row) < NEARLY:
+                rest = min(rest, CONFIRM)
+            due = self._age(row, steps) / rest
+            if steps > live > 0:
+                unseen = now - max((at for other, at in self._drafted.items() if other >= steps), default=0)
+                due = max(due, unseen / next_deeper)
+                next_deeper = max(DEEPER, FAR_DEEPER * cost)
+            self._saving = self._saving or due >= 1.0
+            if (
+                due >= most
+                and (first or steps in row.doubtful or now >= self._next_look)
+                and min(cost, 0.9 * ALLOWANCE_ROUNDS) <= credit
+            ):
+                most, chosen = due, steps
+        if chosen is None:
+            return 0
+        self._next_look = now + PAUSE
+        return self._start(chosen, LOOK_ROUNDS, MOST_LOOKED, row)
 
     def leave_zero(self, row: RoundTimeRow, acceptance: AcceptanceEstimator, now: int) -> None:
         """Start a one-round probe out of zero steps if the draft was not seen for long.
@@ -207,21 +289,30 @@ class Prober:
         If zero steps do not show the draft, the wait is shorter the less the round is expected to lose.
         """
         unseen = now - self._seen_at
-        if unseen < LEAST_UNSEEN_ROUNDS or self._left or not self.budget or self._credit is None:
+        if unseen < LEAST_UNSEEN_ROUNDS or self._saving or self._left or not self.budget:
             return
         fewest = next((steps for _, steps, _ in row.rungs if steps), None)
-        if fewest is None or row.zero is None:
+        if fewest is None or row.zero is None or row.anchor not in self._credits:
             return
         most = (1.0 + ALIKE) * row.seconds[fewest]
         steps = max(steps for _, steps, _ in row.rungs if steps and row.seconds[steps] <= most)
         lost = row.seconds[steps] / row.zero - acceptance.tokens[steps]
         wait = UNSEEN_ROUNDS if self._hears else min(UNSEEN_ROUNDS, lost / self.budget)
-        if unseen >= wait and row.seconds[steps] - row.zero <= self._credit:
+        if unseen >= wait and row.seconds[steps] - row.zero <= self._credits[row.anchor]:
             self._seen_at, self._hears = now, False
-            self._start(steps, 1, row, now)
+            self._start(steps, 1, 1, row)
 
-    def _start(self, steps: int, rounds: int, row: RoundTimeRow, now: int) -> None:
-        self._rests[row.anchor, steps] = now + REST_ROUNDS
-        self._steps, self._anchor, self._left = steps, row.anchor, rounds
-        self._unseen, self._others = 0, False
+    def _age(self, row: RoundTimeRow, steps: int) -> int:
+        return self._rounds.get(row.anchor, 0) - self._seen.get((row.anchor, steps), 0)
+
+    def _start(self, steps: int, readings: int, most: int, row: RoundTimeRow) -> int:
+        self._looks.add((row.anchor, steps))
+        self._steps, self._anchor, self._wanted = steps, row.anchor, readings
+        self._left, self._unseen, self._others = most, 0, False
         self.started += 1
+        return most
+
+
+def _shortfall(tokens: Sequence[float], seconds: float, steps: int, live: int, row: RoundTimeRow) -> float:
+    """Return the share by which text is served slower at *steps*, if a round takes *seconds*, than at *live* steps."""
+    return max(0.0, 1.0 - tokens[steps] / tokens[live] * row.seconds[live] / seconds)

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Any
 
-from sglang_adaptive.policy.profile import ProfileCell
 from sglang_adaptive.policy.throughput.acceptance import AcceptanceEstimator
-from sglang_adaptive.policy.throughput.cost import BaseCost, CostModel, RoundTimeRow
-from sglang_adaptive.policy.throughput.readings import Readings
+from sglang_adaptive.policy.throughput.cost import CostModel
+from sglang_adaptive.policy.throughput.rows import RoundTimeRow
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,16 +44,6 @@ def rates(now: Running, row: RoundTimeRow, acceptance: AcceptanceEstimator, cost
     return found
 
 
-def measured_cells(base: BaseCost, readings: Readings) -> list[ProfileCell]:
-    """Return the measured cells without lookups, ascending by batch size and steps."""
-    found = []
-    for (anchor, steps), cell in sorted(readings.cells.items()):
-        if steps in base.ladder:
-            start = base.seconds(anchor)[base.ladder.index(steps)]
-            found.append(ProfileCell(anchor, steps, start * math.exp(cell.ratio + readings.drift), cell.readings))
-    return found
-
-
 def why(now: Running, promised: list[dict[str, Any]]) -> dict[str, Any]:
     """Return the reason for the running depth, from the result of ``rates``: a code, its figures, and words."""
     steps = now.steps
@@ -76,7 +64,7 @@ def why(now: Running, promised: list[dict[str, Any]]) -> dict[str, Any]:
         code, words = "guard", f"no speculation: {_steps(best)} {_verb('do', best)} not promise enough more to risk it"
     else:
         does = _verb("do", best)
-        code, words = "margin", f"{running} {_verb('stay', steps)}: {best} {does} not promise enough more to switch"
+        code, words = "hold", f"{running} {_verb('stay', steps)}: {best} {does} not promise enough more to switch"
     if rival is not None:
         words += f" ({_steps(rival)}: {100.0 * gain:+.1f}%)"
     return {"code": code, "rival_steps": rival, "rival_gain": gain, "words": words}

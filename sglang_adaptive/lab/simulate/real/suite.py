@@ -15,7 +15,7 @@ from sglang_adaptive.lab.simulate.real.scenes import Work, arrivals, scenes
 from sglang_adaptive.lab.simulate.real.serve import FixedSteps
 from sglang_adaptive.lab.simulate.real.texts import Texts
 from sglang_adaptive.lab.simulate.trace import clock_factors
-from sglang_adaptive.policy.throughput.cost import BaseCost
+from sglang_adaptive.policy.throughput.base_cost import BaseCost
 from sglang_adaptive.policy.throughput.lookups import DRAFTS, REQUESTS, TRACKING_SECONDS
 
 BATCHES = (1, 4, 16, 64)

@@ -1,0 +1,127 @@
+"""Round times by batch size as decisions need them, kept until times change."""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from sglang_adaptive.policy.throughput.cost import CostModel
+
+MOST_ROWS = 512
+"""Rows kept: more than a server has batch sizes."""
+
+
+@dataclass(frozen=True, slots=True)
+class RoundTimeRow:
+    """Round times at one batch size, as decisions need them."""
+
+    padded: int
+    """The batch size including padding."""
+    anchor: int
+    """The batch size under which readings are stored."""
+    rungs: tuple[tuple[int, int, float], ...]
+    """(ladder index, steps, seconds) of the steps that may run here, ascending."""
+    allowed: frozenset[int]
+    seconds: Mapping[int, float]
+    """By steps, for all candidates."""
+    deviation: Mapping[int, float]
+    """Relative standard deviation of ``seconds``."""
+    doubtful: Mapping[int, float]
+    """The likely seconds of steps whose measured time is unlikely and not confirmed."""
+    noise: float
+    """Standard deviation of a measured difference between two of them (log)."""
+    surprise: float
+    """How much farther times are from the profile, or the form, than was expected; 1 if as far."""
+    log_base: Mapping[int, float]
+    """Log of the base table's seconds, the reference for readings, by steps or drafts looked up."""
+    zero: float | None
+    """Seconds at zero steps; None if they may not run here."""
+    lookups: Mapping[int, float]
+    """Seconds of the lookup rounds that may run here, by drafts, ascending."""
+
+
+class RoundTimeTable:
+    """Rows by batch size, cached until times change, in bounded memory."""
+
+    def __init__(self, cost: CostModel) -> None:
+        self._cost = cost
+        self._lookups: tuple[Sequence[int], int] = (), 0
+        self._rows: dict[int, RoundTimeRow] = {}
+        self._graph_sizes: list[int] = []
+        self._captured: Mapping[int, frozenset[int]] = {}
+
+    @property
+    def graph_sizes(self) -> Sequence[int]:
+        """Batch sizes with CUDA graphs, ascending; empty when graphs are off."""
+        return self._graph_sizes
+
+    def at(self, batch_size: int) -> RoundTimeRow:
+        """Return the row of *batch_size*, padded to the next size with CUDA graphs."""
+        padded = self._padded(max(1, batch_size))
+        found = self._rows.get(padded)
+        if found is None:
+            if len(self._rows) >= MOST_ROWS:
+                self._rows.clear()
+            found = self._rows[padded] = self._make(padded)
+        return found
+
+    def set_graph_sizes(self, sizes: Sequence[int]) -> None:
+        """Set the batch sizes that have CUDA graphs."""
+        self._graph_sizes = sorted(sizes)
+        self._rows.clear()
+
+    def set_captured(self, captured: Mapping[int, frozenset[int]]) -> None:
+        """Set which steps have graphs at a batch size, if they were captured before the policy was created."""
+        self._captured = captured
+        self._rows.clear()
+
+    def allowed(self, batch_size: int) -> tuple[int, ...]:
+        """Return the steps that may run at *batch_size*: all, or those with graphs if captured for another policy."""
+        captured = self._captured.get(batch_size, self._cost.ladder)
+        return tuple(steps for steps in self._cost.ladder if steps in captured)
+
+    def allow_lookups(self, drafts: Sequence[int], requests: int) -> None:
+        """Set the draft counts that rounds of at most *requests* may look up; empty for none."""
+        self._lookups = drafts, requests
+        self._rows.clear()
+
+    def lookups(self, batch_size: int) -> tuple[int, ...]:
+        """Return the draft counts that a round of *batch_size* may look up."""
+        drafts, requests = self._lookups
+        captured = self._captured.get(batch_size, drafts)
+        return tuple(count for count in drafts if batch_size <= requests and count in captured)
+
+    def forget(self) -> None:
+        """Drop all rows, because times have changed."""
+        self._rows.clear()
+
+    def _make(self, batch_size: int) -> RoundTimeRow:
+        ladder, anchor = self._cost.ladder, self._cost.anchor(batch_size)
+        seconds, deviations = self._cost.row(batch_size)
+        base = self._cost.base.seconds(batch_size)
+        allowed = frozenset(self.allowed(batch_size))
+        log_base = {steps: math.log(t) for steps, t in zip(ladder, base, strict=True)}
+        lookups = {}
+        for drafts in self.lookups(batch_size):
+            lookups[drafts], start = self._cost.lookup(batch_size, drafts)
+            log_base[drafts] = math.log(start)
+        return RoundTimeRow(
+            padded=batch_size,
+            anchor=anchor,
+            rungs=tuple((i, s, seconds[i]) for i, s in enumerate(ladder) if s in allowed),
+            allowed=allowed,
+            seconds=dict(zip(ladder, seconds, strict=True)),
+            deviation=dict(zip(ladder, deviations, strict=True)),
+            doubtful=self._cost.doubtful(batch_size),
+            noise=self._cost.noise,
+            surprise=self._cost.surprise,
+            log_base=log_base,
+            zero=seconds[0] if 0 in allowed else None,
+            lookups=lookups,
+        )
+
+    def _padded(self, batch_size: int) -> int:
+        at = bisect_left(self._graph_sizes, batch_size)
+        return self._graph_sizes[at] if at < len(self._graph_sizes) else batch_size
