@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import re
 from bisect import bisect_right
 from itertools import pairwise
@@ -11,16 +10,27 @@ from pathlib import Path
 
 import pytest
 
+from sglang_adaptive.policy import vote
 from sglang_adaptive.policy.ema import AdaptiveStepSlot
 from sglang_adaptive.policy.observation import RoundObservation
 from sglang_adaptive.policy.profile import loads_profile, shipped_config
-from sglang_adaptive.policy.throughput import ThroughputPolicy
+from sglang_adaptive.policy.throughput import (
+    ThroughputPolicy,
+    acceptance,
+    base_cost,
+    choice,
+    cost,
+    lookups,
+    probing,
+    readings,
+)
 from sglang_adaptive.policy.throughput.acceptance import EDGES, USUAL
+from sglang_adaptive.policy.throughput.policy import FIRST_SYNC, WELL_SEEN, ThroughputOptions
 
 PAGE = (Path(__file__).parents[4] / "docs" / "how-it-decides.md").read_text()
 EXAMPLE = PAGE.split("<!-- example: begin -->")[1].split("<!-- example: end -->")[0]
 ROUND = json.loads(re.findall(r"```json\n(.*?)```", EXAMPLE, re.S)[0])
-POSITIONS, BINS, TIMES, VERDICT = [
+POSITIONS, BINS, TIMES = [
     [[cell.strip() for cell in row.strip("|").split("|")] for row in table.strip().splitlines()]
     for table in re.findall(r"^\|[-|]+\|\n((?:\|.*\n)+)", EXAMPLE, re.M)
 ]
@@ -40,7 +50,7 @@ def policy() -> ThroughputPolicy:
 
 def test_positions(policy: ThroughputPolicy) -> None:
     estimator, bin = policy._acceptance, bisect_right(EDGES, USUAL)
-    assert len(POSITIONS) == estimator.depth
+    assert [int(position) for position, *_ in POSITIONS] == list(range(1, ROUND["steps"] + 2))
     for position, reached, accepted, trials, h in POSITIONS:
         at = int(position)
         drafted = at <= ROUND["steps"]
@@ -76,18 +86,16 @@ def test_times(policy: ThroughputPolicy) -> None:
 
 
 def test_choice(policy: ThroughputPolicy) -> None:
-    live = ROUND["steps"]
-    chosen = policy.get_steps_for_batch(len(ROUND["accepted"]))
+    live, batch = ROUND["steps"], len(ROUND["accepted"])
+    chosen = policy.get_steps_for_batch(batch)
     times = {rate["steps"]: rate["times_running"] for rate in policy.snapshot()["rates"]}
     best = max(times, key=lambda steps: times[steps])
-    gain, deviation = times[best] - 1.0, policy._acceptance.ratio_deviation(live, best)
-    assert dict(VERDICT) == {
-        "best depth": str(best),
-        f"its gain over {live} steps": f"{gain:.2%}",
-        f"standard deviation of ln(E[{best}] / E[{live}])": f"{deviation:.2%}",
-        "gain less margin and standard deviation": f"{gain - policy.options.margin - deviation:.2%} of a round",
-        "depth of the next round": str(chosen),
-    }
+    stayed, gain = policy._choice._cost, times[best] - 1.0
+    assert " ".join(
+        f"{best} steps promise {gain:.2%} more speed than {live}. Staying costs {stayed:.4f} of a round, less than "
+        f"{choice.HOLD_ROUNDS:g}, so {chosen} steps run next. With another such gain the cost is {stayed + gain:.4f}, and "
+        f"{policy.get_steps_for_batch(batch)} steps run.".split()
+    ) in " ".join(EXAMPLE.split())
 
 
 def test_the_ema_policy_on_the_same_round() -> None:
@@ -106,43 +114,56 @@ def test_the_ema_policy_on_the_same_round() -> None:
 
 
 def test_the_constants_that_the_page_names() -> None:
-    from sglang_adaptive.policy.throughput import acceptance, choice, policy, probing, readings
-
-    options = policy.ThroughputOptions()
+    options = ThroughputOptions()
     said = {
         f"level = level + {acceptance.GAIN:g} * (outcome - level)",
+        f"with {acceptance.SHADOW_GAIN:g} instead of {acceptance.GAIN:g} for a shadow accept",
         f"`shrinkage` ({options.shrinkage:g} trials)",
         f"the least slope is {acceptance.LEAST_SLOPE:g}",
         f"accepted {acceptance.FALL:g} times as often as the one before it until trials say otherwise",
         f"only the first {acceptance.FIRST_ROUNDS} rounds all of them",
         f"over `memory_rounds` ({options.memory_rounds:,} rounds)",
         f"`n / (1 + n/{acceptance.SATURATION:g})`",
-        f"The first {readings.FRESH} readings after {readings.ABSENT_ROUNDS} rounds of absence",
-        f"the median of every {readings.MEDIAN} readings",
-        f"that are {math.exp(readings.STALL) - 1:.0%} too long are set aside, up to {readings.STALL_ROUNDS} rounds in "
-        "a row",
+        f"forgotten over {acceptance.RECENT:g} trials",
+        f"If they are {acceptance.SURPRISE:g} standard deviations away",
+        f"the weight of at most {acceptance.DOUBTED:g} trials in each bin",
+        f"At a change from kind a to b within {readings.NEAR_ROUNDS} rounds",
+        f"d(a, b) = middle(first {readings.SIDE} readings of b) - middle(last {readings.SIDE} readings of a)",
+        f"A pair keeps its latest {readings.KEPT} differences, and a kind its latest {readings.OWN_KEPT} readings",
+        f"A difference with one reading on a side weighs {readings.SINGLE:g}",
+        f"agree and depart from the earlier ones by more than {readings.CHANGED:g}",
+        f"that of `g_k` is {base_cost.PROFILED:.0%} for profiled times and {base_cost.GUESSED:.0%} for others",
+        f"round {FIRST_SYNC}, after a probe, {readings.SIDE} rounds after a switch, and every `sync_rounds`",
+        f"at {choice.HOLD_ROUNDS:g} rounds the best depth is taken",
         f"promise {choice.MARGIN:.0%} more than zero steps",
         f"at the best steps above 0 until {choice.ALLOWANCE:g} rounds are lost",
         f"both are forgotten over {choice.WINDOW_ROUNDS} rounds",
         f"For each round lost, drafting must promise {choice.DEVIATIONS_PER_LOST:g} standard deviations",
-        f"A probe takes {probing.PROBE_ROUNDS} rounds. "
-        f"It waits for {probing.QUIET_ROUNDS} rounds in a row at one batch size",
-        f"taken to hold for {probing.HORIZON_ROUNDS:g} rounds",
+        f"until it has {probing.PROBE_ROUNDS} readings, at most {probing.MOST_ROUNDS} rounds",
+        f"taken to hold for {probing.HORIZON_ROUNDS:g} rounds; less its cost it must come to a round",
+        f"it takes {probing.LOOK_ROUNDS} readings of a depth",
+        f"With `c` its expected loss plus {probing.CHANGE_ROUNDS:g}, in rounds",
+        f"at this batch size after `{probing.FIRST:g} * c` rounds",
+        f"at others after `{probing.REST:g} * c`, at most {probing.MOST_REST:,g}",
+        f"not verified for {probing.DEEPER:g} rounds; those far beyond for `{probing.FAR_DEEPER:g} * c`",
+        f"after {probing.CONFIRM:g} rounds if a time is more than {cost.UNLIKELY:g} (log) from the expected shape",
+        f"fewer than {cost.CONFIRMED} differences show it",
+        f"Both wait for {probing.QUIET_ROUNDS} rounds in a row at one batch size",
         f"`probe_budget` ({options.probe_budget:.1%} of the time served)",
-        f"at most {probing.ALLOWANCE_ROUNDS:g} rounds' worth",
-        f"rests at this batch size for {probing.REST_ROUNDS:,} rounds",
-        f"ends, up to {probing.ZERO_ROUNDS} rounds",
-        f"more than {probing.SURPRISE:.0%} longer than expected",
-        f"is repeated once after {probing.AGAIN_ROUNDS:,} rounds",
-        f"differs by more than {readings.DISTURBED:.0%} from an earlier, shorter visit",
-        f"from {readings.SHORT} readings on the later one",
+        f"at most {probing.ALLOWANCE_ROUNDS:g} rounds' worth, separate for each batch size",
+        f"Looks at depths that ran before are {probing.PAUSE} rounds apart",
+        f"after up to {probing.ZERO_ROUNDS} rounds",
         f"once the draft was not seen for {probing.UNSEEN_ROUNDS} rounds",
-        f"fewer than {policy.WELL_SEEN:g} trials",
+        f"rounds, {probing.LEAST_UNSEEN_ROUNDS} to {probing.UNSEEN_ROUNDS}, with `lost`",
+        f"if they take at most {probing.ALIKE:.0%} longer",
+        f"fewer than {WELL_SEEN:g} trials",
+        f"stay unless others promise {vote.MARGIN / 1000:.0%} more",
+        f"a round of at most {lookups.REQUESTS} requests may verify {' or '.join(map(str, lookups.DRAFTS))} such drafts",
+        f"is {lookups.MARGIN:.0%} above the live steps, plus {lookups.MARGIN_PER_LOST:.0%} for each round",
     }
     words = " ".join(PAGE.split())
-    missing = [text for text in said if " ".join(text.split()) not in words]
-    assert not missing
-    assert choice.HOLD_ROUNDS == 0.1, "in words on the page"
+    assert not [text for text in said if text not in words]
+    assert probing.LEAST_GAIN_ROUNDS == 1.0 and probing.RESERVE_ROUNDS == 1.0, "in words on the page"
 
 
 def test_the_codes_of_why() -> None:
