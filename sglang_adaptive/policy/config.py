@@ -36,10 +36,6 @@ _EXPECTED_OBJECT = 'a JSON object, as in {"1": {"candidate_steps": [1, 3, 7]}}'
 _ABSENT = object()
 Stamp = tuple[int, int, int]
 """See `file_stamp`."""
-REMOVED = dict.fromkeys(
-    ("draft_window", "draft_trained_on"), "SGLang's --speculative-draft-window-size on the launch line"
-)
-"""Keys of earlier versions, and what to use instead."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,8 +179,8 @@ def check_config(cfg: Mapping[str, Any], source: str) -> AdaptiveConfig:
 
 def _unknown(key: str, value: Any, source: str) -> ConfigError:
     """Return the error for a top-level key without an owner."""
-    if key in REMOVED:
-        return ConfigError(source, key, f"got {shown(value)}, but there is no such key any more", REMOVED[key])
+    if key in opt.REMOVED:
+        return opt.removed_key(source, key, value)
     for kind in POLICIES.values():
         if (error := kind.options.misplaced(key, source)) is not None:
             return error
