@@ -13,6 +13,7 @@ from sglang_adaptive.command_line import BAD_INPUT, DONE, PROGRAM, CommandParser
 from sglang_adaptive.policy import options
 from sglang_adaptive.policy.config import AdaptiveConfig, load_config
 from sglang_adaptive.policy.errors import ConfigError
+from sglang_adaptive.policy.throughput.choice import HOLD_ROUNDS, MARGIN
 
 
 def facts(config: AdaptiveConfig) -> dict[str, Any]:
@@ -90,13 +91,10 @@ def _drop(move: dict[str, Any]) -> str:
 
 def _of_options(options: dict[str, Any]) -> Iterator[str]:
     ladder = options["candidate_steps"]
-    if len(ladder) > 1 and "margin" in options:
-        yield (
-            f"Rises or falls when another depth promises at least {100 * options['margin']:g}% more speed, "
-            "and even more while acceptance is uncertain."
-        )
+    if len(ladder) > 1 and "probe_budget" in options:
+        yield f"Takes another depth once staying at the live one has cost {100 * HOLD_ROUNDS:g}% of a round."
         if ladder[0] == 0:
-            yield "May stop drafting (0 steps) at any batch size where no depth promises more than that."
+            yield f"May stop drafting (0 steps) at any batch size where no depth promises {100 * MARGIN:g}% more speed."
         else:
             yield "Always drafts: 0 is not among the depths."
         yield _probes(options["probe_budget"])
