@@ -165,7 +165,7 @@ def _rates(state: dict[str, Any]) -> Iterator[str]:
     )
     yield (
         f"Their budget is {100 * probes['budget']:.2f}% of that time plus an advance of {ALLOWANCE_ROUNDS:.0f} "
-        "rounds, so they may have cost more of a short time."
+        "rounds at each batch size, so they may have cost more of a short time."
     )
 
 

@@ -78,7 +78,7 @@ def test_probes_say_of_which_time_each_share_is() -> None:
     probes = {"started": 4, "charged_seconds": 0.32, "share": 0.0213, "budget": 0.005}
     *_, lost, budget = explain({**state, "probes": probes})
     assert lost.startswith("4 probes of other depths have cost at most 0.32 s, 2.13% of the time of all the policy's")
-    assert budget.startswith("Their budget is 0.50% of that time plus an advance of 8 rounds")
+    assert budget.startswith("Their budget is 0.50% of that time plus an advance of 3 rounds")
 
 
 def test_a_server_of_another_kind(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
