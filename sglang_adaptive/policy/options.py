@@ -1,6 +1,6 @@
 """Options are annotated dataclass fields that hold the default, the kind and the meaning.
 
-    probe_budget: Annotated[float, number("largest share of time that probes may cost; 0 turns them off", 0, 0.2)] = 0.005
+    sync_rounds: Annotated[int, integer("rounds between two syncs of measured times", 1, 100_000)] = 32
 
 Everything else is derived from the field: the check of a file and its error lines, ``as_dict``, the tables of
 docs/configuration.md, and the differences from the defaults that ``validate`` shows.

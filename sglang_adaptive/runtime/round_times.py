@@ -20,9 +20,9 @@ class RoundClock:
     In steady decoding, with or without overlap, one result arrives per round, so the time between two arrivals is that
     of the later round. This holds only between similar rounds. The first round after a prefill, an idle period or a
     change of batch size includes other work and is not timed (None), nor is the first at zero steps, or after them,
-    where the draft catches up. With overlap, a round whose result waits for the launch of a prefill is not timed either.
-    A switch between other steps adds nothing (28 switches on an H200: -0.1% in the median, quartiles 1%), so the round
-    after it is timed.
+    where the draft catches up. With overlap, a round whose result waits for the launch of a prefill is left out as
+    well. A switch between other steps adds nothing (28 switches on an H200: -0.1% in the median, quartiles 1%), so the
+    round after it is timed.
     """
 
     def __init__(self, now: Callable[[], float] = time.perf_counter) -> None:
