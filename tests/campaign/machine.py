@@ -44,7 +44,7 @@ CONFIGS: list[dict[str, Any]] = [
     *({"policy": "ema", "1": JUMPY | {"candidate_steps": tiers}} for tiers in TIER_SETS),
     {"1": JUMPY | {"candidate_steps": [7]}, "2": JUMPY | {"candidate_steps": [0]}, "3": {"candidate_steps": [1, 3]}},
     *({"policy": "throughput", "throughput": {"candidate_steps": tiers}} for tiers in TIER_SETS[1:]),
-    {"throughput": {"candidate_steps": TIERS, "margin": 0.0, "sync_rounds": 1, "probe_budget": 0.2}},
+    {"throughput": {"candidate_steps": TIERS, "sync_rounds": 1, "probe_budget": 0.2}},
 ]
 
 

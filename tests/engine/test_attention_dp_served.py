@@ -88,10 +88,10 @@ def test_round_times_are_those_of_the_largest_batch(attention_dp: CpuServer) -> 
 
 
 def test_a_configuration_reaches_both_ranks_while_one_decodes(attention_dp: CpuServer) -> None:
-    options = {"candidate_steps": list(TIERS), "margin": 0.02}
+    options = {"candidate_steps": list(TIERS), "shrinkage": 2.0}
     with decoding(attention_dp, 0):
         assert set(attention_dp.configure({"throughput": options})) == {True}
-    assert [state["config"]["throughput"]["margin"] for state in states(attention_dp)] == [0.02, 0.02]
+    assert [state["config"]["throughput"]["shrinkage"] for state in states(attention_dp)] == [2.0, 2.0]
     assert [len(outputs) for outputs in asked(attention_dp, (1, 2))] == [1, 2]
 
 

@@ -23,7 +23,7 @@ from tests.engine.workload import Case, adaptive, grown, require_whole_pool, rou
 
 SHALLOW = {"1": {"candidate_steps": [1]}}
 DEEP = {"1": {"candidate_steps": [7]}}
-THROUGHPUT = {"throughput": {"candidate_steps": [0, 1, 3, 7], "margin": 0.02}}
+THROUGHPUT = {"throughput": {"candidate_steps": [0, 1, 3, 7], "sync_rounds": 16}}
 CHANGES = 10
 """Changes during which requests run; requests continue until this many happened."""
 
@@ -88,7 +88,7 @@ def test_change_takes_effect_and_is_told(ema: CpuServer, easy: list[str]) -> Non
         assert ema.configure(THROUGHPUT) == [True]
         Case(easy[0], max_new_tokens=64).whole(ema)
         found = adaptive(ema)
-        assert found["policy"] == "throughput" and found["config"]["throughput"]["margin"] == 0.02
+        assert found["policy"] == "throughput" and found["config"]["throughput"]["sync_rounds"] == 16
         assert found["why"]["words"] and not found["degraded"]
         learnt = found["acceptance"][0]
         assert ema.configure({"throughput": {"candidate_steps": [1, 3]}}) == [True]
@@ -96,7 +96,7 @@ def test_change_takes_effect_and_is_told(ema: CpuServer, easy: list[str]) -> Non
         assert adaptive(ema)["acceptance"][0]["trials"] >= learnt["trials"]  # rounds pending then are counted now
         assert {rate["steps"] for rate in adaptive(ema)["rates"]} == {1, 3}
         adopted = adaptive(ema)["acceptance"][0]["trials"]
-        assert ema.configure({"throughput": {"candidate_steps": [1, 3], "margin": 0.03}}) == [True]
+        assert ema.configure({"throughput": {"candidate_steps": [1, 3], "sync_rounds": 48}}) == [True]
         assert adaptive(ema)["acceptance"][0]["trials"] == pytest.approx(adopted, rel=0.01)
     assert adaptive(ema)["config"] == before
 

@@ -112,8 +112,7 @@ def read(options: dict[str, Any]) -> ThroughputOptions:
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("margin", -0.1),
-        ("margin", "1%"),
+        ("shrinkage", "1%"),
         ("memory_rounds", 1),
         ("memory_rounds", 9.5),
         ("shrinkage", -1),
@@ -123,9 +122,10 @@ def read(options: dict[str, Any]) -> ThroughputOptions:
         ("candidate_steps", [1, -1]),
         ("candidate_steps", [0]),  # would never draft anything
         ("verify_budget", True),  # an option of earlier releases
+        ("margin", 0.01),  # another
         ("profile_dir", "a\0b"),
         ("profile_dir", "~no-such-user/x"),
-        ("margins", 0.1),
+        ("shrinkages", 12),
     ],
 )
 def test_a_bad_option_is_named_in_one_line(name: str, value: Any) -> None:

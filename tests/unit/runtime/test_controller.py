@@ -67,7 +67,7 @@ def test_seconds_only_between_like_rounds() -> None:
         return policy.seen[-1].seconds
 
     assert [result(3, 2), result(3, 2)] == [None, 0.5]
-    assert [result(1, 2), result(1, 2)] == [None, 0.5]  # after a switch
+    assert [result(1, 2), result(0, 2), result(0, 2), result(1, 2)] == [0.5, None, 0.5, None]  # the draft catches up
     assert [result(1, 1), result(1, 1)] == [None, 0.5]  # after a change of batch size
     controller.interrupt()  # a prefill in between
     assert [result(1, 1), result(1, 1)] == [None, 0.5]

@@ -49,7 +49,7 @@ def test_every_ablation_plays_and_differs_from_the_whole_policy(name: str) -> No
     [
         ([], True, ["throughput", *ABLATIONS]),
         (["ema"], True, ["ema", *ABLATIONS]),
-        (["no-margin", "throughput"], False, ["throughput", "no-margin"]),
+        (["no-clock", "throughput"], False, ["throughput", "no-clock"]),
     ],
 )
 def test_ablations_come_after_the_named_policies(names: list[str], ablate: bool, played: list[str]) -> None:

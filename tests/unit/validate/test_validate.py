@@ -78,7 +78,6 @@ def test_threshold_out_of_reach_is_called_so() -> None:
 
 def test_throughput_options_are_told_and_compared() -> None:
     told = reading({"throughput": {"candidate_steps": [1, 5], "probe_budget": 0, "profile_dir": "/profiles"}})
-    assert "Takes another depth once staying at the live one has cost 3% of a round." in told
     assert "Always drafts: 0 is not among the depths." in told and "Never tries other depths" in told
     assert "kept between server starts in /profiles." in told
     assert "probe_budget is 0 instead of 0.005: largest share of time that probes may cost; 0 turns them off" in told
@@ -87,9 +86,9 @@ def test_throughput_options_are_told_and_compared() -> None:
 
 
 def test_what_the_server_is_told_differs_from_the_defaults_too() -> None:
-    found = facts(check_config({"exact": False, "warm_up": False, "throughput": {"shrinkage": 24}}, "x"))
+    found = facts(check_config({"exact": False, "warm_up": False, "throughput": {"shrinkage": 0.5}}, "x"))
     changed = {entry["key"]: (entry["value"], entry["default"]) for entry in found["changed"]}
-    assert changed == {"exact": (False, True), "warm_up": (False, None), "throughput.shrinkage": (24, 12.0)}
+    assert changed == {"exact": (False, True), "warm_up": (False, None), "throughput.shrinkage": (0.5, 12.0)}
     told = list(words(found))
     (exact,) = [line for line in told if line.startswith("  exact is false instead of true: sample each token")]
     assert exact.endswith("; read only at server start")

@@ -47,7 +47,7 @@ def policy(behind: int = 0, slope: float = 0.002) -> ThroughputPolicy:
         for steps, seconds in SECONDS.items()
     ]
     key = ProfileKey(*(("test",) * len(ProfileKey.__annotations__)))
-    options = ThroughputOptions(candidate_steps=tuple(SECONDS), lookup=True, probe_budget=0.0, margin=0.01)
+    options = ThroughputOptions(candidate_steps=tuple(SECONDS), lookup=True, probe_budget=0.0)
     made = ThroughputPolicy(3, options, CostProfile(key, tuple(cells), "test"))
     made.allow_lookups(True, behind)
     return made

@@ -11,7 +11,7 @@ from sglang_adaptive.lab.simulate.engine import DraftOutputs
 from sglang_adaptive.policy.config import CapturedSteps
 from sglang_adaptive.policy.observation import RoundObservation
 from sglang_adaptive.policy.throughput import ThroughputOptions, ThroughputPolicy
-from sglang_adaptive.policy.throughput.cost import form_seconds
+from sglang_adaptive.policy.throughput.base_cost import form_seconds
 from tests.unit.policy.throughput.test_acceptance import drafts
 
 LADDER = (0, 1, 2, 3, 5, 7)
