@@ -63,7 +63,7 @@ def test_two_nodes_with_different_files_end_and_say_so(tmp_path: Path) -> None:
         place = ("--nnodes", "2", "--node-rank", str(rank), "--dist-init-addr", address)
         return of_two_ranks(tmp_path, f"node{rank}", *arguments, *place)
 
-    nodes = [node(0), node(1, shrinkage=0.5)]
+    nodes = [node(0), node(1, sync_rounds=9)]
     try:
         for each in nodes:
             each.launch()
@@ -71,7 +71,7 @@ def test_two_nodes_with_different_files_end_and_say_so(tmp_path: Path) -> None:
             with pytest.raises(ServerError, match="the server ended"):
                 while not each.poll():
                     time.sleep(0.1)
-            told = "differs on tensor-parallel rank 1: throughput.shrinkage: 12.0 -> 0.5; expected the same configuration"
+            told = "differs on tensor-parallel rank 1: throughput.sync_rounds: 32 -> 9; expected the same configuration"
             assert f"{tmp_path}/node{rank}.json: {told} on all nodes" in each.log_path.read_text()
     finally:
         for each in nodes:

@@ -1,4 +1,4 @@
-"""Round times: the base table, and measurements."""
+"""Round times: the base table, the fit to measurements, and what they say of other batch sizes."""
 
 from __future__ import annotations
 
@@ -9,15 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sglang_adaptive.policy.profile import CostProfile, ProfileCell, ProfileKey, ordered
-from sglang_adaptive.policy.throughput.cost import (
-    INTERPOLATED,
-    MEASURED,
-    PRIOR,
-    PROFILE,
-    CostModel,
-    drafted_step,
-    form_seconds,
-)
+from sglang_adaptive.policy.throughput.base_cost import drafted_step, form_seconds
+from sglang_adaptive.policy.throughput.cost import CONFIRMED, INTERPOLATED, MEASURED, PRIOR, PROFILE, CostModel
+from sglang_adaptive.policy.throughput.fit import Evidence, fit
 
 LADDER = (0, 1, 2, 3, 5, 7)
 KEY = ProfileKey("target", "draft", "gpu", 1, 1, "fa3")
@@ -32,10 +26,21 @@ def full(batches: tuple[int, ...] = (1, 4, 16, 64)) -> CostProfile:
     return profile({(b, s): form_seconds(b, s) for b in batches for s in LADDER})
 
 
-def load(model: CostModel, cells: dict[tuple[int, int], float], readings: int = 31) -> None:
-    """Give *model* these seconds as measurements."""
-    rows = {(b, s): model.base.seconds(b)[LADDER.index(s)] for b, s in cells}
-    model.load(0.0, [[b, s, math.log(t / rows[b, s]), readings] for (b, s), t in cells.items()])
+def load(
+    model: CostModel,
+    cells: dict[tuple[int, int], float],
+    deviation: float = 0.01,
+    differences: int = 9,
+    by: float = 1.0,
+) -> bool:
+    """Give *model* these seconds, times *by*, as levels and as differences from the first kind of each batch size."""
+    places = []
+    for batch in sorted({b for b, _ in cells}):
+        base = dict(zip(LADDER, model.base.seconds(batch), strict=True))
+        own = [[s, math.log(by * t / base[s]), 0.1, 9 * differences] for (b, s), t in cells.items() if b == batch]
+        pairs = [[own[0][0], s, level - own[0][1], deviation, differences] for s, level, *_ in own[1:]]
+        places.append([batch, *own[0][:2], own, pairs])
+    return model.load(0.02, places)
 
 
 def test_a_profile_is_exact_at_its_cells_and_linear_between_its_batches() -> None:
@@ -56,38 +61,89 @@ def test_any_partial_profile_gives_positive_times(cells: dict[tuple[int, int], f
     assert all(d > 0 for d in deviations)
 
 
-def test_measured_times_beat_the_profile_and_pull_their_neighbours() -> None:
+OWN = [(3, 0.3, 0.05, 9), (5, 0.5, 0.2, 9)]
+
+
+def test_facts_that_agree_are_fitted_exactly() -> None:
+    """The precision of x5 - x3 is that of the pair, and of both sides in series: 2500 + 500 * 125 / 625."""
+    found = fit(Evidence(3, 0.3, OWN, [(3, 5, 0.2, 0.02, 3)]), {3: (0.0, 0.1), 5: (0.2, 0.1)})
+    assert found.ratio == pytest.approx({3: 0.3, 5: 0.5})
+    assert found.deviation == pytest.approx({3: 0.0, 5: 2600**-0.5}, abs=1e-4)
+    assert found.level == pytest.approx(0.4)
+
+
+def test_ratios_are_those_of_now_and_deviations_relative_to_the_latest_kind() -> None:
+    found = fit(Evidence(5, 0.7, OWN, [(3, 5, 0.2, 0.02, 3)]), {3: (0.0, 0.1), 5: (0.2, 0.1)})
+    assert found.ratio == pytest.approx({3: 0.5, 5: 0.7})
+    assert found.deviation == pytest.approx({3: 2600**-0.5, 5: 0.0}, abs=1e-4)
+
+
+def test_a_kind_that_never_ran_has_its_shape_around_the_level() -> None:
+    found = fit(Evidence(3, 0.3, OWN[:1], []), {3: (0.0, 0.1), 7: (0.05, 0.1)})
+    assert found.ratio == pytest.approx({3: 0.3, 7: 0.35}, abs=1e-3)
+    assert found.deviation[7] == pytest.approx(math.sqrt(0.1**2 + 1.0 / (1.0 / 0.05**2 + 1.0 / 0.1**2)))
+
+
+def test_of_facts_that_contradict_each_other_the_less_likely_lose() -> None:
+    own = [(kind, 0.1 * at, 0.1, 9) for at, kind in enumerate((1, 3, 5))]
+    right, wrong = [(1, 3, 0.1, 0.02, 3), (3, 5, 0.1, 0.02, 3)], (1, 5, 0.6, 0.02, 3)
+    agree = fit(Evidence(1, 0.0, own, right), {})
+    torn = fit(Evidence(1, 0.0, own, [*right, wrong]), {})
+    assert torn.ratio[5] == pytest.approx(0.2, abs=0.02)  # their mean is 0.33
+    assert torn.deviation[5] > 2 * agree.deviation[5]
+
+
+def test_a_level_from_long_ago_does_not_outweigh_a_difference() -> None:
+    found = fit(Evidence(3, 0.0, [(3, 0.0, 0.05, 31), (5, 0.5, 0.05, 31)], [(3, 5, 0.1, 0.01, 3)]), {})
+    assert found.ratio[5] == pytest.approx(0.1, abs=0.02)
+
+
+@pytest.mark.parametrize("error", [-0.3, 0.2, 0.3])
+def test_one_difference_overrules_a_wrong_profile(error: float) -> None:
     model = CostModel(LADDER, full())
-    load(model, {(16, 3): 1.2 * form_seconds(16, 3)})
+    load(model, {(16, 3): form_seconds(16, 3), (16, 7): math.exp(error) * form_seconds(16, 7)}, 0.07, 1)
+    seconds = model.row(16)[0]
+    off = math.log(seconds[-1] / seconds[THREE] * form_seconds(16, 3) / form_seconds(16, 7))
+    assert 0.7 < off / error < 1.01
+
+
+def test_measured_times_beat_the_profile_and_pull_those_of_other_batch_sizes() -> None:
+    model = CostModel(LADDER, full())
+    load(model, {(16, 1): form_seconds(16, 1), (16, 3): 1.2 * form_seconds(16, 3)})
     seconds, deviations = model.row(16)
     assert seconds[THREE] == pytest.approx(1.2 * form_seconds(16, 3), rel=0.03)
-    assert form_seconds(16, 2) < seconds[THREE - 1] < 1.2 * form_seconds(16, 2)
-    assert deviations[THREE] < 0.01 < deviations[THREE - 1]
+    assert deviations[THREE] < 0.02 < deviations[-1]
+    near, far = [model.row(n)[0][THREE] / model.row(n)[0][1] for n in (24, 512)]
+    assert 1.0 < far * form_seconds(512, 1) / form_seconds(512, 3) < near * form_seconds(24, 1) / form_seconds(24, 3)
+    assert near < 1.2 * form_seconds(24, 3) / form_seconds(24, 1)
 
 
 def test_a_wrong_profile_is_doubted_where_it_was_not_checked() -> None:
     right, wrong = CostModel(LADDER, full()), CostModel(LADDER, full())
     load(right, {(16, s): form_seconds(16, s) for s in (1, 3)})
     load(wrong, {(16, 1): 1.15 * form_seconds(16, 1), (16, 3): 0.85 * form_seconds(16, 3)})
+    assert wrong.surprise > 2 > 1 > right.surprise
     assert wrong.row(64)[1][-1] > 2 * right.row(64)[1][-1]
 
 
-def test_a_slowdown_that_all_share_changes_no_comparison() -> None:
-    model = CostModel(LADDER, full())
-    cells = [[16, 3, 0.05, 31], [16, 5, -0.02, 31]]
-    model.load(0.0, cells)
-    before = model.row(16)[0]
-    model.load(0.3, cells)
-    after = model.row(16)[0]
-    at = LADDER.index(5)
-    assert after[THREE] / after[at] == pytest.approx(before[THREE] / before[at], rel=0.01)
+def test_a_slowdown_that_all_share_changes_no_comparison_at_any_batch_size() -> None:
+    models = [CostModel(LADDER, full()) for _ in range(2)]
+    for model, by in zip(models, (1.0, 1.35), strict=True):
+        load(model, {(16, 3): form_seconds(16, 3), (16, 5): 1.1 * form_seconds(16, 5)}, by=by)
+    for batch in (8, 16, 20):
+        before, after = [model.row(batch)[0] for model in models]
+        assert after == pytest.approx([1.35 * seconds for seconds in before], rel=0.01)
+        assert models[1].lookup(16, 15)[0] > 1.3 * models[0].lookup(16, 15)[0] > models[0].lookup(16, 15)[1]
 
 
-def test_one_reading_alone_is_hardly_believed() -> None:
+@pytest.mark.parametrize(("differences", "doubted"), [(CONFIRMED - 1, True), (CONFIRMED, False)])
+def test_a_time_that_is_unlikely_is_doubtful_until_it_is_confirmed(differences: int, doubted: bool) -> None:
     model = CostModel(LADDER, full())
-    load(model, {(16, 3): 2.0 * form_seconds(16, 3)}, readings=1)
-    assert model.row(16)[0][THREE] < 1.1 * form_seconds(16, 3)
-    assert model.row(16)[0][THREE - 1] == pytest.approx(form_seconds(16, 2))
+    load(model, {(16, 3): form_seconds(16, 3), (16, 7): 1.5 * form_seconds(16, 7)}, differences=differences)
+    assert model.doubtful(16) == (pytest.approx({7: form_seconds(16, 7)}, rel=0.03) if doubted else {})
+    assert model.doubtful(64) == {}
+    load(model, {(16, 3): form_seconds(16, 3), (16, 7): 1.2 * form_seconds(16, 7)}, differences=differences)
+    assert model.doubtful(16) == {}
 
 
 def test_every_time_says_where_it_comes_from() -> None:
@@ -98,11 +154,13 @@ def test_every_time_says_where_it_comes_from() -> None:
     assert CostModel(LADDER, None).source(16, 3) == PRIOR
 
 
-def test_small_changes_are_not_worth_a_new_table() -> None:
-    model = CostModel(LADDER, full())
-    assert model.load(0.0, [[16, 3, 0.1, 31]])
-    assert not model.load(0.0, [[16, 3, 0.1005, 31]])
-    assert model.load(0.0, [[16, 3, 0.12, 31]])
+def test_a_table_is_new_only_if_a_time_changed() -> None:
+    model, cells = CostModel(LADDER, full()), {(16, 3): form_seconds(16, 3), (16, 5): form_seconds(16, 5)}
+    assert load(model, cells)
+    assert not load(model, cells)
+    assert load(model, {**cells, (16, 5): 1.01 * form_seconds(16, 5)})
+    assert load(model, {**cells, (16, 5): 1.01 * form_seconds(16, 5)}, differences=8)
+    assert model.readings == {(16, 3): 72, (16, 5): 72} and model.noise == 0.02
 
 
 def test_a_ladder_without_two_depths_above_zero_has_no_drafted_step() -> None:

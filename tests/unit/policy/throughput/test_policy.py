@@ -22,8 +22,8 @@ from sglang_adaptive.policy.base import AdaptivePolicy, LearnsCost
 from sglang_adaptive.policy.observation import RoundObservation
 from sglang_adaptive.policy.profile import CostProfile, ProfileCell, ProfileKey, ordered
 from sglang_adaptive.policy.throughput import ThroughputOptions, ThroughputPolicy
-from sglang_adaptive.policy.throughput.rows import MOST_ROWS
 from sglang_adaptive.policy.throughput.probing import ALLOWANCE_ROUNDS, expected_improvement
+from sglang_adaptive.policy.throughput.rows import MOST_ROWS
 from tests.unit.policy.throughput.test_acceptance import drafts
 
 COST = load_cost(None)[1]

@@ -1,4 +1,4 @@
-"""How readings split between a cell and a common slowdown; zero-step rounds are averaged over real cycles."""
+"""What two kinds of rounds differ by, from rounds close together; zero-step rounds are averaged over cycles."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 
 from sglang_adaptive.policy.observation import RoundObservation, ZeroCycle
 from sglang_adaptive.policy.throughput.cost import CostModel
-from sglang_adaptive.policy.throughput.readings import ABSENT_ROUNDS, STALL_ROUNDS, Readings
+from sglang_adaptive.policy.throughput.readings import KEPT, NEAR_ROUNDS, SIDE, SINGLE, Readings, middle
 from sglang_adaptive.runtime.pending_drafts import extend_schedule, rounds_between_outputs
 from sglang_adaptive.runtime.round_times import RoundTimes
 
@@ -58,8 +58,8 @@ def test_the_mean_is_that_of_the_long_run(every: int, requests: int, curious: bo
         readings.add(requests, 0, 0.0, seconds, extended)
         times.add(RoundObservation(0, [0] * requests, requests, seconds, extended=extended))
     wanted = pytest.approx(mean_of(requests, every, curious))
-    assert math.exp(readings.cells[requests, 0].ratio) == wanted
-    assert readings.cells[requests, 0].readings >= 3 and readings.drift == pytest.approx(0.0, abs=1e-12)
+    ((_, _, _, [(_, level, _, count)], pairs),) = readings.export()["places"]
+    assert math.exp(level) == wanted and count >= 3 and not pairs
     (cell,) = times.as_list()
     assert cell["seconds"] == wanted
 
@@ -107,46 +107,140 @@ def test_rounds_of_another_batch_size_count_as_not_timed() -> None:
     assert told(cycle, [(1.0, False), (1.0, False), (3.0, True)])[-1] == (1.5, 3)
 
 
-def read(readings: Readings, steps: int, seconds: float, rounds: int, rng: random.Random | None = None) -> None:
-    for _ in range(rounds):
-        noise = 1.0 if rng is None else math.exp(rng.gauss(0.0, 0.02))
-        readings.add(8, steps, 0.0, seconds * noise)
+def read(readings: Readings, kind: int, *seconds: float) -> None:
+    for value in seconds:
+        readings.add(8, kind, 0.0, value)
 
 
-def test_outliers_do_not_move_a_cell() -> None:
+def pairs(readings: Readings) -> dict[tuple[int, int], tuple[float, float, int]]:
+    """Return ratio, deviation and number of the differences by pair, at batch 8."""
+    (place,) = readings.export()["places"]
+    return {(low, high): (math.exp(middle), deviation, count) for low, high, middle, deviation, count in place[4]}
+
+
+def levels(readings: Readings) -> dict[int, tuple[float, float, int]]:
+    (place,) = readings.export()["places"]
+    return {kind: (math.exp(level), deviation, count) for kind, level, deviation, count in place[3]}
+
+
+def test_the_middle_is_the_median_and_of_two_their_mean() -> None:
+    assert middle([0.0, 5.0, 1.0]) == 1.0
+    assert math.exp(middle([math.log(0.6), math.log(1.4)])) == pytest.approx(1.0)  # one late result
+
+
+def test_a_late_result_changes_no_difference() -> None:
     readings = Readings()
-    for index in range(40):
-        readings.add(8, 3, 0.0, 3.0 if index % 5 == 4 else 1.0)
-    assert readings.cells[8, 3].ratio == pytest.approx(0.0, abs=0.01)
-    assert readings.drift == pytest.approx(0.0, abs=0.01)
+    read(readings, 3, *[1.0] * 7, 4.0, 1.0)
+    read(readings, 5, 1.2, 4.0, 1.2)
+    assert pairs(readings)[3, 5][0] == pytest.approx(1.2)
 
 
-def test_a_slowdown_seen_in_one_cell_is_taken_for_common() -> None:
+def test_of_a_visit_the_readings_next_to_the_switch_count() -> None:
     readings = Readings()
-    read(readings, 3, 1.0, 50)
-    read(readings, 3, 1.2, 50)
-    assert readings.drift == pytest.approx(math.log(1.2), abs=0.01)
-    assert readings.cells[8, 3].ratio == pytest.approx(0.0, abs=0.01)
+    read(readings, 5, *[3.0] * 50, *[1.2] * SIDE)
+    read(readings, 3, *[1.0] * SIDE, *[3.0] * 50)
+    assert pairs(readings)[3, 5][0] == pytest.approx(1.2)
 
 
-def test_a_cell_that_comes_back_is_compared_with_the_rounds_before() -> None:
+def test_a_wrong_difference_is_outvoted_by_those_before_and_after() -> None:
+    readings = Readings()
+    for wrong in (1.0, 1.0, 1.3, 1.0, 1.0, 1.0):
+        read(readings, 3, *[1.0] * 20)
+        read(readings, 5, *[1.2 * wrong] * SIDE, *[1.2] * 20)
+        assert pairs(readings)[3, 5][0] == pytest.approx(1.2)
+    assert pairs(readings)[3, 5][2] == KEPT < 11
+
+
+def test_a_spell_that_slows_the_whole_machine_changes_no_difference() -> None:
     readings, rng = Readings(), random.Random(0)
-    read(readings, 3, 1.0, 50, rng)
-    read(readings, 5, 1.1, 20, rng)
-    read(readings, 3, 1.3, ABSENT_ROUNDS + 50, rng)  # everything is slower now
-    read(readings, 5, 1.43, 10, rng)
-    ours, other = readings.cells[8, 5], readings.cells[8, 3]
-    assert ours.ratio - other.ratio == pytest.approx(math.log(1.1), abs=0.03)
+    slow = 1.0
+    for index in range(3000):
+        if index % 37 == 0:
+            slow = rng.choice([1.0, 1.0, 1.15, 1.4])
+        # Spells begin and end within visits, and switches are within spells.
+        read(readings, (3, 5, 2)[index // 25 % 3], slow * (1.0, 1.2, 0.9)[index // 25 % 3])
+    found = {kinds: ratio for kinds, (ratio, *_) in pairs(readings).items()}
+    assert found == pytest.approx({(3, 5): 1.2, (2, 5): 1.2 / 0.9, (2, 3): 1.0 / 0.9})
 
 
-def test_a_stall_of_the_host_is_no_news_of_the_steps_that_met_it() -> None:
+def test_the_two_sides_of_a_short_visit_count_once() -> None:
+    """The machine slows down within the visit or at one end: the mean of both sides halves the error."""
     readings = Readings()
-    read(readings, 3, 1.0, 60)
-    read(readings, 3, 2.0, STALL_ROUNDS - 10)
-    assert readings.drift == pytest.approx(0.0, abs=0.01)
-    read(readings, 3, 1.0, 10)
-    read(readings, 3, 2.0, 2 * STALL_ROUNDS)  # this one goes on
-    assert readings.drift == pytest.approx(math.log(2.0), abs=0.05)
+    read(readings, 3, *[1.0] * 20)
+    read(readings, 5, 1.2, 1.2)
+    one = pairs(readings)[3, 5]
+    read(readings, 3, *[1.1] * 20)
+    both = pairs(readings)[3, 5]
+    assert (one[2], both[2]) == (1, 1)
+    assert (one[0], both[0]) == (pytest.approx(1.2), pytest.approx(1.2 / math.sqrt(1.1)))
+    assert both[1] > 1.1 * one[1]  # sides that differ are worth less
+
+
+def test_a_long_visit_has_a_difference_at_either_end() -> None:
+    readings = Readings()
+    read(readings, 3, *[1.0] * 20)
+    read(readings, 5, *[1.2] * SIDE)
+    read(readings, 3, *[1.0] * 20)
+    assert pairs(readings)[3, 5][2] == 2
+
+
+def test_a_single_reading_counts_less_than_two() -> None:
+    found = []
+    for rounds in (1, 2):
+        readings = Readings()
+        read(readings, 3, *[1.0] * 20)
+        read(readings, 5, *[1.2] * rounds)
+        found.append(pairs(readings)[3, 5][1])
+    assert found[1] == pytest.approx(SINGLE * found[0])
+
+
+def test_two_differences_that_agree_start_a_pair_anew() -> None:
+    readings = Readings()
+    for ratio in (1.2, 1.2, 1.2, 1.6):
+        read(readings, 3, *[1.0] * 20)
+        read(readings, 5, *[ratio] * 20)
+    assert pairs(readings)[3, 5][0] == pytest.approx(1.2)  # one may be wrong
+    read(readings, 3, *[1.0] * 20)
+    assert pairs(readings)[3, 5] == (pytest.approx(1.6), pytest.approx(0.035, abs=0.02), 2)
+
+
+@pytest.mark.parametrize(("away", "compared"), [(NEAR_ROUNDS - 1, True), (NEAR_ROUNDS, False)])
+def test_rounds_far_apart_are_not_compared(away: int, compared: bool) -> None:
+    readings = Readings()
+    read(readings, 3, *[1.0] * 20)
+    for _ in range(away):
+        readings.skip(3)
+    read(readings, 5, *[1.2] * 20)
+    assert ((3, 5) in pairs(readings)) is compared
+    assert levels(readings)[5][0] == pytest.approx(1.2)
+
+
+def test_scatter_is_measured_and_says_how_far_to_trust() -> None:
+    found = []
+    for spread in (0.0, 0.1):
+        readings, rng = Readings(), random.Random(1)
+        for index in range(60):
+            slow = rng.gauss(1.0, spread)  # of this kind alone, so that differences scatter as well
+            read(readings, 3 if index % 2 else 5, *[1.0 if index % 2 else slow] * 20)
+        found.append((readings.export()["noise"], pairs(readings)[3, 5][1], levels(readings)[5][1]))
+    steady, loud = found
+    assert steady[0] == 0.01 and 0.05 < loud[0] < 0.2
+    assert loud[1] > 2 * steady[1] and loud[2] > 2 * steady[2]
+
+
+def test_zero_steps_that_end_before_their_cycle_count() -> None:
+    readings = Readings()
+    read(readings, 3, *[1.2] * 20)
+    for seconds in (1.0, 1.0, 1.4, 1.0):
+        readings.add(8, 0, 0.0, seconds, extended=False)
+    assert 0 not in levels(readings)
+    read(readings, 3, 1.2)
+    assert levels(readings)[0] == (pytest.approx(1.0), pytest.approx(levels(readings)[0][1]), 1)
+    assert pairs(readings)[0, 3][0] == pytest.approx(1.2)
+    for _ in range(3):
+        readings.skip(0, extended=False)
+    read(readings, 3, 1.2)
+    assert levels(readings)[0][2] == 1  # none of them was timed
 
 
 @pytest.mark.parametrize("batch", [8, 32])
@@ -163,8 +257,7 @@ def test_a_gpu_that_is_faster_after_every_pause_changes_no_comparison(batch: int
         else:
             readings.skip(steps)
         if index % 32 == 0 and index > 1000:  # kernels loaded until then: this server had no warm-up
-            exported = readings.export()
-            model.load(exported["drift"], exported["cells"])
+            model.load(**readings.export())
             seconds = model.row(batch)[0]
             compared.append([math.log(seconds[LADDER.index(other)] / seconds[THREE]) for other in (2, 5, 7)])  # all ran
     assert len(compared) > 100
