@@ -164,6 +164,25 @@ def test_capping_drops_evidence() -> None:
     assert max(row["trials"] for row in learner.by_level()) <= 20.0 + 1e-9
 
 
+@pytest.mark.parametrize(("before", "after", "rounds", "off"), [(0.9, 0.2, 20, 0.4), (0.2, 0.9, 100, 0.15)])
+def test_a_change_of_deeper_positions_alone_is_noticed(before: float, after: float, rounds: int, off: float) -> None:
+    """Evidence of the former acceptance is dropped there, and kept of the first two positions."""
+    learner, rng = estimator(), random.Random(3)
+    for deep, count in ((before, 600), (after, rounds)):
+        for _ in range(count):
+            learner.update(5, [next((k for k in range(5) if rng.random() > (0.8, deep)[k > 1]), 5) for _ in range(8)])
+    assert learner.conditional[2] == pytest.approx(after, abs=off)
+    assert learner.trials(3) < 50 < learner.trials(1)
+
+
+@pytest.mark.parametrize("p", [0.3, 0.9])
+def test_chance_is_no_change(p: float) -> None:
+    learner, rng = estimator(), random.Random(3)
+    for _ in range(2000):
+        learner.update(3, drafts(rng, p, 3, 8))
+    assert sum(row["trials"] for row in learner.by_level()) > 5000
+
+
 def test_of_a_round_deeper_than_all_candidates_the_known_positions_count() -> None:
     learner, same = AcceptanceEstimator((0, 1, 3), 3840, 12.0), AcceptanceEstimator((0, 1, 3), 3840, 12.0)
     learner.update(7, [7, 4, 1])

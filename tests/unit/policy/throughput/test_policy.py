@@ -22,6 +22,7 @@ from sglang_adaptive.policy.base import AdaptivePolicy, LearnsCost
 from sglang_adaptive.policy.observation import RoundObservation
 from sglang_adaptive.policy.profile import CostProfile, ProfileCell, ProfileKey, ordered
 from sglang_adaptive.policy.throughput import ThroughputOptions, ThroughputPolicy
+from sglang_adaptive.policy.throughput.choice import HOLD_ROUNDS, StepChoice
 from sglang_adaptive.policy.throughput.probing import ALLOWANCE_ROUNDS, expected_improvement
 from sglang_adaptive.policy.throughput.rows import MOST_ROWS
 from tests.unit.policy.throughput.test_acceptance import drafts
@@ -93,11 +94,29 @@ def test_depths_that_cannot_win_never_run() -> None:
     assert max(serve(policy, 0.95, 512, 300)[1:]) <= 3
 
 
-def test_a_small_gain_does_not_switch() -> None:
-    kept = ThroughputPolicy(3, ThroughputOptions(margin=1.0, probe_budget=0.0), H200)
-    assert set(serve(kept, 0.75, 8, 300)) == {3}
-    free = ThroughputPolicy(3, ThroughputOptions(margin=0.0, probe_budget=0.0), H200)
-    assert set(serve(free, 0.95, 8, 300)) != {3}
+@pytest.mark.parametrize(("gain", "rounds"), [(0.5, 1), (1.1 * HOLD_ROUNDS, 1), (0.4 * HOLD_ROUNDS, 3), (1e-4, 301)])
+def test_steps_change_once_staying_has_cost_enough(gain: float, rounds: int) -> None:
+    choice = StepChoice(3)
+    stayed = [choice.stays(gain) for _ in range(rounds)]
+    assert stayed == [True] * (rounds - 1) + [False]
+
+
+def test_what_staying_cost_is_forgotten_while_the_live_steps_are_best() -> None:
+    choice = StepChoice(3)
+    assert all(choice.stays(gain) for _ in range(500) for gain in (0.3 * HOLD_ROUNDS, 0.0))
+    for _ in range(3):
+        choice.stays(0.3 * HOLD_ROUNDS)
+    assert not choice.stays(0.3 * HOLD_ROUNDS)
+
+
+def test_after_a_switch_the_cost_of_staying_counts_anew() -> None:
+    policy = ThroughputPolicy(3, ThroughputOptions(probe_budget=0.0), H200)
+    serve(policy, 0.95, 8, 300)
+    row, choice = policy._times.at(8), policy._choice
+    assert choice.live > 3
+    choice.live, choice._cost = 1, 0.9 * HOLD_ROUNDS
+    choice.decide(row, policy._acceptance)
+    assert choice.live > 3 and choice._cost == 0.0
 
 
 def drive_replica(policy: ThroughputPolicy, payloads: list[str | None], lying: bool) -> list[int]:
@@ -290,8 +309,8 @@ def test_losses_of_a_depth_that_an_operator_holds_are_not_the_policys() -> None:
     for _ in range(100):
         policy.observe(RoundObservation(1, drafts(rng, 0.3, 1, 32), 32, chosen=False))
     assert policy.snapshot()["lost_to_zero_steps_rounds"] == 0.0
-    # One step is 15% faster than zero there.
-    assert serve(policy, 0.3, 32, 60)[-1] >= 1
+    serve(policy, 0.3, 32, 60)
+    assert policy._choice.live >= 1  # one step is 15% faster than zero there
 
 
 def test_no_cache_grows_with_the_batch_sizes_seen() -> None:
@@ -307,7 +326,7 @@ def test_the_snapshot_is_made_of_builtins_and_says_why() -> None:
     serve(policy, 0.9, 8, 200)
     told = policy.snapshot()
     assert json.loads(json.dumps(told)) == told
-    assert told["why"]["code"] in ("best", "margin", "probe")
+    assert told["why"]["code"] in ("best", "hold", "probe")
     assert str(told["steps"]) in told["why"]["words"]
     assert [entry["position"] for entry in told["acceptance"]] == list(range(1, 8))
     assert [rate["steps"] for rate in told["rates"]] == list(LADDER)
