@@ -192,7 +192,7 @@ def test_the_rest_of_steps_doubles_with_each_look_up_to_eightfold() -> None:
 
 
 def test_between_two_looks_at_steps_that_ran_is_a_pause() -> None:
-    at = row({1: 1.0, 2: 1.0, 3: 1.0})
+    at = row({1: 1.0, 2: 1.05, 3: 1.0})
     (one, first), (other, second) = Served(3, {(8, 1): 3, (8, 2): 3}).looks(at, 1900)[:2]
     assert {first, second} == {1, 2} and other - one >= PAUSE
     (one, _), (other, _) = Served(3).looks(row({1: 1.0, 2: 0.955, 3: 1.0}), 400)[:2]
@@ -211,7 +211,9 @@ def test_acceptance_beyond_the_live_steps_is_looked_at_unless_another_batch_size
     served = Served(1, ran)
     served.prober.saw(3, other, DEEPER // 2, True, True)  # here an earlier round that drafted three
     assert served.first(at) == soon(1.5 * DEEPER)
-    assert not Served(3, ran).looks(row({1: 1.2, 3: 1.0}), int(2 * DEEPER))  # one step shows nothing of the draft
+    (one,) = Served(1, ran | {(8, 7): 99}).looks(row({1: 1.0, 3: 1.4, 7: 1.4}), 1000)
+    assert one == (soon(DEEPER), 3), "the next ones first"
+    assert not Served(0, ran).looks(row({0: 1.0, 3: 1.2}), int(2 * DEEPER))  # zero steps see the draft themselves
 
 
 def test_the_credit_is_three_rounds_at_most_and_grows_by_the_budget() -> None:
@@ -231,8 +233,10 @@ def test_a_look_waits_until_the_credit_covers_it() -> None:
     served.round(at)
     served.prober._credits[8] = -1.0
     assert served.first(at) == soon((1.0 + COST) / 0.005)
+    before = served.prober._credits[8]
     served.looks(at, MOST_ROUNDS)
     assert served.prober.lost_seconds == pytest.approx(LOOK_ROUNDS * LOST)
+    assert served.prober._credits[8] == pytest.approx(before - LOOK_ROUNDS * LOST + 0.005 * MOST_ROUNDS)
     assert not Served(3, budget=0.0).looks(at, 9000)
 
 
