@@ -154,6 +154,13 @@ def test_every_time_says_where_it_comes_from() -> None:
     assert CostModel(LADDER, None).source(16, 3) == PRIOR
 
 
+@pytest.mark.parametrize(("batch", "sure"), [(40, True), (39, False)])
+def test_between_anchors_a_time_is_as_sure_as_at_the_one_where_its_readings_count(batch: int, sure: bool) -> None:
+    model = CostModel(LADDER, None)
+    load(model, {(48, s): form_seconds(48, s) for s in LADDER})
+    assert (model.anchor(batch) == 48) is sure is (model.row(batch)[1][THREE] < 0.05)
+
+
 def test_a_table_is_new_only_if_a_time_changed() -> None:
     model, cells = CostModel(LADDER, full()), {(16, 3): form_seconds(16, 3), (16, 5): form_seconds(16, 5)}
     assert load(model, cells)
