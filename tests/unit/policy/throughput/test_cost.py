@@ -64,18 +64,13 @@ def test_any_partial_profile_gives_positive_times(cells: dict[tuple[int, int], f
 OWN = [(3, 0.3, 0.05, 9), (5, 0.5, 0.2, 9)]
 
 
-def test_facts_that_agree_are_fitted_exactly() -> None:
+@pytest.mark.parametrize(("latest", "level", "shift"), [(3, 0.3, 0.0), (5, 0.7, 0.2)])
+def test_facts_that_agree_are_fitted_exactly_and_as_of_now(latest: int, level: float, shift: float) -> None:
     """The precision of x5 - x3 is that of the pair, and of both sides in series: 2500 + 500 * 125 / 625."""
-    found = fit(Evidence(3, 0.3, OWN, [(3, 5, 0.2, 0.02, 3)]), {3: (0.0, 0.1), 5: (0.2, 0.1)})
-    assert found.ratio == pytest.approx({3: 0.3, 5: 0.5})
-    assert found.deviation == pytest.approx({3: 0.0, 5: 2600**-0.5}, abs=1e-4)
-    assert found.level == pytest.approx(0.4)
-
-
-def test_ratios_are_those_of_now_and_deviations_relative_to_the_latest_kind() -> None:
-    found = fit(Evidence(5, 0.7, OWN, [(3, 5, 0.2, 0.02, 3)]), {3: (0.0, 0.1), 5: (0.2, 0.1)})
-    assert found.ratio == pytest.approx({3: 0.5, 5: 0.7})
-    assert found.deviation == pytest.approx({3: 2600**-0.5, 5: 0.0}, abs=1e-4)
+    found = fit(Evidence(latest, level, OWN, [(3, 5, 0.2, 0.02, 3)]), {3: (0.0, 0.1), 5: (0.2, 0.1)})
+    assert found.ratio == pytest.approx({3: 0.3 + shift, 5: 0.5 + shift})
+    assert found.deviation == pytest.approx({latest: 0.0, 8 - latest: 2600**-0.5}, abs=1e-4)
+    assert found.level == pytest.approx(0.4 + shift)
 
 
 def test_a_kind_that_never_ran_has_its_shape_around_the_level() -> None:

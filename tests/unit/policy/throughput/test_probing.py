@@ -12,22 +12,8 @@ import pytest
 from sglang_adaptive.lab.simulate.engine import DraftOutputs
 from sglang_adaptive.policy.config import CapturedSteps
 from sglang_adaptive.policy.observation import RoundObservation
-from sglang_adaptive.policy.throughput import ThroughputOptions, ThroughputPolicy
+from sglang_adaptive.policy.throughput import ThroughputOptions, ThroughputPolicy, probing
 from sglang_adaptive.policy.throughput.base_cost import form_seconds
-from sglang_adaptive.policy.throughput.probing import (
-    ALLOWANCE_ROUNDS,
-    CHECK_ROUNDS,
-    CONFIRM,
-    DEEPER,
-    FIRST,
-    LOOK_ROUNDS,
-    MOST_REST,
-    MOST_ROUNDS,
-    PAUSE,
-    REST,
-    ZERO_ROUNDS,
-    Prober,
-)
 from sglang_adaptive.policy.throughput.rows import RoundTimeRow
 from tests.unit.policy.throughput.test_acceptance import drafts
 
@@ -128,7 +114,7 @@ def row(seconds: Mapping[int, float], anchor: int = 8, deviation: float = 0.005,
 TOKENS = [1.0, 1.0, 1.05, 1.1, 1.1, 1.1, 1.1, 1.1]
 """One step is served 9% slower than three, if rounds take as long."""
 LOST = 1.0 - 1.0 / 1.1
-COST = LOOK_ROUNDS * LOST + 0.1
+COST = probing.LOOK_ROUNDS * LOST + 0.1
 """Rounds that a look at it costs."""
 
 
@@ -136,7 +122,7 @@ class Served:
     """A prober and the rounds of a server, where all results are timed at once."""
 
     def __init__(self, live: int, timed: Mapping[tuple[int, int], int] | None = None, budget: float = 0.005) -> None:
-        self.live, self.prober, self.now = live, Prober(budget), 0
+        self.live, self.prober, self.now = live, probing.Prober(budget), 0
         self.readings = dict(timed or {})
         self.acceptance: Any = SimpleNamespace(tokens=TOKENS, ratio_deviation=lambda one, other: 0.0)
 
@@ -168,61 +154,61 @@ class Served:
 
 
 def soon(rounds: float) -> Any:
-    return pytest.approx(rounds, abs=CHECK_ROUNDS)
+    return pytest.approx(rounds, abs=probing.CHECK_ROUNDS)
 
 
 def test_steps_that_never_ran_are_looked_at_the_sooner_the_less_it_costs() -> None:
-    assert Served(3).first(row({1: 1.0, 3: 1.0})) == soon(FIRST * COST)
-    assert Served(3).first(row({1: 0.95, 3: 1.0})) == soon(FIRST * (2 * (0.95 - 1.0 / 1.1) + 0.1))
+    assert Served(3).first(row({1: 1.0, 3: 1.0})) == soon(probing.FIRST * COST)
+    assert Served(3).first(row({1: 0.95, 3: 1.0})) == soon(probing.FIRST * (2 * (0.95 - 1.0 / 1.1) + 0.1))
 
 
 def test_and_later_if_other_batch_sizes_were_timed_or_times_are_as_expected() -> None:
-    assert Served(3, {(16, 1): 3}).first(row({1: 1.0, 3: 1.0})) == soon(2 * FIRST * COST)
-    assert Served(3, {(16, 3): 3}).first(row({1: 1.0, 3: 1.0})) == soon(FIRST * COST)  # other steps
+    assert Served(3, {(16, 1): 3}).first(row({1: 1.0, 3: 1.0})) == soon(2 * probing.FIRST * COST)
+    assert Served(3, {(16, 3): 3}).first(row({1: 1.0, 3: 1.0})) == soon(probing.FIRST * COST)  # other steps
     for surprise, factor in ((0.1, 2.0), (2.0, 0.5), (9.0, 0.25)):
-        assert Served(3).first(row({1: 1.0, 3: 1.0}, surprise=surprise)) == soon(factor * FIRST * COST)
+        assert Served(3).first(row({1: 1.0, 3: 1.0}, surprise=surprise)) == soon(factor * probing.FIRST * COST)
 
 
 def test_the_rest_of_steps_doubles_with_each_look_up_to_eightfold() -> None:
     at = row({1: 0.95, 3: 1.0})
-    rest = min(MOST_REST, REST * (2 * (0.95 - 1.0 / 1.1) + 0.1))
+    rest = min(probing.MOST_REST, probing.REST * (2 * (0.95 - 1.0 / 1.1) + 0.1))
     starts = [now for now, _ in Served(3, {(8, 1): 3}).looks(at, int(42 * rest))]
     gaps = [later - former for former, later in zip([0, *starts], starts, strict=False)]
-    assert gaps == [pytest.approx(factor * rest, abs=2 * MOST_ROUNDS) for factor in (1, 2, 4, 8, 8, 8, 8)]
+    assert gaps == [pytest.approx(factor * rest, abs=2 * probing.MOST_ROUNDS) for factor in (1, 2, 4, 8, 8, 8, 8)]
     assert Served(3, {(8, 1): 16}).first(at) == soon(2 * rest)  # they ran for long
 
 
 def test_between_two_looks_at_steps_that_ran_is_a_pause() -> None:
     at = row({1: 1.0, 2: 1.05, 3: 1.0})
     (one, first), (other, second) = Served(3, {(8, 1): 3, (8, 2): 3}).looks(at, 1900)[:2]
-    assert {first, second} == {1, 2} and other - one >= PAUSE
+    assert {first, second} == {1, 2} and other - one >= probing.PAUSE
     (one, _), (other, _) = Served(3).looks(row({1: 1.0, 2: 0.955, 3: 1.0}), 400)[:2]
-    assert other - one < PAUSE
+    assert other - one < probing.PAUSE
 
 
 def test_a_doubtful_time_is_confirmed_soon_if_the_likely_one_is_nearly_as_good() -> None:
     slow, ran = {1: 2.0, 3: 1.0}, {(8, 1): 3}
-    assert Served(3, ran).first(row(slow, doubtful={1: 0.92})) == soon(CONFIRM)
-    assert Served(3, ran).first(row(slow, doubtful={1: 1.0})) == soon(MOST_REST)
+    assert Served(3, ran).first(row(slow, doubtful={1: 0.92})) == soon(probing.CONFIRM)
+    assert Served(3, ran).first(row(slow, doubtful={1: 1.0})) == soon(probing.MOST_REST)
 
 
 def test_acceptance_beyond_the_live_steps_is_looked_at_unless_another_batch_size_showed_it() -> None:
     at, other, ran = row({1: 1.0, 3: 1.2}), row({1: 1.0, 3: 1.2}, 64), {(n, s): 99 for n in (8, 64) for s in (1, 3)}
-    assert Served(1, ran).first(at) == soon(DEEPER)
+    assert Served(1, ran).first(at) == soon(probing.DEEPER)
     served = Served(1, ran)
-    served.prober.saw(3, other, DEEPER // 2, True, True)  # here an earlier round that drafted three
-    assert served.first(at) == soon(1.5 * DEEPER)
+    served.prober.saw(3, other, probing.DEEPER // 2, True, True)  # here an earlier round that drafted three
+    assert served.first(at) == soon(1.5 * probing.DEEPER)
     (one,) = Served(1, ran | {(8, 7): 99}).looks(row({1: 1.0, 3: 1.4, 7: 1.4}), 1000)
-    assert one == (soon(DEEPER), 3), "the next ones first"
-    assert not Served(0, ran).looks(row({0: 1.0, 3: 1.2}), int(2 * DEEPER))  # zero steps see the draft themselves
+    assert one == (soon(probing.DEEPER), 3), "the next ones first"
+    assert not Served(0, ran).looks(row({0: 1.0, 3: 1.2}), int(2 * probing.DEEPER))  # these see the draft
 
 
 def test_the_credit_is_three_rounds_at_most_and_grows_by_the_budget() -> None:
     served, at = Served(3), row({1: 1.0, 3: 2.0})
     served.round(at)
-    assert served.prober._credits[8] == 2.0 * ALLOWANCE_ROUNDS
+    assert served.prober._credits[8] == 2.0 * probing.ALLOWANCE_ROUNDS
     served.round(row({1: 1.0, 3: 2.0}, 16))  # half as much is new at twice the batch size
-    assert served.prober._credits[16] == pytest.approx(ALLOWANCE_ROUNDS + 0.005 * 2.0)
+    assert served.prober._credits[16] == pytest.approx(probing.ALLOWANCE_ROUNDS + 0.005 * 2.0)
     served.prober._credits[8] = 0.0
     for _ in range(20):
         served.round(at)
@@ -235,17 +221,17 @@ def test_a_look_waits_until_the_credit_covers_it() -> None:
     served.prober._credits[8] = -1.0
     assert served.first(at) == soon((1.0 + COST) / 0.005)
     before = served.prober._credits[8]
-    served.looks(at, MOST_ROUNDS)
-    assert served.prober.lost_seconds == pytest.approx(LOOK_ROUNDS * LOST)
-    assert served.prober._credits[8] == pytest.approx(before - LOOK_ROUNDS * LOST + 0.005 * MOST_ROUNDS)
+    served.looks(at, probing.MOST_ROUNDS)
+    assert served.prober.lost_seconds == pytest.approx(probing.LOOK_ROUNDS * LOST)
+    assert served.prober._credits[8] == pytest.approx(before - probing.LOOK_ROUNDS * LOST + 0.005 * probing.MOST_ROUNDS)
     assert not Served(3, budget=0.0).looks(at, 9000)
 
 
-def test_a_look_ends_with_two_readings_and_without_any_after_nine_rounds() -> None:
-    for timed, least in ((True, LOOK_ROUNDS), (False, MOST_ROUNDS)):
-        served, at = Served(3), row({1: 1.0, 3: 1.0})
-        served.first(at)
-        assert [served.round(at, timed) for _ in range(20)].count(1) == least
+@pytest.mark.parametrize(("timed", "rounds"), [(True, 2), (False, 9)])
+def test_a_look_ends_with_two_readings_and_without_any_after_nine_rounds(timed: bool, rounds: int) -> None:
+    served, at = Served(3), row({1: 1.0, 3: 1.0})
+    served.first(at)
+    assert [served.round(at, timed) for _ in range(20)].count(1) == rounds
 
 
 @pytest.mark.parametrize("ends", [5, None])
@@ -256,4 +242,4 @@ def test_a_look_at_zero_steps_ends_with_a_whole_cycle(ends: int | None) -> None:
     while served.prober.take_round(at) == 0:
         ran += 1
         served.prober.saw(0, at, served.now + ran, True, extended=ran == ends)
-    assert ran == (ends or ZERO_ROUNDS)
+    assert ran == (ends or probing.ZERO_ROUNDS)
