@@ -5,8 +5,10 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import re
+import zlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -68,7 +70,7 @@ class Rounds:
 
 
 def read_rounds(file: Path) -> Rounds:
-    """Return the rounds in *file*, after those of ``FILE.1`` if that exists.
+    """Return the rounds in *file*, which may be gzipped (``.gz``), after those of ``FILE.1`` if that exists.
 
     The last line may be incomplete, as a killed server leaves it.
 
@@ -106,9 +108,10 @@ class _Reader:
 
     def _lines(self) -> Iterator[str]:
         try:
-            text = self._file.read_text(encoding="ascii")
-        except (OSError, UnicodeDecodeError) as error:
-            reason = error.strerror if isinstance(error, OSError) else "not a round trace"
+            content = self._file.read_bytes()
+            text = (gzip.decompress(content) if self._file.suffix == ".gz" else content).decode("ascii")
+        except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
+            reason = (isinstance(error, OSError) and error.strerror) or "not a round trace"
             raise SimulationError(f"--trace {self._file}: cannot be read ({reason})") from error
         yield from text[: text.rfind("\n") + 1].splitlines()
 

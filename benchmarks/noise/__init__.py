@@ -1,0 +1,1 @@
+"""Round times as servers recorded them."""
