@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from sglang_adaptive.command_line import CommandParser
-from sglang_adaptive.lab.simulate import text, traffic
+from sglang_adaptive.command_line import CommandParser, listed
+from sglang_adaptive.lab.simulate import noise, text, traffic
 from sglang_adaptive.lab.simulate.contenders import Contender, chosen, fitting
 from sglang_adaptive.lab.simulate.cost import SHIPPED, SimulationError, load_cost
 from sglang_adaptive.lab.simulate.ours import LOOKUPS
@@ -74,6 +74,11 @@ def parser() -> CommandParser:
         help='rounds that a server recorded ("trace" in its configuration), to replay under every policy and depth',
     )
     add("--policy", action="append", default=[], metavar="NAME", help=f"repeatable; {POLICIES} (default: all)")
+    add(
+        "--noise",
+        metavar="KIND",
+        help=f"noise of the round times as servers recorded it: {', '.join(noise.KINDS)} (default: drawn at random)",
+    )
     add("--ablate", action="store_true", help="also run the throughput policy with one part off at a time")
     for flag, default, meaning in NUMBERS:
         add(flag, type=int, default=default, metavar="N", help=meaning)
@@ -104,9 +109,12 @@ def _run(options: argparse.Namespace, words: list[str]) -> int:
 
 def _run_drawn(options: argparse.Namespace, words: list[str]) -> Played:
     name, cost = load_cost(options.profile)
-    setting = Setting(cost, options.rounds or DEFAULT_ROUNDS, options.traces, options.seed)
-    suites = [SUITES[suite] for suite in SUITES if not options.suite or suite in options.suite]
+    setting = Setting(cost, options.rounds or DEFAULT_ROUNDS, options.traces, options.seed, options.noise)
+    silent = [] if options.suite or noise.shipped() else [name for name, suite in SUITES.items() if suite.noise]
+    suites = [SUITES[suite] for suite in SUITES if suite in (options.suite or SUITES) and suite not in silent]
     contenders, left_out = fitting(chosen(options.policy, setting.ladder, options.ablate), setting.ladder)
+    if silent:
+        left_out.append(f"{listed(silent)} are left out: this installation has no recorded noise")
     results = _play(suites, setting, contenders, not options.no_progress)
     judged = outcomes(results)
     report = json_report(results, judged, provenance(words, name, setting, left_out))
@@ -118,6 +126,8 @@ def _check(options: argparse.Namespace) -> None:
         raise SimulationError(f"--policy {LOOKUPS}: needs recorded text; expected --suite {real.NAME}")
     if options.trace:
         _check_trace(options)
+    if options.noise not in (None, *noise.KINDS):
+        raise SimulationError(f"--noise {options.noise}: unknown; expected one of {', '.join(noise.KINDS)}")
     for name in options.suite:
         if name not in (*SUITES, real.NAME):
             raise SimulationError(f"--suite {name}: unknown; expected one of {', '.join((*SUITES, real.NAME))}")
@@ -151,7 +161,7 @@ def _check_real(options: argparse.Namespace) -> None:
 def _play(suites: list[Suite], setting: Setting, contenders: list[Contender], progress: bool) -> dict[str, SuiteResult]:
     from tqdm import tqdm  # type: ignore[import-untyped]
 
-    total = len(suites) * setting.traces * len(contenders)
+    total = sum(len(suite.indices(setting)) for suite in suites) * len(contenders)
     hidden = None if progress else True  # None: hidden unless stderr is a terminal
     results: dict[str, SuiteResult] = {}
     with tqdm(total=total, unit=" runs", leave=False, disable=hidden) as bar:

@@ -92,7 +92,7 @@ def as_json(report: Mapping[str, Any]) -> str:
 def _suite(result: SuiteResult) -> dict[str, Any]:
     return {
         "title": result.suite.title,
-        "traces": result.setting.traces,
+        "traces": len(result.suite.indices(result.setting)),
         "rounds": result.setting.rounds,
         "policies": {name: _policy(scores) for name, scores in result.scores.items()},
     }

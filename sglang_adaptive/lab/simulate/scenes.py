@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from sglang_adaptive.lab.simulate.cost import RoundCost
+from sglang_adaptive.lab.simulate.noise import KINDS, factors
 from sglang_adaptive.lab.simulate.trace import (
     Scene,
     Schedule,
@@ -38,6 +39,8 @@ class Setting:
     rounds: int = DEFAULT_ROUNDS
     traces: int = DEFAULT_TRACES
     seed: int = 0
+    noise: str | None = None
+    """Kind of recorded noise in every suite that has none of its own; None for drawn noise."""
 
     @property
     def ladder(self) -> tuple[int, ...]:
@@ -195,12 +198,23 @@ class Suite:
     name: str
     title: str
     make: MakeScene
+    noise: str | None = None
+    """Kind of recorded noise. A suite with noise has every second trace of ``both``, but for the clock."""
+
+    def indices(self, setting: Setting) -> range:
+        """Return the numbers of its traces."""
+        return range(0, setting.traces, 2 if self.noise else 1)
 
     def traces(self, setting: Setting) -> Iterator[Trace]:
         """Draw the traces one by one; each takes a few megabytes."""
-        for index in range(setting.traces):
-            rng = np.random.default_rng([setting.seed, index, *self.name.encode()])
-            yield self.make(setting, index, rng).build(rng)
+        noise = self.noise or setting.noise
+        for index in self.indices(setting):
+            rng = np.random.default_rng([setting.seed, index, *(BOTH if self.noise else self.name).encode()])
+            trace = self.make(setting, index, rng).build(rng)
+            yield replace(trace, clock=factors(noise, trace.rounds, rng)) if noise else trace
+
+
+BOTH = "both"
 
 
 SUITES: dict[str, Suite] = {
@@ -209,7 +223,7 @@ SUITES: dict[str, Suite] = {
         Suite("stationary", "stationary grid", stationary),
         Suite("acceptance", "acceptance switching", acceptance),
         Suite("load", "load switching", load),
-        Suite("both", "both switching", both),
+        Suite(BOTH, "both switching", both),
         Suite("heterogeneous", "heterogeneous batches", heterogeneous),
         Suite("bursts", "bursts of arrivals", bursts),
         Suite("drift", "cost drift of 20%", drift),
@@ -218,5 +232,6 @@ SUITES: dict[str, Suite] = {
         Suite("bad-draft", "bad draft", bad_draft),
         Suite("cold-start", "cold start, no profile", cold_start),
         Suite("step-change", "p 0.9 to 0.3 and back", step_change),
+        *(Suite(f"noise-{kind}", f"both switching, {title}", both, kind) for kind, title in KINDS.items()),
     )
 }

@@ -88,7 +88,8 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 def _verdict(report: Json) -> str:
     suites = list(report["suites"].values())
     named = "1 suite" if len(suites) == 1 else f"{len(suites)} suites"
-    said = f"{named} of {suites[0]['traces']} traces of {suites[0]['rounds']} rounds. "
+    traces = listed(sorted({suite["traces"] for suite in suites}), "or")
+    said = f"{named} of {traces} traces of {suites[0]['rounds']} rounds. "
     if targets := report["targets"]:
         said += f"{sum(target['met'] for target in targets)} of {len(targets)} targets met. "
     return f"{said}Acceptance is simulated; a share of 1 is the throughput of an oracle that knows it."

@@ -10,7 +10,8 @@ import numpy as np
 from sglang_adaptive.command_line import listed
 from sglang_adaptive.lab.simulate import text
 from sglang_adaptive.lab.simulate.contenders import Contender, chosen, fitting
-from sglang_adaptive.lab.simulate.cost import RoundCost, load_cost
+from sglang_adaptive.lab.simulate.cost import FloatArray, RoundCost, load_cost
+from sglang_adaptive.lab.simulate.noise import factors
 from sglang_adaptive.lab.simulate.real.cell import Cell, Place, play_cell
 from sglang_adaptive.lab.simulate.real.command import asked
 from sglang_adaptive.lab.simulate.real.scenes import Work, queue_size
@@ -29,7 +30,6 @@ from sglang_adaptive.lab.simulate.rounds import (
     texts_of,
 )
 from sglang_adaptive.lab.simulate.scenes import LARGEST_BATCH
-from sglang_adaptive.lab.simulate.trace import clock_factors
 from sglang_adaptive.lookups.tally import ROWS, worth
 
 KNOWING = ("knows-contexts", "knows-drafts")
@@ -48,8 +48,9 @@ def run(options: argparse.Namespace, words: list[str]) -> Played:
     count = options.rounds or DEFAULT_ROUNDS
     policies, oracles = asked(options.policy, KNOWING)
     contenders, left_out = fitting(chosen(policies, cost.steps) if policies else [], cost.steps)
+    clock = factors(options.noise, NOISE_ROUNDS, np.random.default_rng([options.seed, 1]))
     cells = [
-        _cell(_work(texts, batch, count), cost, name, options.seed, contenders, oracles)
+        _cell(_work(texts, batch, count), cost, name, clock, contenders, oracles)
         for batch in batches(rounds, min(LARGEST_BATCH, cost.batches[-1]))
     ]
     source = about(words, left_out) | {"profile": name, "rounds": count, "seed": options.seed}
@@ -77,9 +78,8 @@ def _work(texts: Texts, batch: int, rounds: int) -> Work:
 
 
 def _cell(
-    work: Work, cost: RoundCost, profile: str, seed: int, contenders: list[Contender], oracles: list[str]
+    work: Work, cost: RoundCost, profile: str, clock: FloatArray, contenders: list[Contender], oracles: list[str]
 ) -> Cell:
-    clock = clock_factors(NOISE_ROUNDS, np.random.default_rng([seed, 1]))
     fixed = [FixedSteps(work, steps) for steps in cost.steps]
     place = Place(work, cost, cost.table(work.most), clock, fixed)
     return play_cell(place, (NAME, str(work.most), profile), contenders, oracles)

@@ -27,6 +27,7 @@ def no_maker() -> None:
     ("words", "message"),
     [
         (["--suite", "nope"], "--suite nope: unknown; expected one of stationary, acceptance"),
+        (["--noise", "loud"], "--noise loud: unknown; expected one of gpu, host, busy"),
         (["--policy", "static-4"], "--policy static-4: unknown; expected one of oracle"),
         (["--policy", "nowhere:make"], "--policy nowhere:make: ModuleNotFoundError: "),
         (["--policy", f"{__name__}:no_maker"], "expected a callable that takes a Launch and returns a policy"),

@@ -37,7 +37,7 @@ def run(options: argparse.Namespace, words: list[str]) -> Played:
     if "oracle" in options.policy:
         raise SimulationError(f"--policy oracle: needs random acceptance; --suite {NAME} has {', '.join(ORACLES)}")
     texts, costs = load_texts(options.texts), load_costs(options.profile)
-    setting = Setting(texts, costs, rounds=options.rounds or DEFAULT_ROUNDS, seed=options.seed)
+    setting = Setting(texts, costs, rounds=options.rounds or DEFAULT_ROUNDS, seed=options.seed, noise=options.noise)
     names, oracles = asked(options.policy, list(ORACLES))
     contenders, left_out = pick(names, setting)
     cells = play(setting, contenders, oracles, not options.no_progress)

@@ -9,12 +9,12 @@ import numpy as np
 
 from sglang_adaptive.lab.simulate.contenders import Contender
 from sglang_adaptive.lab.simulate.cost import FloatArray, RoundCost
+from sglang_adaptive.lab.simulate.noise import factors
 from sglang_adaptive.lab.simulate.ours import profile_of
 from sglang_adaptive.lab.simulate.real.cell import Cell, Place, play_cell
 from sglang_adaptive.lab.simulate.real.scenes import Work, arrivals, scenes
 from sglang_adaptive.lab.simulate.real.serve import FixedSteps
 from sglang_adaptive.lab.simulate.real.texts import Texts
-from sglang_adaptive.lab.simulate.trace import clock_factors
 from sglang_adaptive.policy.throughput.base_cost import BaseCost
 from sglang_adaptive.policy.throughput.lookups import DRAFTS, REQUESTS, TRACKING_SECONDS
 
@@ -36,6 +36,8 @@ class Setting:
     batches: Sequence[int] = BATCHES
     rounds: int = DEFAULT_ROUNDS
     seed: int = 0
+    noise: str | None = None
+    """Kind of recorded noise; None for drawn noise."""
     with_arrivals: bool = True
     tracking: float = TRACKING_SECONDS
     """Seconds that tracking texts for lookups adds to a round."""
@@ -65,7 +67,7 @@ def play(
 
 def places(setting: Setting) -> Iterator[tuple[tuple[str, str, str], Place]]:
     """Yield each cell's names (texts, load, profile) and what its contenders share."""
-    clock = clock_factors(NOISE_ROUNDS, np.random.default_rng([setting.seed, 1]))
+    clock = factors(setting.noise, NOISE_ROUNDS, np.random.default_rng([setting.seed, 1]))
     largest = max(setting.batches)
     tables = {name: round_times(cost, largest) for name, cost in setting.costs.items()}
     for texts_name, texts in setting.texts.items():
