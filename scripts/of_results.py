@@ -60,22 +60,20 @@ POLICIES = (OURS, "ema", "ema-all", "static-3", "static-0")
 
 
 def first_figure() -> Lines:
-    """Yield tokens/s of the policy over a user's other options, by batch size."""
-    content = load("served", "replay.json")
-    found = batches(content)
+    """Yield tokens/s of the policy over a user's other options, by batch size, from the newest run of the gates."""
+    run = load("served", "gates.json")
+    found = batches(run["scenes"]["replay"])
     yield from table("tokens/s of the `throughput` policy over", *(f"batch {size}" for size in found))
     rates = {size: mean_rates(turns) for size, turns in found.items()}
     best = {size: max(filter(drafts, rate), key=lambda name: rate[name]) for size, rate in rates.items()}
     for rival, names in (
-        ("no speculation", NONE),
-        ("SGLang's adaptive policy (EMA)", EMA),
+        ("no drafting (0 steps held)", dict.fromkeys(found, "static-0")),
         ("the best static depth", best),
     ):
-        own = {size: names if isinstance(names, str) else names[size] for size in found}
-        yield row(rival, *(f"{over(turns, own[size], OURS).value:.2f}" for size, turns in found.items()))
-    day, commit = content["provenance"]["date"][:10], content["provenance"]["commit"][:8]
+        yield row(rival, *(f"{rates[size][OURS] / rates[size][name]:.2f}" for size, name in names.items()))
+    day, commit = run["provenance"]["date"][:10], run["provenance"]["commit"][:8]
     yield ""
-    yield f"Measured on {day} at commit [{commit}](benchmarks/results/served/replay.json)."
+    yield f"Measured on {day} at commit [{commit}](benchmarks/results/served/gates.json)."
 
 
 def gates() -> Lines:
@@ -264,18 +262,10 @@ def race(content: Content) -> Lines:
     yield "| all, geometric mean | | " + " | ".join(map(str, whole)) + " | |"
 
 
-def gated() -> Content | None:
-    """Return the newest run of the gates (`benchmarks.gates`); None as long as there is none."""
-    return load("served", "gates.json") if (RESULTS / "served" / "gates.json").exists() else None
-
-
 def replayed() -> Lines:
-    """Yield every gate and what the policy reached; without a run of the gates, the older race's table."""
-    if (run := gated()) is None:
-        yield from race(load("served", "replay.json"))
-        return
+    """Yield every gate and what the policy reached."""
     yield from table("scene", "batch", "over the best static depth", "gate", "worst turn", "gate", "turns")
-    for one in run["gates"]:
+    for one in load("served", "gates.json")["gates"]:
         if "best" not in one:
             yield row(one["scene"], one["batch"], "not measured", one["gate"], None, one["turn_gate"], one["turns"])
             continue
@@ -285,9 +275,8 @@ def replayed() -> Lines:
 
 
 def replayed_rates() -> Lines:
-    """Yield tokens/s of every contender in the gates' replay; without a run of the gates, in the older race."""
-    run = gated()
-    yield from every_rate(load("served", "replay.json") if run is None else run["scenes"].get("replay", {}))
+    """Yield tokens/s of every contender in the gates' replay."""
+    yield from every_rate(load("served", "gates.json")["scenes"]["replay"])
 
 
 def every_rate(content: Content) -> Lines:

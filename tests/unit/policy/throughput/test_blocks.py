@@ -59,7 +59,7 @@ def played(work: Work, seed: int) -> serve.Served:
     return serve.serve(policy, Live(work), LADDER, table_of(work.most), clock)
 
 
-@pytest.mark.parametrize(("size", "least"), [(1, 0.985), (16, 0.99)])
+@pytest.mark.parametrize(("size", "least"), [(1, 0.985), (16, 0.98)])
 def test_little_is_lost_to_the_best_width(size: int, least: float, texts: Texts) -> None:
     shares = []
     for seed in SEEDS:

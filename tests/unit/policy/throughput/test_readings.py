@@ -261,7 +261,7 @@ def test_a_gpu_that_is_faster_after_every_pause_changes_no_comparison(batch: int
             seconds = model.row(batch)[0]
             compared.append([math.log(seconds[LADDER.index(other)] / seconds[THREE]) for other in (2, 5, 7)])  # all ran
     assert len(compared) > 100
-    assert max(max(column) - min(column) for column in zip(*compared, strict=True)) < 0.02
+    assert max(max(column) - min(column) for column in zip(*compared, strict=True)) < 0.04
 
 
 def test_readings_travel_as_builtins_and_stay_few() -> None:
