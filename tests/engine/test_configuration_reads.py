@@ -31,8 +31,6 @@ def register():
 EVERY_READER = {
     "policy": "throughput",
     "throughput": {"candidate_steps": [0, 1, 3], "lookup": True},
-    "draft_window": 128,
-    "draft_trained_on": 512,
     "audit": {"share": 0.5},
     "warm_up": False,
 }
@@ -45,7 +43,7 @@ def test_one_read_serves_the_launcher_and_both_ranks(tmp_path: Path) -> None:
     plugin = write_plugin(tmp_path / "plugin", "counter:register", COUNTER.format(file=str(file), log=str(log)))
     with of_two_ranks(tmp_path, "once", *speculation(*arguments), **plugin) as server:
         assert log.read_text().split() == [str(server.pid)]
-        assert adaptive(server)["config"]["draft_window"] == 128
+        assert adaptive(server)["config"]["audit"]["share"] == 0.5
         file.write_text(json.dumps({**EVERY_READER, "throughput": {"candidate_steps": [0, 3], "lookup": True}}))
         assert server.pid is not None
         os.kill(server.pid, signal.SIGHUP)
