@@ -33,7 +33,8 @@ CELL = 0.005
 EXPECTED = 4.0
 """Weight of the assumption that the base table is as accurate as it says, in cells."""
 UNLIKELY, CONFIRMED = 0.25, 3
-"""A time that departs by more (log) from the expected shape is doubtful until so many differences show it."""
+"""A time that departs by more (log) from the expected shape is doubtful until so many differences show it. Without
+this, 1.0% instead of 0.3% of turns of 300 rounds are below 0.95 of the best held depth (emulated)."""
 NOTICED = 0.002
 """Smaller changes of a level (log) do not change the table."""
 MEASURED, PROFILE, INTERPOLATED, PRIOR = "measured", "profile", "interpolated", "prior"
