@@ -101,9 +101,9 @@ _SHARES: Mapping[str, tuple[float, float]] = {
     "drift": (0.97, 0.94),
     "bad-draft": (0.97, 0.94),
     "heterogeneous": (0.97, 0.94),
-    "noise-gpu": (0.98, 0.95),
-    "noise-host": (0.96, 0.92),
-    "noise-busy": (0.94, 0.86),
+    "noise-gpu": (0.985, 0.97),
+    "noise-host": (0.98, 0.96),
+    "noise-busy": (0.96, 0.88),
 }
 
 TARGETS: tuple[Target, ...] = (
