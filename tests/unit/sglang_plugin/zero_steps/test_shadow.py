@@ -120,7 +120,7 @@ def test_a_draft_that_stays_bad_is_seldom_asked_for_more(monkeypatch: pytest.Mon
 
 def test_depths_are_hardly_probed_at_zero_steps_while_the_draft_is_heard_of() -> None:
     drafted = {hears: sum(map(bool, serve(at_zero(hears), 0.05, 4000, hears))) for hears in (True, False)}
-    assert drafted[True] <= 8 < 16 < drafted[False]
+    assert drafted[True] <= 12 < drafted[False]  # looks, of two or three rounds each
 
 
 def test_simulated_acceptance_is_not_heard(monkeypatch: pytest.MonkeyPatch) -> None:
