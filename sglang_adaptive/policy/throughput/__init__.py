@@ -1,7 +1,8 @@
 """The throughput policy: it learns acceptance and round times, and chooses the steps with the most tokens per second.
 
-``policy`` combines the parts. ``acceptance`` estimates tokens by steps, and ``cost`` round times (from ``readings``).
-``choice`` picks the steps, ``probing`` the steps to try, and ``report`` explains the choice.
+``policy`` combines the parts. ``acceptance`` estimates tokens by steps. ``readings`` compares rounds, and ``fit`` and
+``cost`` make round times of that, starting from those of ``base_cost``; ``rows`` keeps them for decisions. ``choice``
+picks the steps, ``probing`` the steps to try, ``lookups`` the rounds that look drafts up, and ``report`` explains.
 """
 
 from sglang_adaptive.policy.throughput.policy import ThroughputOptions as ThroughputOptions
