@@ -19,7 +19,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import nullcontext, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -186,7 +186,6 @@ class Run:
             given.results / "gates.json", "gates", argv, schema=SCHEMA, plan={**about, "scenes": gates}, gates=[],
             scenes={name: {"batches": {}, "servers": {}} for name in self.scenes},
         )  # fmt: skip
-        self._lock = threading.Lock()
         self._children: list[subprocess.Popen[bytes]] = []
 
     # -- commands
@@ -218,19 +217,6 @@ class Run:
                 child.kill()
                 child.wait()
             self._children.remove(child)
-
-    def note(self, line: str) -> None:
-        with self._lock:
-            self.report.note(line)
-            self.report.write()
-
-    @contextmanager
-    def noting(self, what: str) -> Iterator[None]:
-        """Record an error of the block, and continue."""
-        try:
-            yield
-        except Exception as problem:
-            self.note(f"{what}: {type(problem).__name__}: {problem}")
 
     # -- servers
 
@@ -276,7 +262,7 @@ class Run:
             self.report.say(f"{server} on GPU {self.gpus[gpu]} {told}")
 
     def _get_smollm2(self, until: float) -> None:
-        with self.noting("models get smollm2"):
+        with self.report.noting("models get smollm2"):
             if not self._has_smollm2():
                 words = ["sglang_adaptive.cli", "models", "get", "smollm2"]
                 if self.command(0, words, until - time.monotonic(), "models"):
@@ -288,7 +274,7 @@ class Run:
 
     def _start_one(self, gpu: int, server: str, until: float, before: Callable[[], None]) -> None:
         scene, options = SERVERS[server]
-        with self.noting(f"{server} on GPU {self.gpus[gpu]}"):
+        with self.report.noting(f"{server} on GPU {self.gpus[gpu]}"):
             before()
             if server == SMOLLM2 and not self._has_smollm2():
                 raise RuntimeError("without its model")
@@ -311,7 +297,9 @@ class Run:
         until = min(time.monotonic() + QUIET_SECONDS, self.end)
         while busy := [one for one in self.wanted() if self._compiles(*one)]:
             if time.monotonic() > until:
-                self.note(f"{', '.join(server for _, server in busy)}: still compiles kernels while scenes are driven")
+                self.report.note(
+                    f"{', '.join(server for _, server in busy)}: still compiles kernels while scenes are driven"
+                )
                 return
             time.sleep(1)
 
@@ -354,7 +342,7 @@ class Run:
         for index, name in enumerate(mine):
             left = end - time.monotonic()
             seconds = left * self._weight(gpu, name) / sum(self._weight(gpu, one) for one in mine[index:])
-            with self.noting(f"{name} on GPU {self.gpus[gpu]}"):
+            with self.report.noting(f"{name} on GPU {self.gpus[gpu]}"):
                 self._drive_scene(gpu, name, time.monotonic() + seconds)
 
     def _drive_scene(self, gpu: int, name: str, end: float) -> None:
@@ -371,7 +359,7 @@ class Run:
             about["factors"] = plant(server, self.given.no_record)
         self._serve(gpu, name, label, sizes, end, ["--turns", "1000000"])
         found = read(self.drives / f"{label}.json")
-        with self._lock:
+        with self.report.lock:
             told = self.report.content["scenes"][name]
             for size, turns in found.get("batches", {}).items():
                 self.driven.setdefault(name, {})[int(size)] = turns
@@ -380,7 +368,7 @@ class Run:
             rows = verdicts({name: sizes}, self.driven)
             self.report.say("\n".join([f"{label} is driven", *table(rows)]))
             self._judge()
-        with self.noting(f"/adaptive.json after {label}"):
+        with self.report.noting(f"/adaptive.json after {label}"):
             document = server.client.get("/adaptive.json")
             text = json.dumps(document, indent=1)
             (self.recorded / f"{label}-adaptive.json.gz").write_bytes(gzip.compress(text.encode()))
@@ -397,7 +385,7 @@ class Run:
         (self.drives / f"{label}.json").unlink(missing_ok=True)  # of an earlier command
         markers = [self._marker(self.running(gpu, scene.server), size) for size in sizes]
         words += ["--warm"] if all(marker.exists() for marker in markers) else []
-        with self.noting(label):  # its file has what it finished
+        with self.report.noting(label):  # its file has what it finished
             self.command(gpu, words, seconds + LATE_SECONDS, label)
         for marker in markers:
             marker.touch()
@@ -427,7 +415,7 @@ class Run:
                     pool.submit(start.stop_left, self.folder_of(gpu, server))
         for gpu, server in self.wanted():
             for path in self.folder_of(gpu, server).glob("*.rounds*"):
-                with self.noting(f"{path.name} of {server}"):
+                with self.report.noting(f"{path.name} of {server}"):
                     packed = self.recorded / f"{server}-gpu{gpu}-{path.name}.gz"
                     packed.write_bytes(gzip.compress(path.read_bytes(), 6))
 

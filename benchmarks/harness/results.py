@@ -6,6 +6,7 @@ import argparse
 import json
 import os
 import subprocess
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -31,16 +32,20 @@ class Report:
     def __init__(self, path: Path, module: str, argv: Sequence[str], **content: Any) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         self.path, self._begin = path, time.monotonic()
+        self.lock = threading.RLock()
+        """Held while the content changes or is written, where several threads report."""
         self.content: dict[str, Any] = {**content, "provenance": origin(module, argv), "notes": []}
 
     def add(self, **found: Any) -> None:
         """Add to the content, and write it."""
-        self.content.update(found)
-        self.write()
+        with self.lock:
+            self.content.update(found)
+            self.write()
 
     def note(self, line: str) -> None:
         """Record and print a line about something that did not go as planned."""
-        self.content["notes"].append(line[:400])
+        with self.lock:
+            self.content["notes"].append(line[:400])
         self.say(f"note: {line}")
 
     def say(self, line: str) -> None:
@@ -59,7 +64,8 @@ class Report:
 
     def write(self) -> None:
         """Write the file."""
-        write(self.path, self.content)
+        with self.lock:
+            write(self.path, self.content)
 
 
 def write(path: Path, content: Any) -> None:
