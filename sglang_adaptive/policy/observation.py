@@ -85,12 +85,12 @@ class ZeroCycle:
         self.begin()
         if not whole or seconds is None or 2 * len(timed) < rounds:
             return None
-        usual = sorted(timed)[(len(timed) - 1) // 2]
+        usual = _lower_median(timed)
         return (sum(timed) + (rounds - len(timed)) * usual) / rounds, len(timed)
 
     def part(self) -> float | None:
         """Return the usual seconds of a round of the current, incomplete cycle; None if none was timed."""
-        return sorted(self._seconds)[(len(self._seconds) - 1) // 2] if self._seconds else None
+        return _lower_median(self._seconds) if self._seconds else None
 
     def begin(self) -> None:
         """Begin a cycle: the draft has just run and has nothing to catch up on."""
@@ -99,3 +99,7 @@ class ZeroCycle:
     def restart(self) -> None:
         """Treat the current cycle's rounds as untimed, because they had another batch size."""
         self._seconds = []
+
+
+def _lower_median(values: list[float]) -> float:
+    return sorted(values)[(len(values) - 1) // 2]

@@ -32,6 +32,11 @@ DRAFT_GROWTH = 1.0 / 200.0
 """Relative increase in the time of a drafted step per additional request."""
 
 
+def nearness(one: int, other: int) -> float:
+    """Return how much alike two batch sizes are: 1 if equal, 0.5 if one is twice the other."""
+    return min(one, other) / max(one, other)
+
+
 def form_seconds(batch_size: int, steps: int) -> float:
     """Return the seconds of a round of *batch_size* requests at *steps*, to use where nothing was measured.
 

@@ -21,7 +21,7 @@ from statistics import median
 from typing import Any
 
 from sglang_adaptive.policy.profile import CostProfile, ProfileCell
-from sglang_adaptive.policy.throughput.base_cost import BaseCost
+from sglang_adaptive.policy.throughput.base_cost import BaseCost, nearness
 from sglang_adaptive.policy.throughput.fit import Evidence, Fit, fit
 
 PULL = 8.0
@@ -70,16 +70,17 @@ class CostModel:
         self.noise = noise
         self.readings = {(anchor, kind): count for anchor, _, _, own, _ in places for kind, _, _, count in own}
         now = {anchor: level for anchor, _, level, *_ in places}
-        changed = any(abs(level - self._now.get(anchor, math.inf)) >= NOTICED for anchor, level in now.items())
-        self._now = now if changed else self._now
-        for anchor, latest, _, own, pairs in places:
-            evidence = Evidence(latest, own, pairs)
-            if not evidence.like(self._evidence.get(anchor), NOTICED):
-                self._evidence[anchor], self._fits[anchor], changed = evidence, fit(evidence, {}), True
-                self._now, self._wholes = now, {}
-        if changed and not self._wholes:
+        told = {anchor: Evidence(latest, own, pairs) for anchor, latest, _, own, pairs in places}
+        new = {anchor: one for anchor, one in told.items() if not one.like(self._evidence.get(anchor), NOTICED)}
+        if not new and all(abs(level - self._now[anchor]) < NOTICED for anchor, level in now.items()):
+            return False
+        self._now = now
+        if new:
+            self._evidence |= new
+            self._fits |= {anchor: fit(evidence, {}) for anchor, evidence in new.items()}
+            self._wholes = {}
             self.surprise = self._surprise()
-        return changed
+        return True
 
     def row(self, batch_size: int) -> tuple[list[float], list[float]]:
         """Return seconds and their relative standard deviations by ladder index at *batch_size* >= 1."""
@@ -96,8 +97,6 @@ class CostModel:
     def lookup(self, batch_size: int, drafts: int) -> tuple[float, float]:
         """Return the seconds of a round that looks up *drafts* per request, and the base's seconds."""
         base = self.base.lookup_seconds(batch_size, drafts)
-        anchor = self.anchor(batch_size)
-        own = self._fits.get(anchor)
         anchor = self.anchor(batch_size)
         own = self._fits.get(anchor)
         if own is None:
@@ -129,14 +128,9 @@ class CostModel:
         for anchor, own in sorted(self._fits.items()):
             base = dict(zip(self.ladder, self.base.seconds(anchor), strict=True))
             found += [
-                ProfileCell(
-                    anchor,
-                    steps,
-                    seconds * math.exp(self._now[anchor] + own.ratio[steps]),
-                    self.readings[anchor, steps],
-                )
-                for steps, seconds in base.items()
-                if steps in own.ratio
+                ProfileCell(anchor, steps, start * math.exp(self._now[anchor] + own.ratio[steps]), readings)
+                for steps, start in base.items()
+                if (readings := self.readings.get((anchor, steps)))
             ]
         return found
 
@@ -189,22 +183,20 @@ class CostModel:
 
     def _level(self, batch_size: int) -> float:
         """Return the level that the anchors around suggest, the nearest ones the most."""
-        weights = {anchor: 2.0 ** -abs(math.log2(batch_size / anchor)) for anchor in self._fits}
+        weights = {anchor: nearness(batch_size, anchor) for anchor in self._fits}
         levels = (weight * (self._now[at] + median(self._fits[at].ratio.values())) for at, weight in weights.items())
         return sum(levels) / sum(weights.values()) if weights else 0.0
 
     def _shape(self, batch_size: int) -> Shape:
-        sure = [
-            (rung, weight, error)
-            for anchor in self._fits
-            if anchor != batch_size and (weight := math.exp(-abs(math.log2(batch_size / anchor))))
-            for rung, error, _ in self._sure(anchor)
-        ]
+        others = {
+            anchor: math.exp(-abs(math.log2(batch_size / anchor))) for anchor in self._fits if anchor != batch_size
+        }
+        sure = [(rung, weight, error) for anchor, weight in others.items() for rung, error, _ in self._sure(anchor)]
         shape = {}
         for rung, (steps, deviation) in enumerate(zip(self.ladder, self.base.deviations(batch_size), strict=True)):
-            weights = [weight * math.exp(-abs(rung - other) / 2.0) for other, weight, _ in sure]
-            away = sum(weight * error for weight, (_, _, error) in zip(weights, sure, strict=True))
-            shape[steps] = away / (PULL + sum(weights)), self.surprise * deviation
+            near = [weight * math.exp(-abs(rung - other) / 2.0) for other, weight, _ in sure]
+            away = sum(weight * error for weight, (_, _, error) in zip(near, sure, strict=True))
+            shape[steps] = away / (PULL + sum(near)), self.surprise * deviation
         return shape
 
     def _sure(self, anchor: int) -> list[tuple[int, float, float]]:

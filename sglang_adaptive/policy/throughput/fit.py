@@ -20,9 +20,11 @@ from dataclasses import dataclass
 from operator import mul
 from statistics import median
 
+from sglang_adaptive.policy.throughput.base_cost import GUESSED
+
 TURNS = 4
 """Times that the weights are found. With 5 the turns of an emulated replay change by 0.003 at most."""
-UNKNOWN = (0.0, 0.15)
+UNKNOWN = (0.0, GUESSED)
 """Shape and deviation of a kind of which none is expected."""
 _LITTLE = 1e-4
 """Weight that keeps the first turn solvable."""
@@ -63,16 +65,15 @@ def fit(evidence: Evidence, shape: Mapping[int, tuple[float, float]]) -> Fit:
     own = [(index[kind], level, deviation**2) for kind, level, deviation, _ in evidence.own]
     pairs = [(index[a], index[b], value, deviation**2) for a, b, value, deviation, _ in evidence.pairs]
     expected = [shape.get(kind, UNKNOWN) for kind in kinds]
+    measured = {at for at, *_ in own}
     errors = [0.0] * len(pairs)
     x, level, matrix = [0.0] * len(kinds), 0.0, []
     for turn in range(TURNS):
         matrix, right = [[0.0] * len(kinds) for _ in kinds], [0.0] * len(kinds)
-        measured = set()
         for at, value, variance in own:
             weight = 1.0 / (variance + (x[at] - value) ** 2 if turn else variance)
             matrix[at][at] += weight
             right[at] += weight * value
-            measured.add(at)
         for (a, b, value, variance), error in zip(pairs, errors, strict=True):
             weight = 1.0 / (variance + error**2)
             matrix[a][a] += weight
@@ -98,10 +99,7 @@ def fit(evidence: Evidence, shape: Mapping[int, tuple[float, float]]) -> Fit:
         found = [(error**2, pair[3]) for pair, error in zip(pairs, errors, strict=True) if at in pair[:2] and at != now]
         wrong, its = max(found, default=(0.0, 1.0))
         deviations.append(math.sqrt(variance + wrong * variance / (variance + its)))
-    return Fit(
-        {kind: x[at] - x[now] for kind, at in index.items()},
-        {kind: deviations[at] for kind, at in index.items()},
-    )
+    return Fit({kind: x[at] - x[now] for kind, at in index.items()}, dict(zip(kinds, deviations, strict=True)))
 
 
 def solved(matrix: Matrix, right: Sequence[float]) -> list[float]:

@@ -22,6 +22,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from sglang_adaptive.policy.throughput.acceptance import AcceptanceEstimator
+from sglang_adaptive.policy.throughput.base_cost import nearness
 from sglang_adaptive.policy.throughput.rows import RoundTimeRow
 
 HORIZON_ROUNDS = 100.0
@@ -97,7 +98,7 @@ def probe_gain(gap: float, doubt: float, noise: float, tokens: float) -> float:
 
 def _novelty(anchor: int, known: Iterable[int]) -> float:
     """Return how little other batch sizes say about *anchor*: 1 if there are none, 0.5 for half or twice as many."""
-    return 1.0 - max((2.0 ** -abs(math.log2(anchor / other)) for other in known), default=0.0)
+    return 1.0 - max((nearness(anchor, other) for other in known), default=0.0)
 
 
 class Prober:
@@ -235,7 +236,7 @@ class Prober:
             deeper = acceptance.ratio_deviation(live, steps) if steps > live > 0 else 0.0
             gain = probe_gain(gap, row.deviation[steps], row.noise, deeper)
             rounds = PROBE_ROUNDS + 1 if steps else ZERO_USUAL
-            if gain and min(rounds * lost + RESERVE_ROUNDS - BORROWED * gain, 0.9 * ALLOWANCE_ROUNDS) <= credit:
+            if gain and _affordable(rounds * lost + RESERVE_ROUNDS - BORROWED * gain, credit):
                 return self._start(steps, PROBE_ROUNDS, MOST_PROBED if steps else ZERO_ROUNDS, row)
         return 0 if now % LOOK_CHECK_ROUNDS else self._consider_look(row, live, acceptance, now, readings, credit)
 
@@ -272,11 +273,8 @@ class Prober:
                 due = max(due, unseen / next_deeper)
                 next_deeper = max(DEEPER, FAR_DEEPER * cost)
             self._saving = self._saving or due >= 1.0
-            if (
-                due >= most
-                and (first or steps in row.doubtful or now >= self._next_look)
-                and min(cost, 0.9 * ALLOWANCE_ROUNDS) <= credit
-            ):
+            may = first or steps in row.doubtful or now >= self._next_look
+            if due >= most and may and _affordable(cost, credit):
                 most, chosen = due, steps
         if chosen is None:
             return 0
@@ -311,6 +309,11 @@ class Prober:
         self._left, self._unseen, self._others = most, 0, False
         self.started += 1
         return most
+
+
+def _affordable(cost: float, credit: float) -> bool:
+    """Whether *credit* covers *cost*, both in rounds; an almost full credit covers any, because it grows no further."""
+    return min(cost, 0.9 * ALLOWANCE_ROUNDS) <= credit
 
 
 def _shortfall(tokens: Sequence[float], seconds: float, steps: int, live: int, row: RoundTimeRow) -> float:

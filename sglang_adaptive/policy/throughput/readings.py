@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection
 from statistics import median
 from typing import Any
 
@@ -82,10 +82,10 @@ class Noise:
 class Visit:
     """Readings of one kind without another between them."""
 
-    __slots__ = ("first", "kind", "last", "usual", "values")
+    __slots__ = ("kind", "last", "usual", "values")
 
     def __init__(self, kind: int, now: int, usual: float | None) -> None:
-        self.kind, self.first, self.last = kind, now, now
+        self.kind, self.last = kind, now
         self.values: deque[float] = deque(maxlen=SIDE)
         self.usual = usual
         """The kind's level before the visit; None if unknown, or counted."""
@@ -132,9 +132,8 @@ class Comparison:
     def __init__(self, pair: Pair, before: Visit, after: Visit, other: Comparison | None) -> None:
         """*other* is the difference at the other end of *before*, a short visit: both count as one."""
         self.pair, self.before, self.after = pair, before, after
-        self.joined = other is not None
-        self._other: float | None = None if other is None else other.value
-        self.value: float | None = self._other
+        self.other: float | None = None if other is None else other.value
+        self.value: float | None = self.other
 
     def update(self) -> None:
         """Compute the difference from the readings so far; only an export and the next visit need it."""
@@ -143,9 +142,9 @@ class Comparison:
         value, weight = more if after.kind > before.kind else -more, 1.0
         if min(len(before.values), len(after.values)) == 1:
             weight = SINGLE
-        if self._other is not None:
-            weight /= 1.0 + ((self._other - value) / APART) ** 2
-            value = 0.5 * (self._other + value)
+        if self.other is not None:
+            weight /= 1.0 + ((self.other - value) / APART) ** 2
+            value = 0.5 * (self.other + value)
         if self.value is not None:
             self.pair.found.pop()
         self.pair.found.append((value, weight))
@@ -205,19 +204,19 @@ class Place:
 
     def _begin(self, kind: int, now: int) -> Visit:
         before, last = self._visit, self._comparison
-        if last is not None:
-            last.update()
         known = 2 * len(self._own.get(kind, ())) > SIDE
         visit = self._visit = Visit(kind, now, self._level(kind) if known else None)
         near = before is not None and before.kind != kind and now - before.last <= NEAR_ROUNDS
-        back = near and last is not None and last.before.kind == kind and not last.joined
-        if not back:
+        back = last if near and last is not None and last.before.kind == kind and last.other is None else None
+        if back is None:
             self._close()
+        else:
+            back.update()
         self._comparison = None
         if near and before is not None:
             low, high = sorted((before.kind, kind))
             pair = self._pairs.setdefault((low, high), Pair())
-            self._comparison = Comparison(pair, before, visit, last if back else None)
+            self._comparison = Comparison(pair, before, visit, back)
         return visit
 
     def _close(self) -> None:
@@ -287,7 +286,6 @@ class Readings:
         return found
 
 
-def middle(logs: Sequence[float] | Iterable[float]) -> float:
+def middle(logs: Collection[float]) -> float:
     """Return the median of *logs*; of two, the log of the mean of what they are the logs of."""
-    found = list(logs)
-    return math.log(0.5 * (math.exp(found[0]) + math.exp(found[1]))) if len(found) == 2 else median(found)
+    return math.log(0.5 * sum(map(math.exp, logs))) if len(logs) == 2 else median(logs)
