@@ -36,7 +36,7 @@ from benchmarks.ngram_prompts import DRAFTS
 from benchmarks.served import one_pass, tokenized
 from benchmarks.traces import texts
 from benchmarks.traces.prompts import as_chat
-from sglang_adaptive.sglang_plugin.env import NGRAM_PROMPTS
+from sglang_adaptive.sglang_plugin.env import OFF
 
 EDITS = Path(__file__).parent / "traces" / "edits_set" / "edits.npz"
 RECORDED = "a model's shape with dummy weights; text and acceptance are recorded"
@@ -79,7 +79,7 @@ def _started(given: argparse.Namespace, end: float, own: bool) -> list[Server]:
         host = replace(host, speculation=("--speculative-algorithm", "NGRAM"))
         config["throughput"] = {"candidate_steps": [0, *DRAFTS]}
         ours = [
-            Policy(WRITTEN, config=config, ours=True, variables={NGRAM_PROMPTS.name: "0"}),
+            Policy(WRITTEN, config=config, ours=True, variables={OFF.name: "ngram-prompts"}),
             Policy(PROMPTS, config=config, ours=True),
         ]
 

@@ -15,7 +15,7 @@ from sglang_adaptive.policy.config import AdaptiveConfig, AuditOptions, TraceOpt
 from sglang_adaptive.policy.ema import SlotConfig
 from sglang_adaptive.policy.options import MAX_STEPS, reference
 from sglang_adaptive.policy.throughput import ThroughputOptions
-from sglang_adaptive.sglang_plugin.env import SWITCHES
+from sglang_adaptive.sglang_plugin.features import FEATURES
 from sglang_adaptive.sglang_plugin.hooks import Process
 from sglang_adaptive.sglang_plugin.hooks import hooks as declared
 from sglang_adaptive.sglang_plugin.reporting.metric_series import METRICS, PREFIX, most_series
@@ -74,7 +74,7 @@ def _meaning(parser: CommandParser, action: argparse.Action) -> str:
 
 
 def configuration() -> Tables:
-    """Return the keys, from the options."""
+    """Return the keys, from the options, and the features."""
     names = " or ".join(f'"{name}"' for name in POLICIES)
     watch, *server = reference(AdaptiveConfig)
     options = {name: reference(kind.options) for name, kind in POLICIES.items()}
@@ -84,13 +84,32 @@ def configuration() -> Tables:
         "trace": _keys(reference(TraceOptions)),
         "audit": _keys(reference(AuditOptions)),
         "slots": _keys(reference(SlotConfig)),
-        "switches": markdown([("Variable", "What 0 turns off"), *((f"`{one.name}`", one.help) for one in SWITCHES)]),
+        "features": markdown(
+            [
+                ("Feature", "What it does", "Without it"),
+                *((f"`{name}`", one.does, one.without) for name, one in FEATURES.items()),
+            ]
+        ),
         **{name: _keys(rows) for name, rows in options.items() if rows},  # slots are not an object of options
     }
 
 
 def _keys(rows: Sequence[tuple[str, ...]]) -> list[str]:
     return markdown([("Key", "Default", "Accepted", "Meaning"), *((f"`{name}`", *rest) for name, *rest in rows)])
+
+
+# -- docs/compatibility.md ------------------------------------------------------------------------------------------
+
+
+def setups() -> list[str]:
+    """Return the facts of setups with the features that they rule out."""
+    ruled_out: dict[str, list[str]] = {}
+    for name, feature in FEATURES.items():
+        for fact in feature.excludes:
+            ruled_out.setdefault(fact.phrase, []).append(f"`{name}`")
+    return markdown(
+        [("Setup", "Features that are off"), *((fact, ", ".join(names)) for fact, names in ruled_out.items())]
+    )
 
 
 # -- docs/hooks.md --------------------------------------------------------------------------------------------------

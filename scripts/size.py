@@ -19,7 +19,8 @@ ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))  # the checkout's own package, installed or not
 
 from scripts import of_source  # noqa: E402
-from sglang_adaptive.sglang_plugin.env import SWITCHES  # noqa: E402
+from sglang_adaptive.sglang_plugin.env import VARIABLES  # noqa: E402
+from sglang_adaptive.sglang_plugin.features import FEATURES  # noqa: E402
 from sglang_adaptive.sglang_plugin.hooks import Process, hooks  # noqa: E402
 
 KEPT = Path(__file__).with_suffix(".json")
@@ -31,7 +32,7 @@ def figures() -> dict[str, int]:
     lab = [path for path in files if "lab" in path.relative_to(ROOT).parts]
     product = [path for path in files if path not in lab]
     pages = [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]
-    keys = [rows for name, rows in of_source.configuration().items() if name != "switches"]
+    keys = [rows for name, rows in of_source.configuration().items() if name != "features"]
     return {
         "product lines, without lab/": _lines(product),
         "product files, without lab/": len(product),
@@ -39,7 +40,8 @@ def figures() -> dict[str, int]:
         "tests lines": _lines((ROOT / "tests").rglob("*.py")),
         "lines of README and docs": _lines(pages),
         "hooked SGLang functions": len(hooks(*Process)),
-        "switches (environment variables)": len(SWITCHES),
+        "environment variables": len(VARIABLES),
+        "optional features": len(FEATURES),
         "configuration keys": sum(len(rows) - 2 for rows in keys),  # without each table's head
         "constants of the throughput policy": sum(
             constants(path.read_text()) for path in (ROOT / "sglang_adaptive/policy/throughput").glob("*.py")

@@ -10,7 +10,7 @@ from unittest.mock import patch
 from sglang.srt.layers.moe.utils import MoeA2ABackend
 from sglang.srt.server_args import ServerArgs
 
-from sglang_adaptive.sglang_plugin.env import ATTENTION_DP
+from sglang_adaptive.sglang_plugin.env import OFF
 from sglang_adaptive.sglang_plugin.launch import without_device
 from sglang_adaptive.sglang_plugin.start.profiles import _attention
 from sglang_adaptive.sglang_plugin.state_builds import ranks_pad_alike
@@ -24,12 +24,12 @@ GEMMA_4_ASSISTANT = verdicts.HERE / "configs" / "gemma-4-assistant"
 def it_is_taken() -> None:
     """Every name of EAGLE is taken, also with the variable set to 1."""
     assert [_reason(speculative_algorithm=name) for name in ("EAGLE", "EAGLE3", "NEXTN")] == [None] * 3
-    assert _reason({ATTENTION_DP.name: "1"}) is None
+    assert _reason({OFF.name: ""}) is None
 
 
 def it_is_refused_when_it_is_turned_off() -> None:
     """The reason is SGLang's."""
-    assert "not synchronized" in (_reason({ATTENTION_DP.name: "0"}) or "")
+    assert "not synchronized" in (_reason({OFF.name: "attention-dp"}) or "")
 
 
 def what_else_cannot_adapt_is_still_refused() -> None:
@@ -58,7 +58,7 @@ def coordinated_prefills_are_refused() -> None:
 def a_line_without_attention_dp_is_as_before() -> None:
     """The environment variable makes no difference."""
     assert _reason(dp=False) is None
-    assert _reason({ATTENTION_DP.name: "0"}, dp=False) is None
+    assert _reason({OFF.name: "attention-dp"}, dp=False) is None
 
 
 def ranks_pad_alike_unless_nothing_gathers_their_tokens() -> None:
@@ -93,5 +93,5 @@ def _reason(environment: dict[str, str] | None = None, dp: bool = True, **more: 
 
 
 if __name__ == "__main__":
-    os.environ.pop(ATTENTION_DP.name, None)
+    os.environ.pop(OFF.name, None)
     checks.tell("attention_dp_checks", globals())

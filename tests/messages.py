@@ -26,14 +26,7 @@ REASONS = {
     "sglang_plugin/workers/choice.py": ("unsupported_reason",),
     "sglang_plugin/workers/arguments.py": ("fixed_block_reason",),
     "sglang_plugin/attention_dp.py": ("unsupported_reason",),
-    "sglang_plugin/zero_steps/setup_check.py": (
-        "why_every_round",
-        "_of_the_tiers",
-        "_of_the_pool",
-        "_of_the_worker",
-        "_of_the_server",
-    ),
-    "sglang_plugin/audit_scheduler.py": ("why_not", "words"),
+    "sglang_plugin/audit_scheduler.py": ("words",),
     "sglang_plugin/contract.py": ("problem", "verdict"),
     "sglang_plugin/admin/handlers.py": ("problem", "extend_problem"),
     "sglang_plugin/admin/route.py": ("_problem",),
@@ -82,9 +75,6 @@ class _Finder:
         self.scope: dict[str, list[ast.expr]] = {}
 
     def all(self) -> Iterator[Message]:
-        for node in ast.walk(self.tree):
-            if isinstance(node, ast.Call) and _name(node.func) == "Guard":
-                yield from (Message(text, f"{self.name}:{node.lineno}") for text in self._texts(node.args[0]))
         functions = [node for node in ast.walk(self.tree) if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))]
         for function in functions:
             self.scope = _assigned(function.body)

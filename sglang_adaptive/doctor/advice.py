@@ -61,7 +61,7 @@ _DSPARK = (
     f"--speculative-eagle-topk 1; {_EAGLE3}"
 )
 _ATTENTION_DP = (
-    "with attention DP EAGLE, EAGLE3 and NEXTN adapt, but not with SGLANG_ADAPTIVE_ATTENTION_DP=0, "
+    "with attention DP EAGLE, EAGLE3 and NEXTN adapt, but not with SGLANG_ADAPTIVE_OFF=attention-dp, "
     "SGLANG_SCHEDULER_SKIP_ALL_GATHER, SGLANG_ENABLE_DP_SPEC_PREFILL_COORDINATION or "
     "--enable-dp-attention-local-control-broadcast: leave those out (docs/compatibility.md). Other algorithms adapt "
     "only with tensor parallelism: leave out --enable-dp-attention, --dp-size and --attn-dp-size"

@@ -86,7 +86,7 @@ class LookupCounter:
                 self._over.wait((time.perf_counter() - begin) * (1.0 / SHARE - 1.0))
         except Exception as error:
             self.error = f"{type(error).__name__}: {error}"
-            logger.exception("adaptive: lookups are no longer counted")
+            logger.exception("adaptive: disabled lookup-counter after an error; the server goes on without it")
 
     def _count(self, prompt: array[int], output: array[int]) -> None:
         begin = time.thread_time()

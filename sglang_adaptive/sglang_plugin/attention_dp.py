@@ -9,7 +9,7 @@ from typing import Any
 from sglang_adaptive.policy.vote import width
 from sglang_adaptive.runtime.controller import AdaptiveController
 from sglang_adaptive.runtime.joint_steps import JointSteps
-from sglang_adaptive.sglang_plugin import env
+from sglang_adaptive.sglang_plugin import features
 from sglang_adaptive.sglang_plugin.workers.choice import AsIf
 
 logger = logging.getLogger(__name__)
@@ -22,7 +22,7 @@ def unsupported_reason(original: Callable[..., str | None], server_args: Any) ->
     from sglang.srt.arg_groups.overrides import resolved_view
     from sglang.srt.environ import envs
 
-    if env.ATTENTION_DP.is_off or resolved_view(server_args).attn_dp_size == 1:
+    if "attention-dp" in features.turned_off() or resolved_view(server_args).attn_dp_size == 1:
         return original(server_args)
     if (reason := original(AsIf(server_args, attn_dp_size=1))) is not None:
         return reason

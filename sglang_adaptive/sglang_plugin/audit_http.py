@@ -79,7 +79,7 @@ class DecodesAgain:
                     await asyncio.sleep(POLL_SECONDS)
                 answers = await self._take()
         except Exception:
-            logger.exception("adaptive: finished requests are no longer audited")
+            logger.exception("adaptive: disabled audit after an error; the server goes on without it")
 
     async def _audited(self, finished: Finished) -> Report:
         """Return the report on one finished request."""

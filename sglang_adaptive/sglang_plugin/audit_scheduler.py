@@ -8,7 +8,6 @@ request.
 
 from __future__ import annotations
 
-import logging
 import random
 import time
 from collections import deque
@@ -20,10 +19,9 @@ from sglang_adaptive import ties
 from sglang_adaptive.policy.config import AuditOptions
 from sglang_adaptive.policy.errors import printable
 from sglang_adaptive.runtime.controller import AdaptiveController
-from sglang_adaptive.sglang_plugin import ranks
+from sglang_adaptive.sglang_plugin import features, ranks
 from sglang_adaptive.sglang_plugin.guard import Guard
-
-logger = logging.getLogger(__name__)
+from sglang_adaptive.sglang_plugin.setup import Setup
 
 AUDITED = "sglang-adaptive audit "
 """Id prefix of a request that is decoded again."""
@@ -87,8 +85,8 @@ class Audits:
 
     def __init__(self, controller: AdaptiveController, options: AuditOptions | None) -> None:
         """*controller* reports the audit."""
-        self.guard = Guard("adaptive: finished requests are no longer audited")
-        self._rounds = Guard("adaptive: audited requests run like other requests from now on", ranks_alike=True)
+        self.guard = Guard("audit")
+        self._rounds = Guard("audit-room")
         self._controller = controller
         self._draw = random.Random()
         self._proved: dict[str, Any] | None = None
@@ -109,10 +107,9 @@ class Audits:
         self._proved = None
         self._waiting.clear()
         if options is not None:
-            self._why_not = why_not()
+            may = features.may("audit", Setup())
+            self._why_not = None if may else features.reasons["audit"]
             self._controller.audits = self.report
-            if self._why_not is not None:
-                logger.warning("adaptive: finished requests are not audited: %s", self._why_not)
         else:
             self._controller.audits = None
 
@@ -230,14 +227,3 @@ def question(req: Any) -> dict[str, Any] | None:
     }
     name = printable(req.rid)
     return {"request": name, "prompt": list(req.origin_input_ids), "output": list(output), "sampling": sampling}
-
-
-def why_not() -> str | None:
-    """Return why this launch cannot audit; None if it can."""
-    from sglang.srt.runtime_context import get_disagg, get_parallel
-
-    if get_parallel().attn_dp_size > 1:
-        return "ranks of attention DP run zero steps together or not at all"
-    if get_disagg().disaggregation_mode != "null":
-        return "prefill-decode disaggregation"
-    return None

@@ -73,9 +73,7 @@ class Capacity:
         self._controller = controller
         self._slots: int | None = None
         """KV slots to reserve for each request of the next round beyond its tokens; None for SGLang's number."""
-        self.guard = Guard(
-            "adaptive: rounds are as deep at the end of a context as elsewhere from now on", ranks_alike=True
-        )
+        self.guard = Guard("capacity")
 
     def reserve(self, original: Callable[[], int]) -> int:
         """Return the slots to reserve: SGLang's *original* number, or fewer for a round with limited steps."""

@@ -23,14 +23,11 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import logging
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 from sglang_adaptive.sglang_plugin.guard import Guard
-
-logger = logging.getLogger(__name__)
 
 _TABLES = {
     "decode_cuda_graph_metadata": ("page_table", "page_table_draft_decode", "swa_page_table", "strided_indices"),
@@ -44,10 +41,9 @@ class Captures:
     """The captures of one scheduler."""
 
     def __init__(self) -> None:
-        self.without_run = Guard(
-            "adaptive: a graph could not be captured without a run before it; each gets one from now on"
-        )
-        self.shared_rows = Guard("adaptive: each verify graph captured from now on keeps its own hidden states")
+        self.without_run = Guard("short-captures")
+        self.shared_rows = Guard("shared-rows")
+        self.shared_tables = Guard("shared-tables")
         self._further = False
         """Whether the graphs of a further runtime state are being captured."""
         self._verifying = False
@@ -107,12 +103,9 @@ class Captures:
 
     def share_page_tables(self, runner: Any) -> None:
         """Before a capture, replace the page tables of *runner*'s backends with those of the first backends."""
-        try:
-            for backend in getattr(runner.attn_backend, "attn_backends", (runner.attn_backend,)):
-                if type(backend).__name__ == "FlashAttentionBackend":
-                    self._share(backend)
-        except Exception:
-            logger.exception("adaptive: a depth keeps its own page tables")
+        for backend in getattr(runner.attn_backend, "attn_backends", (runner.attn_backend,)):
+            if type(backend).__name__ == "FlashAttentionBackend":
+                self.shared_tables.attempt(self._share, backend)
 
     def _joined(self, hidden_states: Any) -> Any:
         import torch

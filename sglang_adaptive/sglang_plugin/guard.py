@@ -13,8 +13,7 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Any, TypeVar
 
-from sglang_adaptive.sglang_plugin import ranks
-from sglang_adaptive.sglang_plugin.env import Switch
+from sglang_adaptive.sglang_plugin import features, ranks
 
 logger = logging.getLogger(__name__)
 
@@ -29,18 +28,14 @@ class FailedAloneError(RuntimeError):
 
 
 class Guard:
-    """One part of this package that SGLang's own code can replace. It closes at the first error and stays closed."""
+    """The code of one feature. It closes at the first error and stays closed."""
 
-    def __init__(self, otherwise: str, switch: Switch | None = None, *, ranks_alike: bool = False) -> None:
-        """*otherwise* is the log line for the first error; *switch* may close it from the start.
-
-        *ranks_alike* says whether all ranks that run the same batch must close together.
-        """
-        self.closed = switch is not None and switch.is_off
+    def __init__(self, name: str) -> None:
+        """*name* is in `features.FEATURES`; the guard is closed from the start if the feature is turned off."""
+        self.closed = name in features.turned_off()
         self.error: str | None = None
         """The error that closed it, in one line."""
-        self._otherwise = otherwise
-        self._ranks_alike = ranks_alike
+        self._name = name
 
     def attempt(self, part: Callable[..., T], *args: Any, **kwargs: Any) -> T | None:
         """Return what *part* returns; None if the guard is closed, or closes now because *part* raised."""
@@ -56,8 +51,9 @@ class Guard:
         """Run SGLang's code from now on, because of *error*. Raises FailedAloneError if other ranks go on."""
         self.closed = True
         self.error = f"{type(error).__name__}: {error}"
-        logger.error(self._otherwise, exc_info=error)
-        if self._ranks_alike:
+        features.reasons[self._name] = self.error
+        logger.error("adaptive: disabled %s after an error; the server goes on without it", self._name, exc_info=error)
+        if features.FEATURES[self._name].ranks_alike:
             require_of_all(error)
 
 

@@ -22,7 +22,7 @@ from tests.engine.fault import write_plugin
 from tests.engine.workload import adaptive, has_ended, wait_until
 
 POLICY, CLOCKS, KILLED = "policies that fail", "clocks that jump", "kill -9 of each process"
-PROVOKED = r"degraded to|no history from now on|could not be set|could not be shared|Scheduler hit"
+PROVOKED = r"degraded to|no history from now on|disabled metrics|could not be shared|Scheduler hit"
 THROUGHPUT = {"policy": "throughput", "throughput": {"candidate_steps": [0, 1, 3, 7], "sync_rounds": 4}}
 END_SECONDS = 240.0
 """Seconds until a server with one killed process must be gone completely; SGLang only checks periodically."""

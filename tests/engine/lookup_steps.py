@@ -18,9 +18,10 @@ from unittest import mock
 from sglang_adaptive.lab.cpu_engine import models
 from sglang_adaptive.policy.throughput import lookups as choice
 from sglang_adaptive.runtime.round_note import RoundNote
+from sglang_adaptive.sglang_plugin import features
 from sglang_adaptive.sglang_plugin.current import current
-from sglang_adaptive.sglang_plugin.lookups.rounds import why_not
 from sglang_adaptive.sglang_plugin.lookups.texts import Texts
+from sglang_adaptive.sglang_plugin.setup import Setup
 from tests.engine.stepping import TIERS, Stepped, no_memory
 
 LOOPS = {"overlap": True, "normal loop": False}
@@ -189,8 +190,8 @@ def reasons(lab: LookupStepper) -> dict[str, Any]:
     found = {}
     for name, change in changes.items():
         with change:
-            found[name] = next(why_not(lab.worker), None)
-    found["none"] = next(why_not(lab.worker), None)
+            found[name] = features.why_not("lookups", Setup.of(lab.worker))
+    found["none"] = features.why_not("lookups", Setup.of(lab.worker))
     return found
 
 

@@ -53,6 +53,7 @@ def test_every_field(state: dict[str, Any]) -> None:
         "lookups": dict,
         "audit": type(None),
         "zero_steps": dict,
+        "off": dict,
         "round_times": list,
         "profile_key": dict,
         "config": dict,

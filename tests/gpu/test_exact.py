@@ -102,4 +102,4 @@ def test_parameters_change_no_text_but_for_ties(
         assert not any(found[ties.WRONG] for found in verdicts.values())
         assert verdicts["nothing"][ties.EQUAL] > len(TIERS) * PROMPTS / 2
         said = (tmp_path / "ours.log").read_text()
-        assert "by SGLang alone from now on" not in said
+        assert "disabled exact" not in said

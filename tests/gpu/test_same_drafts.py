@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from sglang_adaptive.sglang_plugin.env import DEVICE_PLANS
+from sglang_adaptive.sglang_plugin.env import OFF
 from tests.engine.workload import Case
 from tests.gpu.servers import answers, serving, smollm2_pair, tiny_pair
 
@@ -40,7 +40,7 @@ def ours(backend: str, tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[i
     """Return an adaptive server's answers at each static depth, one request at a time and all at once."""
     folder = tmp_path_factory.mktemp("ours")
     found = {}
-    stock_plans = {DEVICE_PLANS.name: "0"}
+    stock_plans = {OFF.name: "device-plans"}
     with serving(folder / "adaptive.log", pair(backend, folder), backend, TIERS, stock_plans) as client:
         for at_once in (1, len(CASES)):
             for steps in (*STATIC, *reversed(STATIC)):  # the second pass reaches each depth from others

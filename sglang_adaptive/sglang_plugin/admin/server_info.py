@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from sglang_adaptive.runtime.history import SPANS
-from sglang_adaptive.sglang_plugin import ranks
+from sglang_adaptive.sglang_plugin import features, ranks
 from sglang_adaptive.sglang_plugin.audit_scheduler import TAKE
 from sglang_adaptive.sglang_plugin.current import current
 from sglang_adaptive.sglang_plugin.notes import NOTE
@@ -49,7 +49,7 @@ def _adaptive() -> dict[str, Any]:
     now = current()
     if now is None:
         return {"active": False, "reason": getattr(get_server_args(), NOTE, {}).get("reason")}
-    found = {**now.controller.snapshot(), "profile_key": profile_key().as_dict()}
+    found = {**now.controller.snapshot(), "off": features.off(), "profile_key": profile_key().as_dict()}
     if now.left_for_later is not None:
         found["zero_steps"] = now.left_for_later.snapshot()
     if now.worker.device == "cuda":

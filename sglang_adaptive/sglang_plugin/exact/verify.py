@@ -15,12 +15,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sglang_adaptive.sglang_plugin import ranks
+from sglang_adaptive.sglang_plugin import features, ranks
 from sglang_adaptive.sglang_plugin.acceptance import accept
 from sglang_adaptive.sglang_plugin.configuration import configuration
 from sglang_adaptive.sglang_plugin.exact import penalties, rows
 from sglang_adaptive.sglang_plugin.guard import Guard
 from sglang_adaptive.sglang_plugin.notes import NOTE
+from sglang_adaptive.sglang_plugin.setup import Setup
 
 logger = logging.getLogger(__name__)
 
@@ -31,7 +32,7 @@ class ExactVerify:
     def __init__(self, worker: Any) -> None:
         """*worker* is SGLang's speculative worker."""
         # Ranks that verify differently would accept different numbers of drafts.
-        self.guard = Guard("adaptive: rounds are verified by SGLang alone from now on", ranks_alike=True)
+        self.guard = Guard("exact")
         self._worker = worker
         self._text = penalties.HostText()
         self._latest: penalties.LatestTokens | None = None
@@ -41,13 +42,7 @@ class ExactVerify:
     @classmethod
     def where_it_can(cls, worker: Any) -> ExactVerify | None:
         """Return an object that verifies *worker*'s rounds; None where the configuration or launch rules it out."""
-        if not configuration().exact:
-            return None
-        why = why_not()
-        if why is not None:
-            logger.warning("adaptive: rounds are verified by SGLang alone: %s", why)
-            return None
-        return cls(worker)
+        return cls(worker) if configuration().exact and features.may("exact", Setup(worker)) else None
 
     # -- before a round -------------------------------------------------------------------------------------------
 
@@ -141,20 +136,6 @@ class ExactVerify:
             logger.info(
                 "adaptive: requests with %s get one token per round, because it reads the text of its request", name
             )
-
-
-def why_not() -> str | None:
-    """Return which launch option rules out verifying by drawn tokens; None if none does."""
-    from sglang.srt.runtime_context import get_spec
-
-    spec = get_spec()
-    if spec.speculative_algorithm == "DFLASH":
-        return "DFLASH accepts drafts in its own function"
-    if spec.speculative_use_rejection_sampling:
-        return "--speculative-use-rejection-sampling accepts by the draft's probabilities"
-    if min(spec.speculative_accept_threshold_single, spec.speculative_accept_threshold_acc) < 1:
-        return "--speculative-accept-threshold-single or -acc below 1 accepts drafts other than the target's"
-    return None
 
 
 def _counted(batch: Any) -> penalties.Counted:

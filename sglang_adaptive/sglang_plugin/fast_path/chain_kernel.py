@@ -15,7 +15,6 @@ import torch
 import triton
 import triton.language as tl
 
-from sglang_adaptive.sglang_plugin import env
 from sglang_adaptive.sglang_plugin.guard import Guard
 
 BLOCK = 64
@@ -163,7 +162,7 @@ class ChainKernel:
     """Runs the verify passes of chains on SGLang's Triton backend."""
 
     def __init__(self) -> None:
-        self.guard = Guard("adaptive: Triton's backend verifies with its prefill kernel from now on", env.CHAIN_KERNEL)
+        self.guard = Guard("chain-kernel")
         self._seen: WeakSet[Any] = WeakSet()
         self._processors = 0
 

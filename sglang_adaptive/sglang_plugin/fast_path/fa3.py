@@ -9,7 +9,6 @@ from weakref import WeakKeyDictionary
 
 import torch
 
-from sglang_adaptive.sglang_plugin import env
 from sglang_adaptive.sglang_plugin.fast_path.length_kernel import LengthKernel
 from sglang_adaptive.sglang_plugin.guard import Guard
 
@@ -25,9 +24,7 @@ class ExtendMetadata:
     """The metadata of fa3's draft extends."""
 
     def __init__(self) -> None:
-        self.guard = Guard(
-            "adaptive: the metadata of the draft's extend is built twice from now on", env.EXTEND_METADATA
-        )
+        self.guard = Guard("extend-metadata")
         self._replaying: Any = None
         """The backend whose graph is about to be replayed; None at other times."""
 
@@ -72,9 +69,7 @@ class VerifySchedule:
     """The tile schedules of fa3's verify passes."""
 
     def __init__(self) -> None:
-        self.guard = Guard(
-            "adaptive: each layer of a verify pass makes its own schedule from now on", env.VERIFY_SCHEDULE
-        )
+        self.guard = Guard("verify-schedule")
         self._current: Any = None
         """The schedule for the current attention call; None if the call computes its own."""
         self._passes: WeakKeyDictionary[Any, tuple[int, Any]] = WeakKeyDictionary()
@@ -179,7 +174,7 @@ class QueriesInPlace:
     """The queries of fa3's passes in a round."""
 
     def __init__(self) -> None:
-        self.guard = Guard("adaptive: queries are copied together from now on", env.QUERIES_IN_PLACE)
+        self.guard = Guard("queries-in-place")
 
     def in_place(self, backend: Any, q: Any, forward_batch: Any) -> Any:
         """Return the queries *q* for fa3, without a copy where possible."""

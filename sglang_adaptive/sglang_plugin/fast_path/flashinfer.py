@@ -9,18 +9,16 @@ lengths are read back first and SGLang plans it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from functools import partial
 from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
 
-from sglang_adaptive.sglang_plugin import env
 from sglang_adaptive.sglang_plugin.fast_path import plain
 from sglang_adaptive.sglang_plugin.fast_path.tile_kernel import Layout, lay_out, with_small_tiles
 from sglang_adaptive.sglang_plugin.guard import Guard
-from sglang_adaptive.sglang_plugin.workers.choice import is_eagle_or_standalone
+from sglang_adaptive.sglang_plugin.setup import Setup, is_plain_flashinfer
 
 AMPERE, MOST_HEAD_DIM = 8, 256
 """From this compute capability on, and up to this head size, FlashInfer has 16-row tiles for every shape."""
@@ -30,8 +28,9 @@ class DevicePlans:
     """Plans one worker's FlashInfer passes."""
 
     def __init__(self) -> None:
-        self.guard = Guard("adaptive: FlashInfer's passes are planned on the host from now on", env.DEVICE_PLANS)
-        self._plans: plain.Plans[Any] = plain.Plans()
+        self.guard = Guard("device-plans")
+        self._rounds: plain.Plans[Any] = plain.Plans("device-plans")
+        self._plain: WeakKeyDictionary[Any, bool] = WeakKeyDictionary()
         self._layouts: WeakKeyDictionary[Any, Layout] = WeakKeyDictionary()
 
     def cover(self, worker: Any, batch: Any) -> bool:
@@ -43,7 +42,7 @@ class DevicePlans:
         if not graphs or not batch.forward_mode.is_decode() or batch.seq_lens.shape[0] > graphs.max_bs:
             return False
         target = worker.target_worker.model_runner.attn_backend
-        return self._plans.may(target, "FlashInfer's rounds", partial(_why_not_a_round, worker, target))
+        return self._rounds.may(target, partial(_setup, worker, target))
 
     # -- passes ---------------------------------------------------------------------------------------------------
 
@@ -93,7 +92,9 @@ class DevicePlans:
         )
 
     def _may(self, backend: Any) -> bool:
-        return self._plans.may(backend, "FlashInfer's passes", partial(_why_not, backend))
+        if backend not in self._plain:
+            self._plain[backend] = is_plain_flashinfer(backend)
+        return self._plain[backend]
 
     def _lay_out(self, backend: Any, wrappers: Any, forward_batch: Any, more: int, width: int) -> bool:
         """Plan a pass of *width* queries per request, which reads *more* tokens than the lengths say."""
@@ -144,34 +145,8 @@ def _layout(backend: Any, wrapper: Any, requests: int) -> Layout:
     return layout
 
 
-def _why_not(backend: Any) -> Iterator[str]:
-    """Yield what a replay on *backend* needs beyond the layout of whole requests in one pool."""
-    if type(backend).__name__ != "FlashInferAttnBackend":
-        yield f"{type(backend).__name__} plans its passes differently"
-    if backend.prefill_backend != "fa2" or backend.decode_backend != "fa2":
-        yield "a kernel has another planner"
-    if backend.dispatch_reason is not None or backend.use_sliding_window_kv_pool:
-        yield "attention uses a window or an encoder"
-    if backend.enable_deterministic or backend.disable_cuda_graph_kv_split:
-        yield "keys are split differently"
-    if backend.prefill_uses_dequant_workspace or backend.decode_uses_dequant_workspace or backend.is_dllm_model:
-        yield "keys and values are unpacked first"
-    if backend.kv_index_translator.is_translating or backend.kv_index_translator.reads_are_translated:
-        yield "the KV pool is virtual"
-
-
-def _why_not_a_round(worker: Any, target: Any) -> Iterator[str]:
-    """Yield why a round of *worker* may read lengths on the host; *target* is its target's attention backend."""
-    from sglang.srt.runtime_context import get_exec
-
-    yield from plain.of_the_server()
-    yield from plain.of_a_model(worker.target_worker.model_runner)
-    if not is_eagle_or_standalone(worker):
-        yield f"{type(worker).__name__} prepares rounds differently"
-    drafter = worker._draft_worker
-    if worker.plan_stream is not None or worker.topk != 1 or get_exec().overlap.enable_two_batch_overlap:
-        yield "rounds are prepared differently"
-    yield from _why_not(target)
-    if type(drafter.draft_attn_backend).__name__ not in ("FlashInferMultiStepDraftBackend", "NoneType"):
-        yield f"{type(drafter.draft_attn_backend).__name__} plans drafts"
-    yield from _why_not(drafter.draft_extend_attn_backend)
+def _setup(worker: Any, target: Any) -> Setup:
+    draft = worker._draft_worker
+    drafts = () if draft.draft_attn_backend is None else (draft.draft_attn_backend,)
+    attention = (target, draft.draft_extend_attn_backend, *drafts)
+    return Setup(worker, draft, worker.target_worker.model_runner, attention)

@@ -15,7 +15,6 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from sglang_adaptive.sglang_plugin import env
 from sglang_adaptive.sglang_plugin.acceptance import is_plainly_greedy
 from sglang_adaptive.sglang_plugin.fast_path.launches import Launches
 from sglang_adaptive.sglang_plugin.guard import Guard
@@ -84,7 +83,7 @@ class GreedyCommit:
     """Accepts the drafts of greedy rounds instead of SGLang."""
 
     def __init__(self) -> None:
-        self.guard = Guard("adaptive: greedy rounds are accepted by SGLang from now on", env.GREEDY_COMMIT)
+        self.guard = Guard("greedy-commit")
         self.rounds = 0
 
     def of(self, verify_input: Any, batch: Any, logits: Tensor) -> tuple[Any, ...] | None:

@@ -11,7 +11,6 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
 
-from sglang_adaptive.sglang_plugin import env
 from sglang_adaptive.sglang_plugin.guard import Guard
 
 
@@ -19,7 +18,7 @@ class Isolation:
     """Saves and restores the batches of one scheduler."""
 
     def __init__(self) -> None:
-        self.guard = Guard("adaptive: SGLang saves each batch's state before its round from now on", env.ISOLATION)
+        self.guard = Guard("isolation")
         self._fields: tuple[str, ...] = ()
 
     def of(

@@ -14,8 +14,9 @@ from functools import cached_property
 from types import SimpleNamespace
 from typing import Any, NoReturn
 
-from sglang_adaptive.sglang_plugin import env
+from sglang_adaptive.sglang_plugin import features
 from sglang_adaptive.sglang_plugin.guard import Guard
+from sglang_adaptive.sglang_plugin.setup import Setup
 
 
 class Written(Exception):
@@ -45,15 +46,6 @@ class KvOnlyBackend:
             scales = () if layer.k_scale is None else (layer.k_scale, layer.v_scale)
             self._pool.set_kv_buffer(layer, where, k, v, *scales)
         raise Written
-
-
-def fits(draft: Any) -> bool:
-    """Whether a pass of *draft* can end early: one layer, a plain pool, no context parallelism."""
-    from sglang.srt.mem_cache.memory_pool import MHATokenToKVPool
-    from sglang.srt.runtime_context import get_parallel
-
-    pool = draft.draft_runner.token_to_kv_pool
-    return type(pool) is MHATokenToKVPool and pool.layer_num == 1 and get_parallel().attn_cp_size == 1
 
 
 @contextmanager
@@ -86,21 +78,14 @@ class Chunks:
     """Runs the draft over the chunks of one scheduler's long prompts."""
 
     def __init__(self, worker: Any) -> None:
-        self.guard = Guard(
-            "adaptive: the draft's prefill runs in full from now on", env.SHORT_PREFILL, ranks_alike=True
-        )
+        self.guard = Guard("short-prefill")
         self.passes = 0
         """Passes that ended early."""
         self._worker = worker
 
     @cached_property
     def _may(self) -> bool:
-        """Whether a prefill may end early: `fits`, all ranks share a batch, and only tokens of the output are kept."""
-        from sglang.srt.runtime_context import get_parallel, get_spec
-
-        draft = self._worker._draft_worker
-        alone = get_parallel().attn_dp_size == 1 and not get_spec().speculative_use_rejection_sampling
-        return alone and draft.draft_runner.canary_manager is None and fits(draft)
+        return features.may("short-prefill", Setup.of(self._worker))
 
     def written(self, extend: Callable[..., Any], draft: Any, batch: Any, *args: Any, **kwargs: Any) -> Any:
         """Run SGLang's *extend* of *draft* over a chunk that is not the last, up to keys and values.

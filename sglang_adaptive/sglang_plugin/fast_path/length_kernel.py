@@ -14,7 +14,6 @@ from typing import Any
 import triton
 import triton.language as tl
 
-from sglang_adaptive.sglang_plugin import env
 from sglang_adaptive.sglang_plugin.fast_path.launches import Launches
 from sglang_adaptive.sglang_plugin.guard import Guard
 
@@ -102,7 +101,7 @@ class LengthKernel:
     """Fills in fa3's metadata instead of SGLang where it can."""
 
     def __init__(self) -> None:
-        self.guard = Guard("adaptive: SGLang fills in lengths and page tables from now on", env.LENGTH_KERNEL)
+        self.guard = Guard("length-kernel")
 
     def of_a_decode(
         self, cache_seqlens_int32: Any, cu_seqlens_k: Any, page_table: Any, req_to_token: Any, req_pool_indices: Any,

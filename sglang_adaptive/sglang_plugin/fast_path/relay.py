@@ -14,7 +14,6 @@ import torch
 import triton
 import triton.language as tl
 
-from sglang_adaptive.sglang_plugin import env
 from sglang_adaptive.sglang_plugin.fast_path.launches import Launches
 from sglang_adaptive.sglang_plugin.guard import Guard
 
@@ -64,7 +63,7 @@ class Relay:
     """Passes state between one scheduler's rounds with chains of drafts."""
 
     def __init__(self) -> None:
-        self.guard = Guard("adaptive: from now on SGLang passes on what rounds start from", env.RELAY)
+        self.guard = Guard("relay")
 
     def read(
         self, gather: Callable[..., Any], indices: Any, chances: Any, chosen: Any, tokens: Any, hidden: Any

@@ -13,7 +13,6 @@ from collections.abc import Callable
 from typing import Any
 
 from sglang_adaptive.runtime.controller import AdaptiveController
-from sglang_adaptive.sglang_plugin import env
 from sglang_adaptive.sglang_plugin.guard import Guard
 
 AHEAD = 32
@@ -29,9 +28,7 @@ class ReserveAhead:
     def __init__(self, controller: AdaptiveController) -> None:
         self._controller = controller
         # Ranks that reserve different slots would have different free slots, and then different batches.
-        self.guard = Guard(
-            "adaptive: slots are reserved for one round at a time from now on", env.RESERVE_AHEAD, ranks_alike=True
-        )
+        self.guard = Guard("reserve-ahead")
         self._batch: Any = None
         """The batch for which SGLang is reserving slots; None at other times."""
 

@@ -7,16 +7,15 @@ are the same without it, and the target verifies them in either case.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import torch
 
-from sglang_adaptive.sglang_plugin import env
 from sglang_adaptive.sglang_plugin.fast_path import graph_inputs, plain
 from sglang_adaptive.sglang_plugin.guard import Guard
+from sglang_adaptive.sglang_plugin.setup import Setup
 
 
 @dataclass(slots=True)
@@ -42,11 +41,8 @@ class ShortDraft:
     """Runs drafts and draft extends of one worker's rounds that need only graphs."""
 
     def __init__(self) -> None:
-        # A rank that failed after its replay would run the pass again, and wait in it for the other ranks.
-        self.guard = Guard(
-            "adaptive: the draft's passes are prepared by SGLang from now on", env.SHORT_DRAFT, ranks_alike=True
-        )
-        self._plans: plain.Plans[_Plan] = plain.Plans()
+        self.guard = Guard("short-draft")
+        self._plans: plain.Plans[_Plan] = plain.Plans("short-draft")
         self.drafts = self.extends = 0
 
     # -- the draft ------------------------------------------------------------------------------------------------
@@ -94,7 +90,7 @@ class ShortDraft:
         if not _is_plain(batch):
             return False
         target = drafter.target_worker.model_runner.attn_backend
-        may = self._plans.may(target, "chains of drafts", partial(_why_no_chain, drafter, target))
+        may = self._plans.may(target, partial(_setup, drafter))
         return may and batch.seq_lens.shape[0] <= target.verify_mask.max_bs
 
     def _first(self, drafter: Any, given: Any) -> torch.Tensor:
@@ -106,8 +102,8 @@ class ShortDraft:
     def _replayed_drafts(self, drafter: Any, batch: Any, steps: int) -> torch.Tensor | None:
         """Replay the draft's graph and return its drafts, [requests, steps]; None where SGLang has to prepare it."""
         given, runner = batch.spec_info, drafter.cuda_graph_runner
-        why_not = partial(_why_no_draft, drafter, runner)
-        plan = self._plans.of(runner, batch.seq_lens.shape[0], "drafts", why_not, _draft_plan)
+        setup = partial(_setup, drafter, runner, "draft_attn_backend")
+        plan = self._plans.of(runner, batch.seq_lens.shape[0], setup, _draft_plan)
         if plan is None or runner.speculative_num_steps != steps:
             return None
         requests, first = plan.requests, runner.draft_attn_backend.attn_backends[0]
@@ -133,8 +129,8 @@ class ShortDraft:
         given = result.prepared_draft_extend_inputs
         if not _is_plain(batch) or given is None:
             return False
-        why_not = partial(_why_no_extend, drafter, runner)
-        plan = self._plans.of(runner, batch.seq_lens.shape[0], "draft extends", why_not, _Plan.of)
+        setup = partial(_setup, drafter, runner, "draft_extend_attn_backend")
+        plan = self._plans.of(runner, batch.seq_lens.shape[0], setup, _Plan.of)
         hidden = result.logits_output.hidden_states
         if plan is None or hidden is None or width != runner.captured_req_width:
             return False
@@ -159,7 +155,7 @@ class ShortDraft:
         from sglang.srt.layers.attention.base_attn_backend import SharedReadEnds
 
         backend = runner.draft_extend_attn_backend
-        # The graph fills in all metadata itself; _why_no_extend checks that.
+        # The graph fills in all metadata itself; a setup with other graphs is ruled out.
         backend.forward_metadata = backend.draft_extend_metadata[plan.padded]
         backend.forward_metadata_spec_decode_expand = None
         ends, runner.model_runner.shared_read_done_event = backend.shared_read_ends(runner.forward_mode), None
@@ -186,55 +182,8 @@ def _draft_plan(runner: Any, requests: int) -> _Plan:
     return plan
 
 
-def _why_no_chain(drafter: Any, target: Any) -> Iterator[str]:
-    """Yield why linking drafts is not enough for a verify pass with *target*, the target's attention backend."""
-    from sglang.srt.runtime_context import get_spec
-
-    if drafter.plan_stream is not None:
-        yield "the worker prepares its passes differently"
-    if drafter.seed_dsa_topk_from_draft_extend or get_spec().speculative_use_rejection_sampling:
-        yield "drafts start from more than tokens and hidden states"
-    yield from plain.of_the_server()
-    yield from plain.of_a_model(drafter.draft_runner)
-    yield from plain.of_attention(target)
-    if target.verify_mask is None or target.verify_mask.is_read:
-        yield "the verify pass reads a mask"
-
-
-def _why_no_graph(drafter: Any, runner: Any, kind: str) -> Iterator[str]:
-    """Yield why a replay of *runner* needs more than `graph_inputs` fills in."""
-    yield from _why_no_chain(drafter, drafter.target_worker.model_runner.attn_backend)
-    if type(runner).__name__ != kind:
-        yield f"{type(runner).__name__} replays graphs"
-    yield from plain.of_a_graph(runner)
-    read = ("rids_int", "draft_probs", "dsa_seed_topk", "dsa_seed_topk_capture", "mamba_track_indices")
-    if runner.buffers.hidden_states is None or any(getattr(runner.buffers, name, None) is not None for name in read):
-        yield "the graph reads other inputs"
-
-
-def _why_no_draft(drafter: Any, runner: Any) -> Iterator[str]:
-    yield from _why_no_graph(drafter, runner, "EAGLEDraftCudaGraphRunner")
-    backends = runner.draft_attn_backend
-    if type(backends).__name__ != "FlashAttentionMultiStepBackend" or runner.captured_req_width != 1:
-        yield f"{type(backends).__name__} plans its passes"
-    for backend in backends.attn_backends:
-        yield from plain.of_attention(backend)
-    if not _read_as_one(backends.attn_backends, runner):
-        yield "its passes have their own page tables"
-
-
-def _read_as_one(backends: Any, runner: Any) -> bool:
-    """Whether a draft's passes share a page table, and each reads one token more than the previous one."""
-    from sglang.srt.model_executor.forward_batch_info import ForwardMode
-    from sglang.srt.speculative.eagle_info import EagleDraftInput
-
-    reads = [one._spec_read_seq_len_delta(ForwardMode.DECODE, EagleDraftInput()) for one in backends]
-    tables = {one.decode_cuda_graph_metadata[runner.capture_bs[0]].page_table.data_ptr() for one in backends}
-    return reads == list(range(1, runner.speculative_num_steps)) and len(tables) == 1
-
-
-def _why_no_extend(drafter: Any, runner: Any) -> Iterator[str]:
-    yield from _why_no_graph(drafter, runner, "EAGLEDraftExtendCudaGraphRunner")
-    yield from plain.of_attention(runner.draft_extend_attn_backend)
-    if not runner.draft_extend_attn_backend.draft_extend_metadata_captured_in_graph():
-        yield "the draft extend's graph makes no metadata"
+def _setup(drafter: Any, graphs: Any = None, backend: str = "") -> Setup:
+    """Return the setup of chains for a verify pass, or of *graphs* with the attention backend of this name."""
+    target = drafter.target_worker.model_runner.attn_backend
+    attention = (target,) if graphs is None else (target, getattr(graphs, backend, None))
+    return Setup(draft=drafter, model=drafter.draft_runner, attention=attention, graphs=graphs)

@@ -9,34 +9,24 @@ requests.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from sglang_adaptive.sglang_plugin import env
 from sglang_adaptive.sglang_plugin.fast_path import graph_inputs, plain
 from sglang_adaptive.sglang_plugin.fast_path.greedy_commit import GreedyCommit
 from sglang_adaptive.sglang_plugin.guard import Guard
-
-BUFFERS = ("input_ids", "positions", "out_cache_loc", "req_pool_indices", "seq_lens")
-"""Buffers of a graph that a round fills in."""
-
-UNUSED = ("seq_lens_cpu", "mrope_positions", "global_num_tokens_gpu", "global_num_tokens_for_logprob_gpu")
-"""Buffers that SGLang does not touch when lengths are not on the host and attention DP is off."""
+from sglang_adaptive.sglang_plugin.setup import VERIFY_INPUTS, Setup
 
 
 class ShortVerify:
     """Verifies one worker's rounds that need only a graph."""
 
     def __init__(self) -> None:
-        # A rank that failed after its replay would run the pass again, and wait in it for the other ranks.
-        self.guard = Guard(
-            "adaptive: verify passes are prepared by SGLang from now on", env.SHORT_VERIFY, ranks_alike=True
-        )
+        self.guard = Guard("short-verify")
         self.commit = GreedyCommit()
         self.rounds = 0
-        self._plans: plain.Plans[_Plan] = plain.Plans()
+        self._plans: plain.Plans[_Plan] = plain.Plans("short-verify")
 
     def verified(self, worker: Any, batch: Any) -> Any:
         """Return what SGLang's verify returns; None where SGLang has to verify."""
@@ -46,8 +36,7 @@ class ShortVerify:
         verify_input, runner = batch.spec_info, worker.target_worker.model_runner.decode_cuda_graph_runner
         if not _is_plain(batch, verify_input):
             return None
-        why_not = partial(_why_not, worker, runner)
-        plan = self._plans.of(runner, batch.seq_lens.shape[0], "verify passes", why_not, _Plan.of)
+        plan = self._plans.of(runner, batch.seq_lens.shape[0], partial(_setup, worker, runner), _Plan.of)
         if plan is None or verify_input.draft_token_num != plan.width:
             return None
         # What SGLang leaves for the draft extend; at zero steps its slots are looked up when it runs.
@@ -108,7 +97,7 @@ class _Plan:
 
         padded, backend = runner._pad_to_bucket(requests, runner.capture_bs), runner.attn_backend
         mode, metadata = ForwardMode.TARGET_VERIFY, backend.target_verify_metadata[padded]
-        inputs = [getattr(runner.buffers, name) for name in BUFFERS]
+        inputs = [getattr(runner.buffers, name) for name in VERIFY_INPUTS]
         parts = (*inputs, metadata.cache_seqlens_int32, metadata.cu_seqlens_k)
         assert all(part.is_contiguous() for part in parts) and metadata.page_table.stride(1) == 1
         more = backend._spec_read_seq_len_delta(mode, EagleDraftInput())
@@ -157,17 +146,6 @@ def _is_plain(batch: Any, verify_input: Any) -> bool:
     return not asked and not batch.forward_mode.is_idle() and all(part is None for part in absent)
 
 
-def _why_not(worker: Any, runner: Any) -> Iterator[str]:
-    """Yield why a replay of *runner* needs more than BUFFERS from a batch."""
-    if type(runner).__name__ != "DecodeCudaGraphRunner" or worker.plan_stream is not None:
-        yield "the worker prepares its passes differently"
-    yield from plain.of_the_server()
-    yield from plain.of_a_graph(runner)
-    yield from plain.of_attention(runner.attn_backend)
-    yield from plain.of_a_model(runner.model_runner)
-    registry = runner.buffer_registry
-    filled = {name for name in registry.slot_names() if registry.get_slot(name).buffer is not None}
-    if more := filled - {*BUFFERS, *UNUSED}:
-        yield f"the graph reads {', '.join(sorted(more))}"
-    if getattr(runner, "_early_verify_metadata", None):
-        yield "the graph reads more than a chain"
+def _setup(worker: Any, runner: Any) -> Setup:
+    model, backend = (getattr(runner, name, None) for name in ("model_runner", "attn_backend"))
+    return Setup(worker, model=model, attention=(backend,), graphs=runner)

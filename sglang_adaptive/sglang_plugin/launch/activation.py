@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 
 from sglang_adaptive.policy.config import AdaptiveConfig
 from sglang_adaptive.policy.errors import ConfigError
-from sglang_adaptive.sglang_plugin import attention_dp, env, hooks, repairs
+from sglang_adaptive.sglang_plugin import attention_dp, env, features, hooks, repairs
 from sglang_adaptive.sglang_plugin.configuration import reading_of, resolving
 from sglang_adaptive.sglang_plugin.contract import ContractError
 from sglang_adaptive.sglang_plugin.notes import NOTE
@@ -147,7 +147,8 @@ def runs_on_cpu(server_args: Any) -> bool:
 
 
 def _check_beside(args: Any, config: AdaptiveConfig) -> None:
-    """Raise ConfigError if *config* conflicts with *args*."""
+    """Raise ConfigError if *config* conflicts with *args*, or if ``SGLANG_ADAPTIVE_OFF`` has an unknown name."""
+    features.turned_off()
     algorithm = (args.speculative_algorithm or "").upper()
     if config.options.lookup and algorithm in workers.WITHOUT_LOOKUPS:
         expected = f"false with --speculative-algorithm {algorithm}"

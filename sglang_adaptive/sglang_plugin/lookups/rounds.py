@@ -8,9 +8,8 @@ result, and the policy decides by them, one round behind with overlap; the verif
 
 from __future__ import annotations
 
-import logging
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -20,12 +19,11 @@ import torch
 from sglang_adaptive.policy.observation import Lookup
 from sglang_adaptive.runtime.controller import AdaptiveController
 from sglang_adaptive.runtime.round_note import RoundNote
+from sglang_adaptive.sglang_plugin import features
 from sglang_adaptive.sglang_plugin.configuration import configuration
 from sglang_adaptive.sglang_plugin.guard import Guard
 from sglang_adaptive.sglang_plugin.lookups.texts import SLOTS, Texts, tokens_from
-from sglang_adaptive.sglang_plugin.workers.choice import is_eagle_or_standalone
-
-logger = logging.getLogger(__name__)
+from sglang_adaptive.sglang_plugin.setup import Setup
 
 UNDER_WAY = 3
 """Rounds after a request joins in which the host brings tokens that the device has not seen: those of the prefill and
@@ -53,7 +51,7 @@ class LookupRounds:
         runner = worker.target_worker.model_runner
         self._texts = Texts(runner.model_config.context_len, runner.model_config.vocab_size, runner.device)
         # Ranks with different drafts would wait for one another.
-        self.guard = Guard("adaptive: lookups are off from now on", ranks_alike=True)
+        self.guard = Guard("lookups")
         self._tracked: dict[str, _Tracked] = {}
         """By request id, least recently used first; at most SLOTS."""
         self._followed: list[str] = []
@@ -68,11 +66,7 @@ class LookupRounds:
         """Return the lookups of *worker*'s rounds, and let the policy choose lookup rounds; None if it may not."""
         from sglang.srt.runtime_context import get_schedule
 
-        if not configuration().options.lookup:
-            return None
-        reason = next(why_not(worker), None)
-        if reason is not None:
-            logger.warning("adaptive: lookups are off: %s", reason)
+        if not configuration().options.lookup or not features.may("lookups", Setup.of(worker)):
             return None
         controller.allow_lookups(True, behind=int(not get_schedule().disable_overlap_schedule))
         return cls(worker, controller)
@@ -162,26 +156,6 @@ class LookupRounds:
         told = self._texts.follow(self._slots, batch.seq_lens, result.next_token_ids, result.accept_lens)
         on_host = told.to("cpu", non_blocking=True)
         note.arriving.append(partial(_tell, on_host))
-
-
-def why_not(worker: Any) -> Iterator[str]:
-    """Yield why *worker* cannot verify looked-up drafts; nothing if it can."""
-    from sglang.srt.mem_cache.memory_pool import ReqToTokenPool
-    from sglang.srt.runtime_context import get_parallel, get_spec
-
-    draft = worker._draft_worker
-    if not is_eagle_or_standalone(worker):
-        yield f"{type(worker).__name__} has not been shown to verify them"
-    if type(draft.req_to_token_pool) is not ReqToTokenPool:
-        yield f"a {type(draft.req_to_token_pool).__name__} keeps a state for each draft token"
-    if worker._target_worker.model_runner.use_mla_backend or draft.draft_runner.use_mla_backend:
-        yield "latent attention (MLA) has not been shown to verify them: fa3 faults in passes of 16 rows per request"
-    if draft.seed_dsa_topk_from_draft_extend:
-        yield "the draft's extend also selects for sparse attention"
-    if get_spec().speculative_use_rejection_sampling:
-        yield "rejection sampling needs the draft's distribution"
-    if get_parallel().attn_dp_size > 1:
-        yield "attention runs data parallel"
 
 
 def _tell(told: torch.Tensor, note: RoundNote, result: Any) -> None:

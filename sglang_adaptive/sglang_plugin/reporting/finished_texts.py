@@ -7,7 +7,7 @@ from typing import Any
 from sglang_adaptive.lookups.counter import LookupCounter
 from sglang_adaptive.lookups.tally import Tally
 from sglang_adaptive.runtime.controller import AdaptiveController
-from sglang_adaptive.sglang_plugin import env, ranks
+from sglang_adaptive.sglang_plugin import ranks
 from sglang_adaptive.sglang_plugin.audit_scheduler import AUDITED
 from sglang_adaptive.sglang_plugin.guard import Guard
 
@@ -17,7 +17,7 @@ class FinishedTexts:
 
     def __init__(self, controller: AdaptiveController) -> None:
         """Begin to count unless that is turned off; *controller* reports the counts."""
-        self.guard = Guard("adaptive: lookups are no longer counted", env.LOOKUP_COUNTER)
+        self.guard = Guard("lookup-counter")
         self._controller = controller
         self._counter = self.guard.attempt(self._begin)
 

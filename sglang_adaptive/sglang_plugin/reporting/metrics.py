@@ -57,7 +57,7 @@ class AdaptiveMetrics:
         self._families = {metric.name: self._family(metric) for metric in METRICS}
         self._children: dict[tuple[str, str | None], Any] = {}
         self._written: dict[tuple[str, str | None], float] = {}
-        self.guard = Guard("adaptive: the metrics of adaptive speculation stop here, because they could not be set")
+        self.guard = Guard("metrics")
         self._clock = clock
         self._last, self._credit = clock(), BURST_SECONDS
         self._write_all()

@@ -279,10 +279,7 @@ needs(
         ("logits_output", "sampling_info", "return_logprob", "top_logprobs_nums", "token_ids_logprobs", "positions"),
     ),
     Need(SRT + "layers.sampler.Sampler._preprocess_logits", ("logits", "sampling_info")),
-    Need(
-        SRT + "model_executor.model_runner.ModelRunner",
-        attributes=("sampler", "canary_manager", "prefill_cuda_graph_runner"),
-    ),
+    Need(SRT + "model_executor.model_runner.ModelRunner", attributes=("sampler", "prefill_cuda_graph_runner")),
     Need(
         "sglang.kernels.ops.speculative.cache_locs.assign_extend_cache_locs_uniform_func",
         ("req_pool_indices", "req_to_token", "start_offset", "batch_size", "draft_token_num", "device"),

@@ -80,18 +80,3 @@ class AsIf:
 def drafts_layers(spec: Any) -> bool:
     """Whether *spec*, SGLang's speculative arguments, run multi-layer EAGLE, whose layers set how much it drafts."""
     return OURS.get(spec.speculative_algorithm) is MULTI_LAYER and bool(spec.enable_multi_layer_eagle)
-
-
-def is_eagle(worker: Any) -> bool:
-    """Whether *worker* and its draft are SGLang's for one-layer EAGLE, whose drafts are chains when it adapts."""
-    from sglang.srt.speculative.eagle_worker_v2 import EagleDraftWorker, EAGLEWorkerV2
-
-    return type(worker) is EAGLEWorkerV2 and type(worker._draft_worker) is EagleDraftWorker
-
-
-def is_eagle_or_standalone(worker: Any) -> bool:
-    """Whether `is_eagle`, or *worker* and its draft are those for STANDALONE, including our worker."""
-    from sglang.srt.speculative.standalone_worker_v2 import StandaloneDraftWorker, StandaloneWorkerV2
-
-    standalone = isinstance(worker, StandaloneWorkerV2) and type(worker._draft_worker) is StandaloneDraftWorker
-    return is_eagle(worker) or standalone

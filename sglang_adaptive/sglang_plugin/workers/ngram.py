@@ -20,7 +20,6 @@ from sglang.srt.runtime_context import get_spec, max_speculative_num_draft_token
 from sglang.srt.speculative.ngram_worker import NGRAMWorker
 
 from sglang_adaptive.runtime.states import SpecRuntimeState
-from sglang_adaptive.sglang_plugin import env
 from sglang_adaptive.sglang_plugin.guard import Guard
 from sglang_adaptive.sglang_plugin.state_builds import target_parts
 from sglang_adaptive.sglang_plugin.workers.ngram_inputs import Ints, Prompts, cut, prepare_roots, read_lengths
@@ -50,9 +49,7 @@ class AdaptiveNgramWorker(OwnRounds, NGRAMWorker):  # type: ignore[misc]  # SGLa
         self._buffers: dict[int, dict[str, Any]] = {}
         self.round = begin_rounds(self)
         # How a round is prepared decides what the corpus reads, so ranks that differ would draft different trees.
-        self.roots = Guard(
-            "adaptive: NGRAM's zero-step rounds are prepared on the host from now on", env.NGRAM_ROOTS, ranks_alike=True
-        )
+        self.roots = Guard("ngram-roots")
         self.prompts = Prompts(self.max_trie_depth)
 
     # -- start-up ---------------------------------------------------------------------------------------------

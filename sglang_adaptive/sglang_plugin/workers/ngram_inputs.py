@@ -9,7 +9,6 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from sglang_adaptive.sglang_plugin import env
 from sglang_adaptive.sglang_plugin.guard import Guard
 from sglang_adaptive.sglang_plugin.releases import links_from_mask
 
@@ -32,9 +31,7 @@ class Prompts:
     def __init__(self, depth: int) -> None:
         """*depth* is the length of the corpus's longest entry, in tokens."""
         # A rank that lacks prompts would draft different trees.
-        self.guard = Guard(
-            "adaptive: prompts are left out of NGRAM's corpus from now on", env.NGRAM_PROMPTS, ranks_alike=True
-        )
+        self.guard = Guard("ngram-prompts")
         self._depth = depth
         self._unread: dict[str, tuple[Sequence[int], int]] = {}
         """By request, in order of arrival: its prompt and the number of its tokens that the corpus has."""

@@ -15,7 +15,6 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from sglang_adaptive.sglang_plugin import env
 from sglang_adaptive.sglang_plugin.acceptance import is_plainly_greedy
 from sglang_adaptive.sglang_plugin.fast_path.launches import Launches
 from sglang_adaptive.sglang_plugin.guard import Guard
@@ -93,9 +92,7 @@ class LikeliestTokens:
     """Chooses the tokens of greedy zero-step rounds instead of SGLang."""
 
     def __init__(self) -> None:
-        self.guard = Guard(
-            "adaptive: zero-step rounds are verified like other rounds from now on", env.ZERO_STEP_CHOICE
-        )
+        self.guard = Guard("zero-step-choice")
 
     def chosen(
         self, verify_input: Any, batch: Any, logits_output: Any, grammar_mask: Any, watermark_state: Any

@@ -14,7 +14,6 @@ import copy
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from sglang_adaptive.sglang_plugin import env
 from sglang_adaptive.sglang_plugin.guard import Guard
 
 
@@ -22,9 +21,7 @@ class DecodeKernel:
     """Decides which passes a backend runs as a plain decode."""
 
     def __init__(self) -> None:
-        self.guard = Guard(
-            "adaptive: zero-step rounds run attention with a prefill kernel from now on", env.DECODE_KERNEL
-        )
+        self.guard = Guard("decode-kernel")
         self._able: WeakKeyDictionary[Any, bool] = WeakKeyDictionary()
         """By backend, whether it verifies one token with its decode kernel; a graph never changes its kernel."""
 

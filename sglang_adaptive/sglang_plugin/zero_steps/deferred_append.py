@@ -7,7 +7,6 @@ and before a block is drafted. `left_for_later.py` says what the prefix cache ke
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from typing import Any
 
@@ -15,13 +14,12 @@ import torch
 from torch import Tensor
 
 from sglang_adaptive.runtime.controller import AdaptiveController
+from sglang_adaptive.sglang_plugin import features
 from sglang_adaptive.sglang_plugin.configuration import configuration
 from sglang_adaptive.sglang_plugin.guard import Guard
+from sglang_adaptive.sglang_plugin.setup import Setup
 from sglang_adaptive.sglang_plugin.zero_steps.catch_up import on_device
 from sglang_adaptive.sglang_plugin.zero_steps.left_for_later import Key, LeftForLater
-from sglang_adaptive.sglang_plugin.zero_steps.setup_check import why_every_append
-
-logger = logging.getLogger(__name__)
 
 Append = Callable[..., None]
 """SGLang's ``_append_target_hidden_to_draft_kv_by_loc``."""
@@ -37,18 +35,11 @@ class DeferredAppend(LeftForLater):
 
     @classmethod
     def where_it_can(cls, worker: Any, controller: AdaptiveController) -> DeferredAppend | None:
-        """Return an object that defers the appends of *worker*; None, after a log line, where that is not possible."""
-        if 0 not in controller.tiers:
+        """Return an object that defers the appends of *worker*; None where that is not possible."""
+        if controller.tiers[0] or len(controller.tiers) == 1 or not features.may("deferred-append", Setup.of(worker)):
             return None
-        pool = worker.model_runner.req_to_token_pool
-        reason = next(why_every_append(pool, controller.tiers), None)
-        if reason is not None:
-            logger.info("adaptive: the draft's keys and values are computed in every zero-step round: %s", reason)
-            return None
-        guard = Guard(
-            "adaptive: the draft's keys and values are computed in every zero-step round from now on", ranks_alike=True
-        )
-        return cls(guard, pool, controller.states, configuration().zero_step_extend_every)
+        pool, every = worker.model_runner.req_to_token_pool, configuration().zero_step_extend_every
+        return cls(Guard("deferred-append"), pool, controller.states, every)
 
     def after_verify(
         self, append: Append, batch: Any, *, target_hidden: Tensor, cache_loc: Tensor, positions: Tensor, **more: Any

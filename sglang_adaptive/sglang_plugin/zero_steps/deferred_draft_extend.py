@@ -7,7 +7,6 @@ docs/architecture.md describes when the deferred draft extend runs.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from typing import Any
 
@@ -17,10 +16,10 @@ from sglang_adaptive.runtime.controller import AdaptiveController
 from sglang_adaptive.runtime.pending_drafts import CatchUp, extend_schedule
 from sglang_adaptive.runtime.round_note import RoundNote
 from sglang_adaptive.runtime.states import SpecRuntimeState
-from sglang_adaptive.sglang_plugin import env
+from sglang_adaptive.sglang_plugin import features
 from sglang_adaptive.sglang_plugin.configuration import configuration
-from sglang_adaptive.sglang_plugin.fast_path import kv_only
 from sglang_adaptive.sglang_plugin.guard import Guard
+from sglang_adaptive.sglang_plugin.setup import SEVERAL_LAYERS, Setup
 from sglang_adaptive.sglang_plugin.state_builds import draft_extend_state
 from sglang_adaptive.sglang_plugin.zero_steps.catch_up import (
     HeldRound,
@@ -30,10 +29,7 @@ from sglang_adaptive.sglang_plugin.zero_steps.catch_up import (
     run_catch_up,
 )
 from sglang_adaptive.sglang_plugin.zero_steps.left_for_later import Key, LeftForLater
-from sglang_adaptive.sglang_plugin.zero_steps.setup_check import why_every_round
 from sglang_adaptive.sglang_plugin.zero_steps.shadow import ShadowDrafts
-
-logger = logging.getLogger(__name__)
 
 _OUTPUTS = ("topk_p", "topk_index", "hidden_states")
 """Fields of EagleDraftInput from which a draft starts, one row per request."""
@@ -52,14 +48,14 @@ class DeferredDraftExtend(LeftForLater):
         """*states* ascend by draft tokens; at most *every* rounds, and the last state's draft tokens, are kept."""
         self._worker = worker
         self._draft = worker._draft_worker
-        guard = Guard("adaptive: the draft's extend runs in every zero-step round from now on", ranks_alike=True)
+        guard = Guard("deferred-extend")
         pairs = worker.speculative_algorithm.is_eagle()
         super().__init__(guard, self._draft.req_to_token_pool, states, every, pairs)
         self._context = self._draft.draft_runner.model_config.context_len
         self._held: list[HeldRound] = []
         self._shadow_drafts: ShadowDrafts | None = None  # of the previous round's draft extend
         self._running = False  # this object is calling SGLang's extend
-        self._can_write = kv_only.fits(self._draft)
+        self._can_write = not SEVERAL_LAYERS.holds(Setup.of(worker))
         self._alone = _is_alone(self._draft)
         self._device_waits = False  # it was idle when this round began
         self._kv_only_since_output = 0  # passes since the last output that wrote only keys and values
@@ -67,16 +63,8 @@ class DeferredDraftExtend(LeftForLater):
 
     @classmethod
     def where_it_can(cls, worker: Any, controller: AdaptiveController) -> DeferredDraftExtend | None:
-        """Return an object that defers *worker*'s draft extends; None, after a log line, if they run in every round."""
-        if 0 not in controller.tiers:
-            return None
-        try:
-            reason = next(why_every_round(worker, controller.tiers), None)
-        except Exception as error:
-            logger.exception("adaptive: the setup could not be checked")
-            reason = f"{type(error).__name__}: {error}"
-        if reason is not None:
-            logger.info("adaptive: the draft's extend runs in every zero-step round: %s", reason)
+        """Return an object that defers *worker*'s draft extends; None if they run in every round."""
+        if controller.tiers[0] or len(controller.tiers) == 1 or not features.may("deferred-extend", Setup.of(worker)):
             return None
         return cls(worker, _states(worker, controller), configuration().zero_step_extend_every)
 
@@ -275,7 +263,7 @@ def _states(worker: Any, controller: AdaptiveController) -> list[SpecRuntimeStat
     if wide_enough or sizes == [] or worker.speculative_algorithm.is_eagle():
         return states
     # Ranks with different states would catch up in different rounds.
-    guard = Guard("adaptive: a draft that is a whole model is extended as often as other drafts", ranks_alike=True)
+    guard = Guard("wide-extend")
     wide = guard.attempt(draft_extend_state, worker, WIDE_TOKENS, sizes)
     return states if wide is None else [*states, wide]
 
@@ -284,7 +272,8 @@ def _is_alone(draft: Any) -> bool:
     """Whether no other rank takes part in a pass of *draft*, so that this one may choose its form; graphs are fast."""
     from sglang.srt.runtime_context import get_parallel
 
-    return torch.device(draft.device).type == "cuda" and get_parallel().tp_size == 1 and not env.SHORT_DRAFT.is_off
+    alone = torch.device(draft.device).type == "cuda" and get_parallel().tp_size == 1
+    return alone and "short-draft" not in features.turned_off()
 
 
 def _write_rows(draft_input: Any, outcome: Any, plan: CatchUp, rows: Any, requests: int) -> None:

@@ -19,7 +19,7 @@ class ZeroStepInputs:
     """Makes the verify inputs of one worker's zero-step rounds."""
 
     def __init__(self) -> None:
-        self.guard = Guard("adaptive: the inputs of a zero-step round are rebuilt in each round from now on")
+        self.guard = Guard("zero-step-inputs")
         self._links: dict[str, Any] = {}
         self._rows = 0
 

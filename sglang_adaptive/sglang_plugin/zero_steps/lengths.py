@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from sglang_adaptive.sglang_plugin import env
 from sglang_adaptive.sglang_plugin.guard import Guard
 
 
@@ -19,9 +18,7 @@ class KnownLengths:
     """Request lengths after the latest zero-step round; empty after any other decode round."""
 
     def __init__(self) -> None:
-        self.guard = Guard(
-            "adaptive: the host waits for the lengths of requests before each round from now on", env.HOST_LENGTHS
-        )
+        self.guard = Guard("host-lengths")
         self._after: dict[Any, int] = {}
         """Tokens by request, including the one from the round."""
 

@@ -166,4 +166,4 @@ async def test_a_fault_ends_the_audit_alone(caplog: pytest.LogCaptureFixture) ->
         raise ConnectionError("no scheduler")
 
     await over(DecodesAgain(lambda: Server(), lost, lost))  # type: ignore[arg-type]
-    assert "adaptive: finished requests are no longer audited" in caplog.text and "no scheduler" in caplog.text
+    assert "adaptive: disabled audit after an error" in caplog.text and "no scheduler" in caplog.text

@@ -225,7 +225,7 @@ def test_some_launches_rule_it_out(
         mine = audits()
     mine.add(done())
     assert told in mine.report()["reason"] and not mine.take(is_idle=True)["is_on"]
-    assert "adaptive: finished requests are not audited: " in caplog.text
+    assert "adaptive: audit is off: " in caplog.text
 
 
 def test_a_fault_ends_the_audit_alone(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
@@ -235,4 +235,4 @@ def test_a_fault_ends_the_audit_alone(monkeypatch: pytest.MonkeyPatch, caplog: p
     mine.add(broken)
     mine.add(done())
     assert "AttributeError" in mine.report()["reason"] and not mine.report()["waiting"] and not mine.is_on
-    assert "adaptive: finished requests are no longer audited" in caplog.text
+    assert "adaptive: disabled audit after an error" in caplog.text

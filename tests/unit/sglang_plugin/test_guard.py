@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from sglang_adaptive.policy.errors import ConfigError
 from sglang_adaptive.sglang_plugin import env
 from sglang_adaptive.sglang_plugin.guard import Guard
 from tests import checks
@@ -16,17 +17,20 @@ def failing() -> None:
 
 
 def test_a_guard_closes_at_the_first_error_and_stays_closed(caplog: pytest.LogCaptureFixture) -> None:
-    part = Guard("adaptive: SGLang's way from now on")
+    part = Guard("relay")
     assert part.attempt(max, 2, 3) == 3 and not part.closed and part.error is None
     assert part.attempt(failing) is None and part.closed and part.error == "ValueError: broken"
     assert part.attempt(max, 2, 3) is None
-    assert [record.message for record in caplog.records] == ["adaptive: SGLang's way from now on"]
+    assert caplog.messages == ["adaptive: disabled relay after an error; the server goes on without it"]
 
 
-def test_a_switch_closes_it_from_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
-    for value, closed in (("1", False), ("0", True)):
-        monkeypatch.setenv(env.RESERVE_AHEAD.name, value)
-        assert Guard("", env.RESERVE_AHEAD).closed is closed
+def test_the_variable_closes_it_from_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    for value, closed in (("", False), ("isolation", False), ("isolation, relay,", True)):
+        monkeypatch.setenv(env.OFF.name, value)
+        assert Guard("relay").closed is closed
+    monkeypatch.setenv(env.OFF.name, "relay,RELAY,relays")
+    with pytest.raises(ConfigError, match="SGLANG_ADAPTIVE_OFF: got RELAY, relays; expected some of attention-dp, "):
+        Guard("relay")
 
 
 RANKS = """

@@ -217,7 +217,7 @@ def test_a_launch_may_ask_for_another_verify(
     with running("cpu", **launch) as worker:
         found = ExactVerify.where_it_can(worker)
     assert (found is None) is (words is not None)
-    assert (words or "") in caplog.text and ("SGLang alone" in caplog.text) is (found is None)
+    assert (words or "") in caplog.text and ("adaptive: exact is off: " in caplog.text) is (found is None)
 
 
 def test_the_configuration_restores_sglangs_verify(tmp_path: Path) -> None:

@@ -32,11 +32,11 @@ KEY = ProfileKey("target", "draft", "gpu", 1, 1, "fa3", {"model": "bfloat16"}, {
 INACTIVE = {"active": False, "reason": "speculative_eagle_topk=4", "dp_rank": 0}
 OPAQUE = (
     "versions.",
-    *(f"ranks[].{key}." for key in ("profile_key", "config", "startup", "zero_steps", "short_rounds")),
+    *(f"ranks[].{key}." for key in ("profile_key", "config", "startup", "off", "zero_steps", "short_rounds")),
     "ranks[].alarms[].details.",
 )
 """Objects whose contents are documented at their source."""
-FROM_THE_WORKER = {"ranks[].zero_steps", "ranks[].short_rounds"}
+FROM_THE_WORKER = {"ranks[].off", "ranks[].zero_steps", "ranks[].short_rounds"}
 """Fields that a controller without SGLang's worker lacks; the tests of a running server cover them."""
 KINDS = {
     "integer": lambda value: type(value) is int,

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 
+from sglang_adaptive.sglang_plugin import guard
 from sglang_adaptive.sglang_plugin.guard import Guard
 from sglang_adaptive.sglang_plugin.zero_steps.deferred_append import DeferredAppend
 
@@ -55,10 +56,11 @@ def rows_of(at: int, *rows: int) -> list[tuple[float, int, int]]:
 
 
 @pytest.fixture
-def later() -> DeferredAppend:
+def later(monkeypatch: pytest.MonkeyPatch) -> DeferredAppend:
+    monkeypatch.setattr(guard, "require_of_all", lambda error: None)  # no ranks are published here
     pool = SimpleNamespace(req_generation=torch.zeros(8, dtype=torch.int64))
     states: Any = [SimpleNamespace(speculative_num_draft_tokens=WIDEST)]
-    return DeferredAppend(Guard("SGLang appends from now on"), pool, states, 4)
+    return DeferredAppend(Guard("deferred-append"), pool, states, 4)
 
 
 def test_rounds_are_appended_together_and_each_row_once(later: DeferredAppend) -> None:
@@ -103,7 +105,7 @@ def test_after_an_error_sglang_appends_each_round(later: DeferredAppend, caplog:
     round_of(later, append, 0, 1)
     append.fails = True
     later.before_draft(append, batch(1))
-    assert later.guard.closed and "SGLang appends from now on" in caplog.text
+    assert later.guard.closed and "disabled deferred-append after an error" in caplog.text
     append.fails = False
     assert round_of(later, append, 1, 1) and later._pending.rounds == 0
     assert append.calls == [rows_of(1, 1)]
