@@ -142,7 +142,8 @@ def _launch(launch: dict[str, Any]) -> Iterator[Check]:
         yield Check(LINE, OK, f"adaptive speculation would run, starting at {launch['steps']} draft steps")
     if launch.get("hint") is not None:
         yield Check("draft", NOTE, launch["hint"])
-    for words in launch.get("left_out", ()) if launch["reason"] is None else ():
+    left_out = (*launch.get("left_out", ()), *launch.get("features_off", ()))
+    for words in left_out if launch["reason"] is None else ():
         yield Check("left out", NOTE, words)
     if launch.get("attention_backend") is not None:
         backend, faster = f"{launch['attention_backend']} on {launch['device']}", launch.get("faster_backend")

@@ -133,6 +133,7 @@ def test_steps_on_the_line_say_nothing_about_a_block() -> None:
     """SGLang sets them to 1 for a block; for other drafts they must be a candidate."""
     found = asked(model("llama"), ALGORITHM, "DFLASH", DRAFT, model("dflash"), "--speculative-num-steps", "4")
     assert "refused" not in found and found["reason"] is None
+    assert found["features_off"] == ["exact is off: DFLASH accepts drafts in its own function"]
     found = asked(model("deepseek-v4-dspark"), ALGORITHM, "DSPARK", "--speculative-num-steps", "4")
     assert "refused" not in found and found["reason"] == DSPARK_IS_STATIC
 
@@ -174,3 +175,12 @@ def test_a_dspark_line_speculates_as_without_this_package(role: str, monkeypatch
 def test_what_starts_and_is_wasteful_is_hinted_at(more: list[str], told: str) -> None:
     found = asked(model("llama"), ALGORITHM, *more)
     assert "refused" not in found and told in found["hint"]
+
+
+def test_what_a_line_rules_out_of_its_configuration_is_told(tmp_path: Path) -> None:
+    file = tmp_path / "adaptive.json"
+    file.write_text('{"policy": "throughput", "audit": {"share": 0.1}, "throughput": {"lookup": true}}')
+    line = ["--model-path", model("llama"), ALGORITHM, "EAGLE3", DRAFT, model("llama-eagle3"), CONFIG, str(file)]
+    assert checkup.launch(line)["features_off"] == []
+    off = checkup.launch([*line, *ATTENTION_DP])["features_off"]
+    assert off == ["lookups is off: attention DP", "audit is off: attention DP"]

@@ -17,12 +17,13 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from sglang_adaptive.sglang_plugin import hooks
+from sglang_adaptive.sglang_plugin import features, hooks
 from sglang_adaptive.sglang_plugin.configuration import reading_of
 from sglang_adaptive.sglang_plugin.contract import ContractError, Need
 from sglang_adaptive.sglang_plugin.hooks import SRT, Process
 from sglang_adaptive.sglang_plugin.launch import activation, line, without_device
 from sglang_adaptive.sglang_plugin.notes import NOTE
+from sglang_adaptive.sglang_plugin.setup import Setup
 
 ASKED = (
     Need(SRT + "plugins.load_plugins"),
@@ -103,7 +104,8 @@ def launch(arguments: Sequence[str]) -> dict[str, Any]:
     - ``asked``: whether adaptive speculation is requested;
     - ``reason``: why it would be off, or None;
     - ``drafts``: how the line speculates;
-    - ``left_out``: features that are unavailable, one phrase each;
+    - ``left_out``: what is unavailable, one phrase each;
+    - ``features_off``: options of the configuration that will not be used, one phrase each;
     - ``hint``: see `line.hint`;
     - ``attention_backend``: SGLang's choice;
     - ``faster_backend``: see `line.faster_backend`;
@@ -135,7 +137,7 @@ def launch(arguments: Sequence[str]) -> dict[str, Any]:
         as_parsed = copy.deepcopy(server_args)
         reason = without_device.reason(server_args) if found["asked"] else None
         refused = line.refused(as_parsed, adapts=found["asked"] and reason is None)
-        found |= {"reason": reason, "unresolved": unresolved}
+        found |= {"reason": reason, "unresolved": unresolved, "features_off": features_off(server_args)}
         return found | ({"refused": refused} if refused else {})
     try:
         server_args.resolve_once()
@@ -155,12 +157,26 @@ def how_it_drafts(server_args: Any) -> dict[str, Any]:
     }
 
 
+def features_off(server_args: Any) -> list[str]:
+    """Return the features that a line's configuration asks for and its arguments rule out, with reasons."""
+    from sglang.srt.arg_groups.overrides import resolving_view
+
+    if server_args.speculative_algorithm is None:
+        return []
+    config, found = reading_of(server_args).config, Setup(arguments=resolving_view(server_args))
+    asked = {**config.as_dict(), "lookup": config.options.lookup}
+    names = [name for name, feature in features.FEATURES.items() if feature.key is not None and asked.get(feature.key)]
+    reasons = {name: features.why_not(name, found) for name in names}
+    return [f"{name} is off: {reason}" for name, reason in reasons.items() if reason is not None]
+
+
 def _resolved(server_args: Any) -> dict[str, Any]:
     from sglang.srt.arg_groups.overrides import resolving_view
 
     cfg = resolving_view(server_args)
     return {
         "reason": getattr(server_args, NOTE, {}).get("reason"),
+        "features_off": features_off(server_args),
         "attention_backend": cfg.attention_backend,
         "faster_backend": line.faster_backend(server_args, cfg.attention_backend),
         "device": str(cfg.device),
