@@ -27,6 +27,8 @@ def checks(client: Client) -> Iterator[Check]:
     yield _rounds(seen["adaptive"])
     for alarm in seen["adaptive"]["alarms"]:
         yield Check(alarm["name"], PROBLEM, alarm["words"])
+    if off := seen["adaptive"].get("off"):
+        yield Check("features", NOTE, f"off: {', '.join(f'{name} ({reason})' for name, reason in off.items())}")
     for replica, other in enumerate(others, start=1):
         if other["state"] in (DEGRADED, NOT_ADAPTIVE):
             yield Check(f"replica {replica}", PROBLEM, other["words"])

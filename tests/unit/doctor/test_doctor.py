@@ -139,12 +139,13 @@ def test_launch_answers_and_verdicts(answer: dict[str, object], capsys: pytest.C
 def test_a_replica_that_has_failed_is_told(capsys: pytest.CaptureFixture[str]) -> None:
     sound, failed = ema(), ema()
     failed.policy_failed(RuntimeError("planted"))
-    states = [{"adaptive": serve(one, 4, 0.5)} for one in (sound, failed)]
+    states = [{"adaptive": {**serve(one, 4, 0.5), "off": {"relay": "ValueError: broken"}}} for one in (sound, failed)]
     answer = json.dumps({"internal_states": states})
     with answering(200, answer.encode()) as url:
         assert main(["--url", url]) == 1
     said = capsys.readouterr().out
     assert "replica 1" in said and "planted" in said and "replica 0" not in said
+    assert "features: off: relay (ValueError: broken)" in said
 
 
 def test_alarms_of_every_replica_are_problems(capsys: pytest.CaptureFixture[str]) -> None:
