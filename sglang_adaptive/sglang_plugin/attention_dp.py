@@ -10,7 +10,7 @@ from sglang_adaptive.policy.vote import width
 from sglang_adaptive.runtime.controller import AdaptiveController
 from sglang_adaptive.runtime.joint_steps import JointSteps
 from sglang_adaptive.sglang_plugin import features
-from sglang_adaptive.sglang_plugin.workers.choice import AsIf
+from sglang_adaptive.sglang_plugin.setup import AsIf
 
 logger = logging.getLogger(__name__)
 

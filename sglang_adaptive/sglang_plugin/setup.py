@@ -1,4 +1,4 @@
-"""Facts of a server that rule optional features out; `features.FEATURES` says which fact rules out which feature.
+"""What is known of a server: how it drafts, and the facts that rule features out, as `features.FEATURES` says.
 
 Trees, pipeline stages, HiSparse, LoRA and the KV canary need no fact: a server with one of them does not adapt.
 """
@@ -57,6 +57,32 @@ class Fact:
     """Whether the arguments of a launch tell."""
 
 
+class AsIf:
+    """The arguments of *server_args* with *values* replaced."""
+
+    def __init__(self, server_args: Any, **values: Any) -> None:
+        self._server_args = server_args
+        declared = getattr(server_args, "_resolved_overrides", None) or ()
+        # SGLang's views read this first; the last entry wins.
+        self._resolved_overrides = [*declared, ("sglang-adaptive", values)]
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._server_args, name)
+
+
+def drafts_blocks(args: Any) -> bool:
+    """Whether the algorithm of a command line or ServerArgs is DFLASH or DSPARK, whose block sets how much is drafted.
+
+    Steps on the command line have no effect; SGLang sets them to 1. Only DFLASH adapts.
+    """
+    return (args.speculative_algorithm or "").upper() in ("DFLASH", "DSPARK")
+
+
+def drafts_layers(spec: Any) -> bool:
+    """Whether *spec*, SGLang's speculative arguments, run multi-layer EAGLE, whose layers set how much it drafts."""
+    return spec.speculative_algorithm in ("EAGLE", "EAGLE3") and bool(spec.enable_multi_layer_eagle)
+
+
 def is_eagle(worker: Any) -> bool:
     """Whether *worker* and its draft are SGLang's for one-layer EAGLE, whose drafts are chains when it adapts."""
     from sglang.srt.speculative.eagle_worker_v2 import EagleDraftWorker, EAGLEWorkerV2
@@ -75,7 +101,7 @@ def _drafts_otherwise(setup: Setup) -> bool:
     if setup.worker is not None:
         return not (is_eagle(setup.worker) or is_standalone(setup.worker))
     spec = setup.published("spec")
-    return spec.speculative_algorithm not in ("EAGLE", "EAGLE3", "STANDALONE") or spec.enable_multi_layer_eagle
+    return spec.speculative_algorithm not in ("EAGLE", "EAGLE3", "STANDALONE") or drafts_layers(spec)
 
 
 def _keeps_more(setup: Setup) -> bool:

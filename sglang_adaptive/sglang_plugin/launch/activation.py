@@ -14,8 +14,8 @@ from sglang_adaptive.sglang_plugin import attention_dp, env, features, hooks, re
 from sglang_adaptive.sglang_plugin.configuration import reading_of, resolving
 from sglang_adaptive.sglang_plugin.contract import ContractError
 from sglang_adaptive.sglang_plugin.notes import NOTE
+from sglang_adaptive.sglang_plugin.setup import drafts_blocks
 from sglang_adaptive.sglang_plugin.workers import choice as workers
-from sglang_adaptive.sglang_plugin.workers.arguments import drafts_blocks
 
 logger = logging.getLogger(__name__)
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from sglang_adaptive.sglang_plugin.model_config import model_config
-from sglang_adaptive.sglang_plugin.workers.arguments import drafts_blocks
+from sglang_adaptive.sglang_plugin.setup import drafts_blocks
 
 
 @dataclass(frozen=True, slots=True)

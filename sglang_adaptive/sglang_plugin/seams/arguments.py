@@ -50,7 +50,7 @@ def resolve_ngram(original: Callable[..., None], server_args: Any) -> None:
 @around(SRT + "arg_groups.speculative_hook._init_adaptive_speculative_params", "server_args", process=Process.LAUNCHER)
 def resolve_launch_steps(original: Callable[..., None], server_args: Any) -> None:
     """Resolve the steps that an adaptive server starts with; DFLASH starts with its block size."""
-    from sglang_adaptive.sglang_plugin.workers.arguments import drafts_blocks
+    from sglang_adaptive.sglang_plugin.setup import drafts_blocks
 
     if not drafts_blocks(server_args):
         original(server_args)

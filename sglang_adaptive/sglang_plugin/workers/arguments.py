@@ -8,14 +8,6 @@ from typing import Any
 from sglang_adaptive.sglang_plugin.model_config import model_config
 
 
-def drafts_blocks(args: Any) -> bool:
-    """Whether the algorithm of a command line or ServerArgs is DFLASH or DSPARK, whose block sets how much is drafted.
-
-    Steps on the command line have no effect; SGLang sets them to 1. Only DFLASH adapts.
-    """
-    return (args.speculative_algorithm or "").upper() in ("DFLASH", "DSPARK")
-
-
 def launch_block_is_widest(server_args: Any) -> None:
     """Let SGLang size buffers for the launch block, whatever the configuration lists.
 

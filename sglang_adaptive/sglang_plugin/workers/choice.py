@@ -11,6 +11,7 @@ from pkgutil import resolve_name
 from typing import Any
 
 from sglang_adaptive.sglang_plugin.releases import worker_of_platform
+from sglang_adaptive.sglang_plugin.setup import AsIf
 from sglang_adaptive.sglang_plugin.workers.arguments import fixed_block_reason
 
 MULTI_LAYER = ("multi_layer_eagle_worker_v2:MultiLayerEagleWorkerV2", "multi_layer:AdaptiveMultiLayerWorker")
@@ -62,21 +63,3 @@ def unsupported_reason(original: Callable[..., str | None], server_args: Any) ->
     if name == "FROZEN_KV_MTP" and resolved_view(server_args).attn_dp_size > 1:
         return "attention DP is not supported with FROZEN_KV_MTP"  # whose launch line says EAGLE or NEXTN
     return original(AsIf(server_args, speculative_algorithm="EAGLE"))
-
-
-class AsIf:
-    """The arguments of *server_args* with *values* replaced."""
-
-    def __init__(self, server_args: Any, **values: Any) -> None:
-        self._server_args = server_args
-        declared = getattr(server_args, "_resolved_overrides", None) or ()
-        # SGLang's views read this first; the last entry wins.
-        self._resolved_overrides = [*declared, ("sglang-adaptive", values)]
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._server_args, name)
-
-
-def drafts_layers(spec: Any) -> bool:
-    """Whether *spec*, SGLang's speculative arguments, run multi-layer EAGLE, whose layers set how much it drafts."""
-    return OURS.get(spec.speculative_algorithm) is MULTI_LAYER and bool(spec.enable_multi_layer_eagle)
