@@ -15,6 +15,7 @@ from typing import Any
 
 from sglang_adaptive.policy.config import AdaptiveConfig, Stamp, describe_change, file_stamp, load_config, locate
 from sglang_adaptive.policy.errors import ConfigError
+from sglang_adaptive.sglang_plugin import env, features
 from sglang_adaptive.sglang_plugin.notes import NOTE
 
 
@@ -68,10 +69,11 @@ def pass_on(args: Any, server_args: Any) -> None:
 
 
 def require_on_all_ranks(config: AdaptiveConfig) -> None:
-    """Raise ConfigError, on every rank, unless the tensor-parallel ranks all have *config*; they call it together."""
+    """Raise ConfigError on all tensor-parallel ranks, which call it together, unless *config* and features agree."""
     from sglang.srt.runtime_context import get_parallel
 
-    first, *others = get_parallel().tp_group.all_gather_object(config.as_dict())
+    mine = {**config.as_dict(), env.OFF.name: ",".join(sorted(features.turned_off()))}
+    first, *others = get_parallel().tp_group.all_gather_object(mine)
     for rank, other in enumerate(others, start=1):
         if other != first:
             problem = f"differs on tensor-parallel rank {rank}: {describe_change(first, other)}"
