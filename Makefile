@@ -8,13 +8,14 @@ READY := $(VENV)/.sglang-adaptive-ready
 # mypy is strict on what runs inside a server and on what scores policies.
 STRICT := sglang_adaptive/policy sglang_adaptive/lookups sglang_adaptive/runtime sglang_adaptive/sglang_plugin sglang_adaptive/lab/simulate
 
-.PHONY: help setup smollm2 draft-smollm2 demo test campaign test-tools lint types tables docs models bench-sim bench-real bench-gpu constraints bodies newest clean
+.PHONY: help setup smollm2 draft-smollm2 demo test test-gpu campaign test-tools lint types tables docs models bench-sim bench-real bench-gpu constraints bodies newest clean
 .DEFAULT_GOAL := help
 
 help:
 	@echo "make demo         a real SGLang server on the CPU; watch the draft depth follow the text"
 	@echo "make smollm2      a real language model that any CPU serves, and its draft, into your cache"
 	@echo "make test         unit tests, and tests that drive a real server on the CPU"
+	@echo "make test-gpu     on a GPU host: every test that needs one; ARGS='--budget 560' for less than half an hour"
 	@echo "make campaign     an hour of real servers under every request, operation and fault; --resume continues"
 	@echo "make lint         ruff: rules and format; the size gate, and the files behind the figures of README.md"
 	@echo "make test-tools   Chromium and Prometheus by apt-get; without them tests of the page and the metrics are left out"
@@ -32,7 +33,7 @@ help:
 	@echo "make newest       tests on the newest SGLang that the registry has, or on RELEASE=..., after what has changed there"
 	@echo "make clean        remove caches and builds; .venv stays"
 	@echo
-	@echo "ARGS='...' is passed on to demo, test, newest, campaign, docs, models and the benchmarks; PYTHON=... picks the interpreter of .venv."
+	@echo "ARGS='...' is passed on to demo, test, test-gpu, newest, campaign, docs, models and the benchmarks; PYTHON=... picks the interpreter of .venv."
 
 setup: $(READY)
 
@@ -52,6 +53,9 @@ demo: $(READY)
 # Whatever the shell says, bytecode is kept: a run starts this package's commands a hundred times.
 test: $(READY)
 	PYTHONDONTWRITEBYTECODE= $(VENV)/bin/python -m pytest $(or $(ARGS),-n 2)
+
+test-gpu: $(READY)
+	$(VENV)/bin/python -m tests.gpu $(ARGS)
 
 campaign: $(READY)
 	$(VENV)/bin/python -m tests.campaign $(ARGS)

@@ -366,6 +366,26 @@ def campaign() -> Lines:
         yield row(name, stage["minutes"], *counts)
 
 
+TESTS = Path(__file__).parents[1] / "tests" / "gpu"
+
+
+def gpu_tests(path: Path = RESULTS / "gpu-tests.json") -> Lines:
+    """Yield for each file of tests/gpu what it tests, and where its tests passed last, as `make test-gpu` found it."""
+    found: dict[str, list[Content]] = {}
+    if path.exists():
+        for test, told in load(path)["tests"].items():
+            found.setdefault(Path(test.partition("::")[0]).name, []).append(told)
+    yield from table("Tests", "What they say", "Where", "Passed", "Failed", "Not run")
+    for file in sorted(TESTS.glob("test_*.py")):
+        told = found.get(file.name, [])
+        ran = [one for one in told if one["outcome"] in ("passed", "failed")]
+        where = sorted({f"{one['on']}, {one['date']}, {str(one['commit'])[:8]}" for one in ran})
+        about = file.read_text().removeprefix('"""').partition("\n")[0].removesuffix('"""')
+        counts = (sum(one["outcome"] == name for one in told) for name in ("passed", "failed", "not run"))
+        cells = counts if told else (None, None, None)
+        yield row(f"`{file.name}`", about, "; ".join(where) or "not run yet", *cells)
+
+
 def architectures(folder: Path = RESULTS / "architectures") -> Lines:
     """Yield a row for each measured family, in the order of the families."""
     found = {path.stem: load(path) for path in folder.glob("*.json")}

@@ -25,7 +25,8 @@ PAGES: dict[str, Callable[[], Parts]] = {
     "docs/block-drafters.md": of_results.block_drafters,
     "docs/cli.md": of_source.commands,
     "docs/compatibility.md": lambda: {
-        "campaign": of_results.campaign(), "architectures": of_results.architectures(), "setups": of_source.setups(),
+        "gpu-tests": of_results.gpu_tests(), "campaign": of_results.campaign(),
+        "architectures": of_results.architectures(), "setups": of_source.setups(),
     },
     "docs/configuration.md": of_source.configuration,
     "docs/hooks.md": of_source.hooks,

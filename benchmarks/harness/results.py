@@ -83,10 +83,13 @@ def command_parser(module: str, about: str | None) -> argparse.ArgumentParser:
 
 
 def origin(module: str, argv: Sequence[str]) -> dict[str, Any]:
-    """Return versions, commit, hardware, day and command line, without local folders."""
+    """Return versions, commit, hardware, day and command line, without local folders.
+
+    *module* is one of ``benchmarks``, or another with its package.
+    """
     names = ("sglang", "torch", "triton", "sglang-kernel", "flashinfer-python", "transformers", "aiohttp", "numpy")
     return {
-        "command": provenance.pasteable(["python", "-m", f"benchmarks.{module}", *argv]),
+        "command": provenance.pasteable(["python", "-m", module if "." in module else f"benchmarks.{module}", *argv]),
         "commit": provenance.git_commit(),
         "versions": provenance.versions(*names),
         "gpu": gpu(),

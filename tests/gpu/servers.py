@@ -61,7 +61,8 @@ def serving(
         *(sys.executable, "-m", "sglang.launch_server", "--host", "127.0.0.1", "--port", str(port)),
         *(pair[:2] if tiers is None else (*pair, *speculation(log, tiers))),
         *("--dtype", "bfloat16", "--attention-backend", backend),
-        *("--mem-fraction-static", "0.3", "--disable-radix-cache"),
+        # Several servers share the GPU, and each takes what its slots need.
+        *("--mem-fraction-static", "0.95", "--max-total-tokens", "65536", "--disable-radix-cache"),
         *("--cuda-graph-max-bs-decode", "8", "--max-running-requests", "8"),
         *extra,
     ]
