@@ -2,6 +2,7 @@
 
 *Whole* ones (``TARGETS``) are for times: a round of a dense model takes as long with dummy weights as with real ones;
 dummy weights send the tokens of a mixture of experts to arbitrary experts, so its times are those of that routing.
+Those named *-cut* have fewer layers and experts than the published model, so that three servers fit on an H200.
 *Small* ones are for texts: head sizes, ranks, states and expert widths are those of the published models, so that a
 family's own kernels run; layers, experts, hidden sizes and vocabularies are smaller, and each pair takes less than 4 GB
 in bfloat16. *Tiny* ones are for the CPU engine.
@@ -25,9 +26,14 @@ def write(folder: Path, shape: Shape) -> Path:
 
 
 def write_pair(folder: Path, name: str, **changes: Any) -> None:
-    """Write the whole shape *name*, with *changes*, and its drafts as FOLDER/NAME, NAME-eagle3 and -dflash."""
+    """Write the whole shape *name*, with *changes*, and its drafts as FOLDER/NAME, NAME-eagle3 and -dflash.
+
+    A shape with a NextN layer is its own draft, and there is only FOLDER/NAME.
+    """
     target = {**TARGETS[name], **changes}
     write(folder / name, target)
+    if has_nextn(target):
+        return
     write(folder / f"{name}-eagle3", draft_of(target))
     write(folder / f"{name}-dflash", block_draft_of(target))
 
@@ -45,6 +51,30 @@ _WHOLE_LLAMA = dict(
 _WHOLE_QWEN3 = dict(
     _WHOLE, vocab_size=151936, max_position_embeddings=40960, rms_norm_eps=1e-6, rope_theta=1000000.0,
     bos_token_id=151643, eos_token_id=151645,
+)  # fmt: skip
+_YARN = dict(
+    type="yarn", factor=40, beta_fast=32, beta_slow=1, mscale=1.0, mscale_all_dim=1.0,
+    original_max_position_embeddings=4096,
+)  # fmt: skip
+_WHOLE_LATENT: Shape = dict(
+    hidden_act="silu", attention_bias=False, tie_word_embeddings=False, torch_dtype="bfloat16", kv_lora_rank=512,
+    qk_nope_head_dim=128, qk_rope_head_dim=64, v_head_dim=128, moe_layer_freq=1, first_k_dense_replace=1,
+    topk_method="noaux_tc", scoring_func="sigmoid", norm_topk_prob=True, num_nextn_predict_layers=1,
+)  # fmt: skip
+_V4: Shape = dict(
+    architectures=["DeepseekV4ForCausalLM"], model_type="deepseek_v4", torch_dtype="bfloat16", hidden_act="silu",
+    attention_bias=False, tie_word_embeddings=False, hidden_size=4096, moe_intermediate_size=2048,
+    num_attention_heads=64, num_key_value_heads=1, head_dim=512, q_lora_rank=1024, o_lora_rank=1024, o_groups=8,
+    qk_rope_head_dim=64, sliding_window=128, index_head_dim=128, index_n_heads=64, index_topk=512, hc_mult=4,
+    hc_sinkhorn_iters=20, hc_eps=1e-6, num_hash_layers=2, n_shared_experts=1, scoring_func="sqrtsoftplus",
+    topk_method="noaux_tc", norm_topk_prob=True, routed_scaling_factor=1.5, swiglu_limit=10.0, rms_norm_eps=1e-6,
+    rope_theta=10000.0, compress_rope_theta=160000.0, max_position_embeddings=131072, initializer_range=0.02,
+    rope_scaling=dict(type="yarn", factor=16, beta_fast=32, beta_slow=1, original_max_position_embeddings=65536),
+    num_nextn_predict_layers=1, bos_token_id=0, eos_token_id=1,
+)  # fmt: skip
+_V4_FP8 = dict(
+    quant_method="fp8", activation_scheme="dynamic", fmt="e4m3", scale_fmt="ue8m0", weight_block_size=[128, 128],
+    routed_experts_quant_method="fp8",  # SGLang otherwise looks into the weights, and takes MXFP4 without any
 )  # fmt: skip
 TARGETS: dict[str, Shape] = {
     "llama1b": dict(
@@ -75,8 +105,36 @@ TARGETS: dict[str, Shape] = {
         num_experts_per_tok=8, moe_intermediate_size=768, decoder_sparse_step=1, mlp_only_layers=[],
         norm_topk_prob=True, router_aux_loss_coef=0.001, output_router_logits=False,
     ),
+    # DeepSeek-V3's architecture at 16B, 3B of them active: Moonlight's values, and a NextN layer, which it lacks.
+    "moonlight": dict(
+        _WHOLE_LATENT, architectures=["DeepseekV3ForCausalLM"], model_type="deepseek_v3", vocab_size=163840,
+        hidden_size=2048, intermediate_size=11264, num_hidden_layers=27, num_attention_heads=16,
+        num_key_value_heads=16, q_lora_rank=None, n_routed_experts=64, n_shared_experts=2, num_experts_per_tok=6,
+        moe_intermediate_size=1408, n_group=1, topk_group=1, routed_scaling_factor=2.446, rms_norm_eps=1e-5,
+        rope_theta=50000.0, max_position_embeddings=8192, bos_token_id=163584, eos_token_id=163585,
+    ),
+    # 61 layers, the first 3 dense, and 256 experts in the published one.
+    "deepseek-v3.2-cut": dict(
+        _WHOLE_LATENT, architectures=["DeepseekV32ForCausalLM"], model_type="deepseek_v32", vocab_size=129280,
+        hidden_size=7168, intermediate_size=18432, num_hidden_layers=10, num_attention_heads=128,
+        num_key_value_heads=128, q_lora_rank=1536, n_routed_experts=32, n_shared_experts=1, num_experts_per_tok=8,
+        moe_intermediate_size=2048, n_group=8, topk_group=4, routed_scaling_factor=2.5, rms_norm_eps=1e-6,
+        rope_theta=10000.0, max_position_embeddings=163840, rope_scaling=_YARN, bos_token_id=0, eos_token_id=1,
+        index_head_dim=128, index_n_heads=64, index_topk=2048,
+    ),
+    # 43 layers and 256 experts in the published one; FP8, as its lines for an H200.
+    "deepseek-v4-flash-cut": dict(
+        _V4, vocab_size=129280, num_hidden_layers=20, compress_ratios=[0, 0, *(4, 128) * 9, 0], n_routed_experts=64,
+        num_experts_per_tok=6, quantization_config=_V4_FP8,
+    ),
 }  # fmt: skip
 """The shape's values in the publishers' config files, by name."""
+
+
+def has_nextn(target: Mapping[str, Any]) -> bool:
+    """Return whether the shape has a NextN layer that drafts for it."""
+    return bool(target.get("num_nextn_predict_layers"))
+
 
 DRAFT_VOCABULARY = 32000
 _OF_TARGET = (
@@ -181,11 +239,7 @@ _MLA: Shape = dict(
     num_key_value_heads=16, q_lora_rank=1536, kv_lora_rank=512, qk_nope_head_dim=128, qk_rope_head_dim=64,
     v_head_dim=128, n_shared_experts=1, moe_intermediate_size=1024, moe_layer_freq=1, first_k_dense_replace=1,
     n_group=4, topk_group=2, topk_method="noaux_tc", scoring_func="sigmoid", routed_scaling_factor=2.5,
-    num_nextn_predict_layers=1,
-    rope_scaling=dict(
-        type="yarn", factor=40, beta_fast=32, beta_slow=1, mscale=1.0, mscale_all_dim=1.0,
-        original_max_position_embeddings=4096,
-    ),
+    num_nextn_predict_layers=1, rope_scaling=_YARN,
 ) | dict(rope_theta=10000.0, max_position_embeddings=163840)  # fmt: skip
 DEEPSEEK_V3: Shape = dict(_MLA, architectures=["DeepseekV3ForCausalLM"], model_type="deepseek_v3")
 DEEPSEEK_V32: Shape = dict(  # the sparse kernels take 64 or 128 heads

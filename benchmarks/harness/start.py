@@ -180,9 +180,13 @@ def launch_command(arguments: Sequence[str], port: int) -> list[str]:
 
 def gpu(models: Path, max_requests: int, pair: str = "llama8b", **more: Any) -> Host:
     """Return the host of a pair of shapes with dummy weights, whose config files are written below *models*."""
+    target = models / pair
     if pair in shapes.TARGETS:
         shapes.write_pair(models, pair)
-    return Host(str(models / pair), str(models / f"{pair}-eagle3"), max_requests, **more)
+        if shapes.has_nextn(shapes.TARGETS[pair]):
+            nextn = ("--speculative-algorithm", "EAGLE", "--speculative-eagle-topk", "1")
+            more = {"speculation": nextn, **more}
+    return Host(str(target), f"{target}-eagle3", max_requests, **more)
 
 
 def cpu(max_requests: int, **more: Any) -> Host:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.harness import start
+from benchmarks.harness import shapes, start
 from benchmarks.harness.acceptance import Process
 from benchmarks.harness.start import POLICIES, Contender, Policy, Server, attach, policy_server
 
@@ -23,6 +23,19 @@ def test_stock_policies_load_nothing_of_ours(tmp_path: Path) -> None:
         assert ("sglang_adaptive" in server.plugins.split(",")) == name.startswith(("ema", "throughput")), name
         assert ("--speculative-algorithm" in server.command) == (name != "none"), name
     assert "--speculative-adaptive-config" not in policy_server(POLICIES["sglang-ema"], host, tmp_path).command
+
+
+@pytest.mark.parametrize("name", [name for name, shape in shapes.TARGETS.items() if shapes.has_nextn(shape)])
+def test_a_shape_with_a_nextn_layer_drafts_for_itself(name: str, tmp_path: Path) -> None:
+    from sglang.srt.configs.model_config import ModelConfig
+
+    host = start.gpu(tmp_path, 64, name, **GPU)
+    assert [folder.name for folder in tmp_path.iterdir()] == [name]
+    command = policy_server(POLICIES["throughput"], host, tmp_path / "work").command
+    assert command[command.index("--speculative-algorithm") + 1] == "EAGLE"
+    assert "--speculative-draft-model-path" not in command and "--speculative-adaptive-config" in command
+    drafts = ModelConfig(host.target, is_draft_model=True).hf_config.architectures[0]
+    assert drafts in ("DeepseekV3ForCausalLMNextN", "DeepseekV4ForCausalLMNextN")
 
 
 def fake(folder: Path, name: str, code: str) -> Server:
