@@ -69,11 +69,13 @@ def test_nor_do_measurements_of_another_time(load: tuple[int, ...], seed: int) -
     assert shares(trace_of(load, seed, measured=2000), LATER - 1000).min() >= NEAR
 
 
-@pytest.mark.parametrize("load", LOADS)
 @pytest.mark.parametrize("kind", ["gpu", "host", "busy"])
-def test_recorded_noise_does_not_lead_it_away(kind: str, load: tuple[int, ...]) -> None:
+def test_recorded_noise_does_not_lead_it_away(kind: str) -> None:
     noise = pytest.importorskip("sglang_adaptive.lab.simulate.noise")
-    trace = trace_of(load, 0, error=False)
-    clock = noise.factors(kind, trace.rounds, np.random.default_rng(1))
-    found = shares(replace(trace, clock=clock))
-    assert found.mean() >= NEAR and found.min() >= 0.96
+    found = []
+    for seed in range(3):
+        for load in LOADS:
+            trace = trace_of(load, seed, error=False)
+            clock = noise.factors(kind, trace.rounds, np.random.default_rng(100 + seed))
+            found.append(shares(replace(trace, clock=clock)))
+    assert np.mean(found) >= 0.99 and np.min(found) >= 0.9
