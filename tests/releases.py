@@ -12,3 +12,4 @@ from sglang_adaptive.sglang_plugin.contract import RELEASES
 NEWEST = RELEASES[-1]
 IS_OLDER = Version(version("sglang")) < Version(NEWEST)
 since_the_newest = pytest.mark.skipif(IS_OLDER, reason=f"is so since SGLang {NEWEST}")
+of_the_newest = pytest.mark.skipif(version("sglang") != NEWEST, reason=f"changes the source of SGLang {NEWEST}")

@@ -116,7 +116,7 @@ def _device(device: dict[str, Any]) -> Check:
 
 
 def _contract(version: str, found: dict[str, list[str]]) -> Check:
-    words = verdict(version, found["missing"], found["changed"])
+    words = verdict(version, found["missing"], found["changed"], between="\n         ")
     if found["missing"]:
         return Check("SGLang", PROBLEM, words)
     return Check("SGLang", NOTE if found["changed"] or version not in RELEASES else OK, words)

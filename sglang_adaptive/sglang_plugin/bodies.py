@@ -27,9 +27,11 @@ def recorded() -> dict[str, dict[str, str]]:
 
 
 def changed(targets: Iterable[str]) -> list[str]:
-    """Return the *targets* whose body in the installed SGLang matches no recorded release."""
-    record, now = recorded(), hashes(targets)
-    return [target for target, body in now.items() if body not in record.get(target, {}).values()]
+    """Return the *targets* whose body in the installed SGLang matches no recorded release, or that have none now."""
+    targets, record = tuple(targets), recorded()
+    now = hashes(targets)
+    known = [target for target in targets if target in now or target in record]
+    return [target for target in known if now.get(target) not in record.get(target, {}).values()]
 
 
 def hashes(targets: Iterable[str], root: Path | None = None) -> dict[str, str]:
@@ -54,6 +56,14 @@ def definitions(target: str, root: Path) -> list[ast.stmt]:
     """Return the statements that define *target*, a dotted path; several for a property with a setter."""
     module, names = _split(target, root)
     return _in_module(root, module, names) if module and names else []
+
+
+def parameters(definition: ast.stmt) -> list[str]:
+    """Return the names of a function's parameters in order, without ``*args`` and ``**kwargs``; none of a class."""
+    if not isinstance(definition, (ast.FunctionDef, ast.AsyncFunctionDef)):
+        return []
+    found = definition.args
+    return [each.arg for each in (*found.posonlyargs, *found.args, *found.kwonlyargs)]
 
 
 def _split(target: str, root: Path) -> tuple[str, list[str]]:

@@ -30,10 +30,14 @@ def supported() -> str:
     return " and ".join(f"sglang {release}" for release in RELEASES)
 
 
-def verdict(release: str, missing: Sequence[str], changed: Sequence[str]) -> str:
-    """Say in one line how a *release* of SGLang fits: what is *missing*, and which hooked bodies have *changed*."""
+def verdict(release: str, missing: Sequence[str], changed: Sequence[str], between: str = "; ") -> str:
+    """Say how a *release* of SGLang fits: what is *missing*, and which hooked bodies have *changed*.
+
+    *between* separates entries; a line break makes a list of several.
+    """
     if missing:
-        return f"{release} does not fit, this package supports {supported()}: {'; '.join(missing)}"
+        others = [f"these hooked functions have changed: {', '.join(changed)}"] if changed else []
+        return f"{release} does not fit, this package supports {supported()}: {between.join([*missing, *others])}"
     if changed:
         return f"{release} fits; these hooked functions are not those of {supported()}: {', '.join(changed)}"
     if release not in RELEASES:
@@ -61,6 +65,14 @@ class Need:
     since: str | None = None
     """The first of `RELEASES` that has it; ``releases.py`` handles the earlier ones."""
 
+    by: str = ""
+    """What relies on it: a file of this package below ``sglang_plugin/``, and for a hook its function."""
+
+    @property
+    def named(self) -> str:
+        """The target, and what relies on it."""
+        return f"{self.target} ({self.by})" if self.by else self.target
+
     def problem(self) -> str | None:
         """Return the problem with the installed SGLang, or None."""
         if self.since is not None and _installed() in RELEASES[: RELEASES.index(self.since)]:
@@ -68,14 +80,14 @@ class Need:
         try:
             found = pkgutil.resolve_name(self.target)
         except (ImportError, AttributeError) as error:
-            return f"{self.target} is missing ({error})"
+            return f"{self.named} is missing ({error})"
         if self.patched in parameters_of(found):
             return f"{self.target} carries this project's patches; use the patches or the plugin, not both"
         missing = [name for name in self.parameters if name not in parameters_of(found)]
         if self.attributes:
             there = attributes_of(found)
             missing += [name for name in self.attributes if name not in there]
-        return f"{self.target} has no {', '.join(missing)}" if missing else None
+        return f"{self.named} has no {', '.join(missing)}" if missing else None
 
 
 def _installed() -> str:
@@ -84,13 +96,14 @@ def _installed() -> str:
     return str(sglang.__version__)
 
 
-def parameters_of(function: Any) -> set[str]:
-    """Return the names of a callable's parameters; none where it has no signature."""
+def parameters_of(function: Any) -> list[str]:
+    """Return the names of a callable's parameters in order, without ``*args`` and ``**kwargs``; none if unknown."""
     try:
         # Another plugin's wrapper may take *args, **kwargs; functools.wraps leaves the real signature readable.
-        return set(inspect.signature(function).parameters)
+        found = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):
-        return set()
+        return []
+    return [each.name for each in found if each.kind not in (each.VAR_POSITIONAL, each.VAR_KEYWORD)]
 
 
 @cache

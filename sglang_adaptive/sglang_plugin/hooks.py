@@ -14,15 +14,19 @@ order.
 from __future__ import annotations
 
 import functools
+import inspect
 import logging
-from collections.abc import Callable, Iterable
+import pkgutil
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from dataclasses import replace as replaced
 from enum import Enum
 from importlib import import_module
 from typing import Any, TypeVar
 
 from sglang_adaptive.sglang_plugin import bodies
-from sglang_adaptive.sglang_plugin.contract import RELEASES, ContractError, Need, verdict
+from sglang_adaptive.sglang_plugin.contract import RELEASES, ContractError, Need, parameters_of, verdict
 from sglang_adaptive.sglang_plugin.current import current
 from sglang_adaptive.sglang_plugin.importers import Importers
 
@@ -74,10 +78,47 @@ class Hook:
     processes: tuple[Process, ...]
     """The processes that install it."""
 
+    seam: str
+    """The file that declares it, below ``sglang_plugin/``."""
+
+    before: int
+    """How many arguments the function gets before those of SGLang's."""
+
     @property
     def need(self) -> Need:
         """The need of this hook: its target with its parameters."""
-        return Need(self.target, self.parameters, on_cuda=self.processes == (Process.SCHEDULER_CUDA,))
+        on_cuda = self.processes == (Process.SCHEDULER_CUDA,)
+        return Need(self.target, self.parameters, on_cuda=on_cuda, by=f"{self.seam}: {self.function.__name__}")
+
+    def problem(self) -> str | None:
+        """Return the problem with the installed SGLang, or None."""
+        return self.need.problem() or self.misfit(parameters_of(pkgutil.resolve_name(self.target)))
+
+    def problem_in_source(self) -> str | None:
+        """Return the problem that the source of the installed SGLang shows, without importing it, or None."""
+        found = bodies.definitions(self.target, bodies.installed())
+        if not found:
+            return f"{self.need.named} is missing (its source does not define it)"
+        return self.misfit(bodies.parameters(found[0]))
+
+    def misfit(self, theirs: Sequence[str]) -> str | None:
+        """Return why our function cannot be called like SGLang's with the parameters *theirs*, in order, or None."""
+        if missing := [name for name in self.parameters if name not in theirs]:
+            return f"{self.need.named} has no {', '.join(missing)}"
+        if isinstance(self.function, type):
+            return None
+        own = list(inspect.signature(self.function).parameters.values())[self.before :]
+        kinds = {each.kind for each in own}
+        taken = {*self.parameters, *(each.name for each in own), "self", "cls"}
+        others = [name for name in theirs if name not in taken]
+        if others and not kinds & {inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD}:
+            return f"{self.need.named} also takes {', '.join(others)}, and our function does not"
+        places = [theirs.index(name) for name in self.parameters]
+        first = theirs[: len(own) - len(kinds & {inspect.Parameter.VAR_KEYWORD})]
+        fixed = inspect.Parameter.VAR_POSITIONAL not in kinds
+        if places != sorted(places) or (fixed and not set(first) <= taken):
+            return f"{self.need.named} takes its parameters in another order: {', '.join(theirs)}"
+        return None
 
 
 _hooks: list[Hook] = []
@@ -85,12 +126,12 @@ _needs: list[Need] = []
 """Filled by the modules of ``seams/`` on import."""
 
 
-def _declare(kind: str, target: str, parameters: tuple[str, ...], process: Processes) -> Callable[[F], F]:
+def _declare(kind: str, target: str, parameters: tuple[str, ...], process: Processes, before: int) -> Callable[[F], F]:
     processes = process if isinstance(process, tuple) else (process,)
 
     def declare(function: F) -> F:
         assert all(hook.target != target for hook in _hooks), f"{target} has a hook already"
-        _hooks.append(Hook(target, kind, function, parameters, processes))
+        _hooks.append(Hook(target, kind, function, parameters, processes, _seam(), before))
         return function
 
     return declare
@@ -98,12 +139,12 @@ def _declare(kind: str, target: str, parameters: tuple[str, ...], process: Proce
 
 def around(target: str, *parameters: str, process: Processes = Process.SCHEDULER) -> Callable[[F], F]:
     """Declare a function that gets *target* and its arguments and returns the result."""
-    return _declare("around", target, parameters, process)
+    return _declare("around", target, parameters, process, before=1)
 
 
 def replace(target: str, *parameters: str, process: Processes = Process.SCHEDULER) -> Callable[[F], F]:
     """Declare a function or class that runs instead of *target*."""
-    return _declare("replace", target, parameters, process)
+    return _declare("replace", target, parameters, process, before=0)
 
 
 def event(target: str, *parameters: str, process: Processes = Process.SCHEDULER) -> Callable[[F], F]:
@@ -115,7 +156,7 @@ def event(target: str, *parameters: str, process: Processes = Process.SCHEDULER)
             now = current()
             return original(*args, **kwargs) if now is None else function(now, original, *args, **kwargs)
 
-        _declare("around", target, parameters, process)(raised)
+        _declare("around", target, parameters, process, before=2)(raised)
         return function
 
     return declare
@@ -123,7 +164,18 @@ def event(target: str, *parameters: str, process: Processes = Process.SCHEDULER)
 
 def needs(*found: Need) -> None:
     """Declare what a seam uses of SGLang besides the functions that it hooks."""
-    _needs.extend(found)
+    by = _seam()
+    _needs.extend(replaced(need, by=by) for need in found)
+
+
+def _seam() -> str:
+    """Return the file that declares something, the first caller outside this module, below ``sglang_plugin/``."""
+    frame = sys._getframe(1)
+    while frame.f_globals["__name__"] == __name__ and frame.f_code.co_name != "<module>":
+        assert frame.f_back is not None
+        frame = frame.f_back
+    name: str = frame.f_globals["__name__"]
+    return name.removeprefix("sglang_adaptive.sglang_plugin.").replace(".", "/") + ".py"
 
 
 def hooks(*processes: Process) -> tuple[Hook, ...]:
@@ -150,16 +202,25 @@ def of_scheduler() -> tuple[Hook, ...]:
     return hooks(*processes)
 
 
-def all_needs(on_cuda: bool) -> tuple[Need, ...]:
-    """Return what is needed of SGLang: what can be imported only with a CUDA device, or everything else."""
-    _import_seams()
-    found = (*(hook.need for hook in _hooks), *_needs)
-    return tuple(need for need in found if need.on_cuda is on_cuda)
-
-
 def problems(on_cuda: bool = False) -> list[str]:
     """Return every mismatch between the needs and the installed SGLang, one phrase each."""
-    found = (need.problem() for need in all_needs(on_cuda))
+    _import_seams()
+    return _phrases(each.problem() for each in _relied_on(on_cuda))
+
+
+def problems_in_source() -> list[str]:
+    """Return the mismatches of hooks that can be imported only with a CUDA device, as SGLang's source shows them."""
+    _import_seams()
+    return _phrases(hook.problem_in_source() for hook in _hooks if hook.need.on_cuda)
+
+
+def _relied_on(on_cuda: bool) -> Iterator[Hook | Need]:
+    """Yield the hooks and needs that can be imported only with a CUDA device, or all others."""
+    yield from (hook for hook in _hooks if hook.need.on_cuda is on_cuda)
+    yield from (need for need in _needs if need.on_cuda is on_cuda)
+
+
+def _phrases(found: Iterable[str | None]) -> list[str]:
     return list(dict.fromkeys(problem for problem in found if problem is not None))
 
 
@@ -170,8 +231,9 @@ def targets() -> list[str]:
 
 
 def changed() -> list[str]:
-    """Return the hooked functions whose body in the installed SGLang matches no supported release."""
-    return bodies.changed(targets())
+    """Return the hooked functions whose body in the installed SGLang matches no supported release, and our places."""
+    found = bodies.changed(targets())
+    return [hook.need.named for hook in _hooks if hook.target in found]
 
 
 def require(found: Iterable[str]) -> None:

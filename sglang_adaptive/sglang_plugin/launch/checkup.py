@@ -79,8 +79,10 @@ def sglang_version() -> str:
 def contract() -> dict[str, list[str]]:
     """Return the package's needs that this SGLang does not meet, and the hooked bodies that have changed."""
     asked = (need.problem() for need in ASKED)
-    missing = [*hooks.problems(), *(problem for problem in asked if problem is not None)]
-    return {"missing": missing, "changed": hooks.changed()}
+    missing = [*hooks.problems(), *hooks.problems_in_source(), *(problem for problem in asked if problem is not None)]
+    # A function that does not fit has changed too, and is told once.
+    changed = [one for one in hooks.changed() if not any(problem.startswith(one) for problem in missing)]
+    return {"missing": missing, "changed": changed}
 
 
 def doors() -> str | None:

@@ -99,7 +99,8 @@ def test_what_sglang_lacks_and_what_fails_are_problems(answer: dict[str, object]
     answer |= {"contract": {"missing": ["a.b is missing"], "changed": ["a.c"]}, "device": gpu}
     found = local()
     assert (found["SGLang"].status, found["device"].status) == (PROBLEM, OK)
-    assert found["SGLang"].words.endswith(f"does not fit, this package supports {supported()}: a.b is missing")
+    fault = f"does not fit, this package supports {supported()}: a.b is missing"
+    assert found["SGLang"].words == f"{RELEASES[-1]} {fault}\n         these hooked functions have changed: a.c"
     assert found["device"].words == "NVIDIA H200, 140 GiB and NVIDIA H200, 140 GiB; torch 2"
     answer.clear()
     answer["failure"] = "ImportError: no torch"
