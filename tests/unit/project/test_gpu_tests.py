@@ -65,7 +65,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def command(folder: Path, budget: int) -> tuple[int, dict[str, Any], str]:
     """Return the exit code, the results by test, and the output."""
-    words = [str(folder), "--budget", str(budget), "--limit", "10", "--jobs", "2", "--results", str(folder / "r.json")]
+    words = [str(folder), "--budget", str(budget), "--limit", "15", "--jobs", "2", "--results", str(folder / "r.json")]
     done = subprocess.run(
         [sys.executable, "-c", COMMAND, *words, "--work", str(folder / "work")], capture_output=True, text=True,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
@@ -82,7 +82,7 @@ def test_every_test_is_accounted_for(folder: Path) -> None:
     assert "one is not two" in lines and "printed before" in lines
     assert found["test_hangs.py::test_skipped"]["outcome"] == "not run"
     assert found["test_hangs.py::test_skipped"]["lines"] == ["needs more"]
-    assert "still ran after 1" in found["test_hangs.py::test_hangs"]["lines"][0]
+    assert "still ran after" in found["test_hangs.py::test_hangs"]["lines"][0]
     assert "ended with exit code 7" in found["test_crashes.py::test_crashes"]["lines"][0]
     assert "nothing_like_this" in "\n".join(found["test_broken.py"]["lines"])
     for name in ("test_hangs.py::test_after_the_hang", "test_crashes.py::test_after_the_crash"):
@@ -94,7 +94,7 @@ def test_every_test_is_accounted_for(folder: Path) -> None:
 def test_a_budget_that_is_over_leaves_earlier_results(folder: Path) -> None:
     (folder / "test_later.py").write_text("def test_later(): pass\n")
     before = json.loads((folder / "r.json").read_text())["tests"]
-    code, content, _ = command(folder, 21)  # one second more than is kept for the end
+    code, content, _ = command(folder, 34)  # enough to find the tests, too little to run one
     assert code == 1 and content["tests"].pop("test_later.py::test_later") == {
         "outcome": "not run", "lines": ["the budget ended before"],
     }  # fmt: skip
