@@ -3,17 +3,25 @@
     newest.py [RELEASE] [ARGUMENTS OF PYTEST]
 
 The release is installed into its own virtual environment, ``.venv-newest`` or ``.venv-RELEASE``. The doctor reports
-what it lacks and which hooked functions have changed. The tests run regardless; the exit code is theirs.
+what it lacks and which hooked functions have changed; ``hooked.diff`` in that folder shows their changes since the
+release in ``.venv``. The tests run regardless; the exit code is theirs.
 """
 
 from __future__ import annotations
 
+import ast
+import copy
+import difflib
 import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from functools import cache
 from pathlib import Path
+
+from sglang_adaptive.sglang_plugin import bodies, hooks
+from sglang_adaptive.sglang_plugin.hooks import Process
 
 ROOT = Path(__file__).parents[1]
 FROM_NVIDIA = "cuda-tile"
@@ -28,9 +36,63 @@ def main(release: str, arguments: list[str]) -> int:
         _run("uv", "venv", "--quiet", "--python", sys.executable, str(venv))
     wanted = f"sglang=={release}" if release else "sglang"
     _run("uv", "pip", "install", "--quiet", "--upgrade", "--no-deps", "--python", python, wanted)
-    _install(python, next(venv.glob("lib/python*/site-packages/sglang-*.dist-info/METADATA")))
+    metadata = next(venv.glob("lib/python*/site-packages/sglang-*.dist-info/METADATA"))
+    _install(python, metadata)
     subprocess.run([venv / "bin" / "sglang-adaptive", "doctor"], cwd=ROOT, check=False)
+    lines = list(differences(bodies.installed(), metadata.parents[1]))
+    (venv / "hooked.diff").write_text("".join(f"{line}\n" for line in lines))
+    print(f"{venv.name}/hooked.diff: {len(lines)} lines", flush=True)
     return subprocess.run([python, "-m", "pytest", *(arguments or ["-n", "2"])], cwd=ROOT, check=False).returncode
+
+
+def differences(old: Path, new: Path) -> Iterator[str]:
+    """Yield the changes of each hooked function between two folders with SGLang, without comments and docstrings.
+
+    Of a function that is gone, the functions of its module with the same body, and the files that define its name.
+    """
+    for hook in hooks.hooks(*Process):
+        before, after = (_lines(hook.target, root) for root in (old, new))
+        if after or not before:
+            yield from difflib.unified_diff(before, after, hook.need.named, hook.target, lineterm="")
+        else:
+            yield from (f"--- {hook.need.named}", "+++ gone", *_traces(hook.target, before, new))
+
+
+def _traces(target: str, before: Sequence[str], new: Path) -> Iterator[str]:
+    """Yield where a function with the lines *before* may be in the folder *new*."""
+    name = target.rpartition(".")[2]
+    module, _ = bodies.split(target, new)
+    file = bodies.file_of(new, module)
+    for found in ast.walk(ast.parse(file.read_text(encoding="utf-8"))) if file else ():
+        if isinstance(found, _FUNCTIONS) and _of([found])[1:] == before[1:]:
+            yield f"# the same body: {found.name} in {file.relative_to(new)}"
+    defined = re.compile(rf"^\s*(?:async def|def|class) {name}\b", re.MULTILINE)
+    yield from (
+        f"# the same name: in {path}" for path, text in _texts(new).items() if name in text and defined.search(text)
+    )
+
+
+@cache
+def _texts(root: Path) -> dict[Path, str]:
+    paths = sorted(root.glob("sglang/srt/**/*.py"))
+    return {path.relative_to(root): path.read_text(encoding="utf-8") for path in paths}
+
+
+_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+
+
+def _lines(target: str, root: Path) -> list[str]:
+    return _of(bodies.definitions(target, root))
+
+
+def _of(definitions: Sequence[ast.stmt]) -> list[str]:
+    found = []
+    for definition in definitions:
+        if isinstance(definition, (*_FUNCTIONS, ast.ClassDef)) and ast.get_docstring(definition) is not None:
+            definition = copy.copy(definition)
+            definition.body = definition.body[1:] or [ast.Pass()]
+        found += ast.unparse(definition).splitlines()
+    return found
 
 
 def _install(python: str, metadata: Path) -> None:

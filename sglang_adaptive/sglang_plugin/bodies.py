@@ -54,7 +54,7 @@ def installed() -> Path:
 
 def definitions(target: str, root: Path) -> list[ast.stmt]:
     """Return the statements that define *target*, a dotted path; several for a property with a setter."""
-    module, names = _split(target, root)
+    module, names = split(target, root)
     return _in_module(root, module, names) if module and names else []
 
 
@@ -66,16 +66,17 @@ def parameters(definition: ast.stmt) -> list[str]:
     return [each.arg for each in (*found.posonlyargs, *found.args, *found.kwonlyargs)]
 
 
-def _split(target: str, root: Path) -> tuple[str, list[str]]:
+def split(target: str, root: Path) -> tuple[str, list[str]]:
     """Return the longest module in *target*, and the names after it."""
     parts = target.split(".")
     for end in range(len(parts), 0, -1):
-        if _source(root, ".".join(parts[:end])) is not None:
+        if file_of(root, ".".join(parts[:end])) is not None:
             return ".".join(parts[:end]), parts[end:]
     return "", parts
 
 
-def _source(root: Path, module: str) -> Path | None:
+def file_of(root: Path, module: str) -> Path | None:
+    """Return a module's file in the folder *root*, or None."""
     path = root.joinpath(*module.split("."))
     return next((file for file in (path.with_suffix(".py"), path / "__init__.py") if file.is_file()), None)
 
@@ -96,7 +97,7 @@ def _flat(body: Iterable[ast.stmt]) -> Iterator[ast.stmt]:
 
 
 def _in_module(root: Path, module: str, names: list[str]) -> list[ast.stmt]:
-    file = _source(root, module)
+    file = file_of(root, module)
     if file is None:
         return []
     first, *rest = names
