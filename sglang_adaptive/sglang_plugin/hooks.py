@@ -293,7 +293,7 @@ def require_installed(wanted: Iterable[Hook]) -> None:
 
     if isinstance(hook_registry._propagate_patch, Importers):
         hook_registry._propagate_patch.forget()
-    lost = [hook.target for hook in wanted if not (hook.target in HookRegistry._patched and _is_registered(hook))]
+    lost = [hook.need.named for hook in wanted if not (hook.target in HookRegistry._patched and _is_registered(hook))]
     if lost:
         raise ContractError(f"these hooks were not installed: {', '.join(lost)}; see the log above")
 

@@ -22,6 +22,7 @@ pytestmark = of_the_newest
 
 SCRIPT = f"""
 import contextlib, io, json
+from sglang_adaptive.sglang_plugin import hooks
 from sglang_adaptive.sglang_plugin.launch import checkup
 found = {{"release": checkup.sglang_version(), **checkup.contract()}}
 from sglang.srt.plugins import load_plugins
@@ -36,6 +37,10 @@ try:
         prepare_server_args([*line, *adapting])
 except SystemExit as ended:
     found |= {{"code": ended.code, "said": said.getvalue().splitlines()}}
+try:
+    hooks.require_installed(hook for hook in hooks.hooks(hooks.Process.SCHEDULER) if "eagle_sample" in hook.target)
+except hooks.ContractError as error:
+    found["not installed"] = str(error)
 print(json.dumps(found))
 """
 
@@ -84,6 +89,11 @@ def test_a_body_that_has_changed_is_named_and_served(tmp_path: Path, monkeypatch
     monkeypatch.setattr(bodies, "installed", lambda: copy.folder)
     assert hooks.problems_in_source() == []
     assert [one for one in hooks.changed() if "_resolve_spec_v2_tokens (seams/scheduling.py: resolve)" in one]
+
+
+def test_a_hook_that_sglang_did_not_install_is_named_with_its_place(told: dict[str, Any]) -> None:
+    named = "sglang.srt.speculative.eagle_utils.eagle_sample (seams/worker.py: sample)"
+    assert told["not installed"] == f"these hooks were not installed: {named}; see the log above"
 
 
 @pytest.mark.parametrize(
