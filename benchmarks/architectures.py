@@ -125,6 +125,10 @@ FAMILIES: tuple[Family, ...] = (
         "deepseek-v3.2", "DeepSeek-V3.2, GLM-5.x (sparse attention)", "NextN", shapes.DEEPSEEK_V32, (),
         needs="DeepGEMM compiles the indexer's logits with nvcc",
     ),
+    _own(
+        "deepseek-v4", "DeepSeek-V4", "NextN", shapes.DEEPSEEK_V4, (),
+        needs="nvcc compiles SGLang's kernels for compressed attention, and DeepGEMM's",
+    ),
     Family("gemma-4", "Gemma-4", "EAGLE", "Frozen-KV MTP", shapes.GEMMA_4, shapes.GEMMA_4_ASSISTANT, TRITON),
     _eagle3("llama-triton", "Llama 3.x, Triton backend", shapes.LLAMA, TRITON),
     _eagle3(

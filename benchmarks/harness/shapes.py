@@ -246,6 +246,11 @@ DEEPSEEK_V32: Shape = dict(  # the sparse kernels take 64 or 128 heads
     _MLA, architectures=["DeepseekV32ForCausalLM"], model_type="deepseek_v32", num_attention_heads=64,
     num_key_value_heads=64, index_head_dim=128, index_n_heads=64, index_topk=2048,
 )  # fmt: skip
+DEEPSEEK_V4: Shape = dict(  # the published hidden size, because the kernels of the hyper-connections know it
+    _V4, vocab_size=VOCABULARY, max_position_embeddings=8192, num_hidden_layers=5,
+    compress_ratios=[0, 4, 128, 4, 128, 0], n_routed_experts=16, num_experts_per_tok=4, moe_intermediate_size=1024,
+    num_hash_layers=1,
+)  # fmt: skip
 KIMI_K2: Shape = dict(
     _MLA, architectures=["DeepseekV3ForCausalLM"], model_type="kimi_k2", n_group=1, topk_group=1,
     routed_scaling_factor=2.827, num_nextn_predict_layers=0, num_hidden_layers=5,

@@ -191,6 +191,23 @@ def at_the_widest(original: Callable[..., Any], *args: Any, **kwargs: Any) -> An
         return original(*args, **kwargs)
 
 
+def most_steps(model: Mapping[str, Any]) -> int | None:
+    """Return the most steps whose drafts fit into the rings of DeepSeek-V4; None if *model*'s configuration has none.
+
+    SGLang 0.5.23 asserts it once the weights are loaded, for the most draft tokens of all rounds.
+    """
+    ratios = {4, 128} & set(model.get("compress_ratios") or ())
+    if not ratios or not any("DeepseekV4" in name for name in model.get("architectures") or ()):
+        return None
+    from sglang.srt.environ import envs
+    from sglang.srt.mem_cache import deepseek_v4_memory_pool as pool
+
+    if envs.SGLANG_OPT_USE_ONLINE_COMPRESS.get():
+        ratios -= {128}  # it has no ring then
+    served = [pool.get_compress_state_write_pad(one, pool.get_compress_state_ring_size(one, 1)) for one in ratios]
+    return min(served) - 1 if served else None
+
+
 # Completes each runtime state's target attention backend like the one built at start-up.
 #
 # SGLang 0.5.23 builds a state's backend with only ``ModelRunner._get_attention_backend``. The start-up backend also has

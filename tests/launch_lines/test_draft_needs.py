@@ -12,6 +12,7 @@ from unittest.mock import patch
 import pytest
 
 from sglang_adaptive.doctor.advice import advice
+from sglang_adaptive.policy.errors import ConfigError
 from sglang_adaptive.sglang_plugin.launch import checkup
 from tests.forked_servers import NO_MODEL
 from tests.launch_lines.verdicts import CONFIGS, HERE, launcher
@@ -175,6 +176,26 @@ def test_a_dspark_line_speculates_as_without_this_package(role: str, monkeypatch
 def test_what_starts_and_is_wasteful_is_hinted_at(more: list[str], told: str) -> None:
     found = asked(model("llama"), ALGORITHM, *more)
     assert "refused" not in found and told in found["hint"]
+
+
+def test_a_ladder_past_the_rings_of_deepseek_v4_is_refused_with_the_limit() -> None:
+    line = ["--model-path", model("deepseek-v4"), ALGORITHM, "EAGLE", CONFIG]
+    refused = {name: checkup.launch([*line, name]).get("refused") for name in ("aggressive", "deepseek-v4")}
+    assert refused["deepseek-v4"] is None
+    assert "candidate_steps: got 10; expected 9 at most: DeepSeek-V4's rings hold 10" in (refused["aggressive"] or "")
+    other = ["--model-path", model("deepseek-v3"), ALGORITHM, "EAGLE", CONFIG, "aggressive"]
+    assert "refused" not in checkup.launch(other)
+
+
+def test_the_rings_are_checked_again_once_the_model_is_downloaded() -> None:
+    from sglang.srt.server_args import prepare_server_args
+
+    from sglang_adaptive.sglang_plugin.launch import activation
+
+    server_args = prepare_server_args(["--model-path", NO_MODEL, ALGORITHM, "EAGLE", CONFIG, "aggressive"])
+    server_args.model_path = model("deepseek-v4")
+    with pytest.raises(ConfigError, match="rings hold 10 draft tokens"):
+        activation.unsupported_reason(lambda _: None, server_args)
 
 
 def test_what_a_line_rules_out_of_its_configuration_is_told(tmp_path: Path) -> None:

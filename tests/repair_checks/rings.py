@@ -18,6 +18,28 @@ def a_static_depth_has_rings_of_its_own() -> None:
     assert all(less < more for less, more in zip(few, many, strict=True))
 
 
+def the_most_steps_are_those_that_sglang_asserts() -> None:
+    from types import SimpleNamespace
+
+    from sglang.srt.mem_cache.deepseek_v4_memory_pool import get_compress_state_ring_size
+    from sglang.srt.model_executor.pool_configurator import DSV4PoolConfigurator
+
+    from sglang_adaptive.sglang_plugin.repairs import most_steps
+
+    for ratios in ([0, 4, 128], [0, 128, 128]):
+        most = most_steps({"architectures": ["DeepseekV4ForCausalLM"], "compress_ratios": ratios})
+        rings = {ratio: get_compress_state_ring_size(ratio, 1) for ratio in ratios if ratio}
+        pool = SimpleNamespace(ring_sizes=rings, num_layers=ratios.count)
+        assert most is not None
+        DSV4PoolConfigurator._assert_ring_serves_draft_tokens(pool, most + 1)
+        try:
+            DSV4PoolConfigurator._assert_ring_serves_draft_tokens(pool, most + 2)
+        except AssertionError:
+            continue
+        raise AssertionError(f"SGLang serves more than {most} steps with the ratios {ratios}")
+    assert most_steps({"architectures": ["DeepseekV3ForCausalLM"]}) is None
+
+
 def _sizes(launch_steps: int, **resolved: Any) -> tuple[int, ...]:
     """Return the size of DeepSeek-V4's rings per request, and the most tokens in a MoE exchange."""
     from sglang.srt import runtime_context

@@ -13,6 +13,7 @@ from sglang_adaptive.policy.errors import ConfigError
 from sglang_adaptive.sglang_plugin import attention_dp, env, features, hooks, repairs
 from sglang_adaptive.sglang_plugin.configuration import reading_of, resolving
 from sglang_adaptive.sglang_plugin.contract import ContractError
+from sglang_adaptive.sglang_plugin.model_config import model_config
 from sglang_adaptive.sglang_plugin.notes import NOTE
 from sglang_adaptive.sglang_plugin.setup import drafts_blocks
 from sglang_adaptive.sglang_plugin.workers import choice as workers
@@ -55,9 +56,16 @@ def note_reason(original: Callable[..., str | None], server_args: Any) -> str | 
 
 
 def unsupported_reason(original: Callable[..., str | None], server_args: Any) -> str | None:
-    """Return why a server with *server_args* cannot adapt: SGLang's reason, or the model's; None where it can."""
+    """Return why a server with *server_args* cannot adapt: SGLang's reason, or the model's; None where it can.
+
+    Raises ConfigError.
+    """
     reason = workers.unsupported_reason(lambda args: attention_dp.unsupported_reason(original, args), server_args)
-    return reason or repairs.hybrid_obstacle(server_args)
+    reason = reason or repairs.hybrid_obstacle(server_args)
+    if reason is None:
+        # SGLang has the model's configuration by now, also if the command line named it before it was downloaded.
+        _check_rings(server_args, reading_of(server_args).config)
+    return reason
 
 
 def asked_for(args: Any) -> bool:
@@ -157,6 +165,18 @@ def _check_beside(args: Any, config: AdaptiveConfig) -> None:
     if steps is not None and steps not in config.candidate_steps and not drafts_blocks(args):
         accepted = ", ".join(map(str, config.candidate_steps))
         raise ConfigError("command line", "--speculative-num-steps", f"got {steps}", f"a candidate step: {accepted}")
+    _check_rings(args, config)
+
+
+def _check_rings(args: Any, config: AdaptiveConfig) -> None:
+    """Raise ConfigError if *config* has rounds whose drafts the model's rings cannot hold."""
+    most = None if drafts_blocks(args) else repairs.most_steps(model_config(args.model_path))
+    if most is None or max(config.drafts) <= most:
+        return
+    deepest, name = max(config.candidate_steps), config.options.policy
+    key, got = ("candidate_steps", str(deepest)) if deepest > most else (f"{name}.lookup", "true")
+    expected = f"{most} at most" if deepest > most else "false"
+    raise ConfigError(config.source, key, f"got {got}", f"{expected}: DeepSeek-V4's rings hold {most + 1} draft tokens")
 
 
 def _refuse(line: str) -> NoReturn:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from sglang_adaptive.sglang_plugin.contract import supported
 from tests import forked_servers
 from tests.forked_servers import NO_MODEL, OURS, Outcome
+from tests.launch_lines.verdicts import HERE
 from tests.releases import since_the_newest
 
 pytestmark = pytest.mark.engine
@@ -86,6 +88,28 @@ def test_lookups_beside_an_algorithm_that_verifies_none(tmp_path: Path) -> None:
     config.write_text(json.dumps({"policy": "throughput", "throughput": {"lookup": True}}))
     line = refusal(launch(config, "--speculative-algorithm", "NGRAM"))
     assert line == f"{config}: throughput.lookup: got true; expected false with --speculative-algorithm NGRAM"
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"candidate_steps": [0, 3, 10]}, "candidate_steps: got 10; expected 9 at most: "),
+        ({"lookup": True}, "throughput.lookup: got true; expected false: "),
+        ({"candidate_steps": [0, 3, 9]}, None),
+    ],
+)
+def test_drafts_that_do_not_fit_into_deepseek_v4s_rings(
+    changes: dict[str, Any], told: str | None, tmp_path: Path
+) -> None:
+    """The limit is the one that SGLang asserts; `doctor` runs the same check."""
+    config = tmp_path / "adaptive.json"
+    config.write_text(json.dumps({"policy": "throughput", "throughput": changes}))
+    model = ("--model-path", str(HERE / "configs" / "deepseek-v4"), "--speculative-algorithm", "EAGLE")
+    outcome = launch(config, *model)
+    if told is None:
+        assert OURS not in outcome.output
+    else:
+        assert refusal(outcome) == f"{config}: {told}DeepSeek-V4's rings hold 10 draft tokens"
 
 
 def test_sglang_serve_refuses_alike(tmp_path: Path) -> None:
