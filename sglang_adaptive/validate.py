@@ -7,13 +7,33 @@ import sys
 import textwrap
 from collections.abc import Iterator, Sequence
 from itertools import groupby
+from pathlib import Path
 from typing import Any
 
 from sglang_adaptive.command_line import BAD_INPUT, DONE, PROGRAM, CommandParser, listed
 from sglang_adaptive.policy import options
-from sglang_adaptive.policy.config import AdaptiveConfig, load_config
+from sglang_adaptive.policy.config import AdaptiveConfig, load_config, presets
 from sglang_adaptive.policy.errors import ConfigError
 from sglang_adaptive.policy.throughput.choice import HOLD_ROUNDS, MARGIN
+
+MEASURED = {
+    "throughput": "tokens/s of several shapes",
+    "llama-3.1-8b": "tokens/s of its shape, one H200",
+    "qwen3-30b-a3b": "tokens/s of its shape, one H200",
+    "qwen3-32b": "round times of its shape, one H200",
+    "llama-3.3-70b": "round times of its shape, two H200s",
+    "ngram": "tokens/s at 0 and 7 drafts, an 8B shape, one H100",
+}
+"""What was measured on a GPU with a preset's steps, in benchmarks/results/ and configs/profiles/; others: nothing."""
+
+UNMEASURED = "no"
+
+
+def measured(config: AdaptiveConfig) -> str | None:
+    """Return what was measured with the steps of a preset, as in `MEASURED`; None for any other configuration."""
+    shipped = {path.resolve(): name for name, path in presets().items()}
+    name = shipped.get(Path(config.source).resolve())
+    return None if name is None else MEASURED.get(name, UNMEASURED)
 
 
 def facts(config: AdaptiveConfig) -> dict[str, Any]:
@@ -23,6 +43,7 @@ def facts(config: AdaptiveConfig) -> dict[str, Any]:
         "policy": config.policy,
         "summary": config.options.summary,
         "candidate_steps": config.candidate_steps,
+        "measured": measured(config),
         "watch": config.watch,
         **of_policy,
         "changed": [*options.changed(config, ""), *of_policy["changed"]],
@@ -37,6 +58,9 @@ def words(found: dict[str, Any]) -> Iterator[str]:
     """Yield lines that describe the result of ``facts``."""
     yield from textwrap.wrap(f'Policy "{found["policy"]}": {found["summary"]}'.rstrip(": "), WIDTH)
     yield _built(found["candidate_steps"])
+    if found["measured"] is not None:
+        told = "nobody has timed its steps" if found["measured"] == UNMEASURED else found["measured"]
+        yield f"Measured with this preset on a GPU: {told}."
     yield from _of_slots(found["slots"]) if "slots" in found else _of_options(found["options"])
     if found["watch"]:
         yield "The server reloads the file when it changes, and keeps the old one if the new one is invalid."

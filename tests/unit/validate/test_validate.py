@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from sglang_adaptive.policy.config import check_config
+from sglang_adaptive.policy.config import check_config, load_config, presets
 from sglang_adaptive.policy.ema import AdaptiveStepSlot
 from sglang_adaptive.policy.profile import shipped_config
 from sglang_adaptive.sglang_plugin.launch import activation
-from sglang_adaptive.validate import facts, main, words
+from sglang_adaptive.validate import MEASURED, facts, main, words
 
 BAD = ['{"1": {"candidate_steps": [1, true]}}', '{"ema_alpha": 2, "1": {"candidate_steps": [1]}}', "", "[1]", "{"]
 
@@ -60,6 +60,26 @@ def test_moves_that_are_told_are_those_of_the_slot(preset: str) -> None:
                     assert moved is expected, (move, average)
                     moves += 1
     assert moves >= 12
+
+
+def test_a_preset_says_whether_it_was_measured(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert MEASURED.keys() <= presets().keys()
+    for name, path in presets().items():
+        for given in (name, str(path)):
+            assert facts(load_config(given))["measured"] == MEASURED.get(name, "no")
+    assert main(["deepseek-v4"]) == 0
+    assert "Measured with this preset on a GPU: nobody has timed its steps.\n" in capsys.readouterr().out
+    copied = tmp_path / "deepseek-v4.json"
+    copied.write_text(presets()["deepseek-v4"].read_text())
+    assert facts(load_config(copied))["measured"] is None and "timed" not in reading({})
+
+
+def test_the_documentation_says_the_same() -> None:
+    """The last column of both tables of presets."""
+    page = (Path(__file__).parents[3] / "docs" / "configuration.md").read_text().splitlines()
+    for name in presets():
+        (row,) = [line for line in page if line.startswith("| [") and f"[`{name}`]" in line]
+        assert row.rstrip(" |").rpartition(" | ")[2] == MEASURED.get(name, "no"), name
 
 
 def test_ranges_and_single_depths() -> None:
