@@ -158,6 +158,14 @@ def standalone(folder: Path) -> CpuServer:
     return server(folder, "standalone", *drafting, *adaptive, *_FEW_SLOTS, **CHECKED)
 
 
+def window(folder: Path) -> CpuServer:
+    """The same with SGLang's window for the draft: the first 2 and the latest 12 tokens of a request."""
+    draft = cut.write(folder / "window", 2, Path(models.target_path()))
+    drafting = ("--speculative-algorithm", "STANDALONE", "--speculative-draft-model-path", str(draft))
+    few = ("--speculative-draft-window-size", "12", "--speculative-draft-sink-size", "2", *_FEW_SLOTS)
+    return server(folder, "window", *drafting, *adapting(folder, "window", _throughput(TIERS)), *few, **CHECKED)
+
+
 def frozen_kv(folder: Path) -> CpuServer:
     """A draft that reads the target's keys and values, under the throughput policy."""
     target, draft = assistant.write(folder / "frozen")
@@ -207,7 +215,22 @@ def workers(folder: Path) -> CpuServer:
 SERVERS: dict[str, Callable[[Path], CpuServer]] = {
     make.__name__: make
     for make in (
-        *(plain, ema, static, two_ranks, lookups, stock, faulty, tree, replicas, standalone, frozen_kv, ngram, layers),
+        *(
+            plain,
+            ema,
+            static,
+            two_ranks,
+            lookups,
+            stock,
+            faulty,
+            tree,
+            replicas,
+            standalone,
+            window,
+            frozen_kv,
+            ngram,
+            layers,
+        ),
         blocks,
         attention_dp,
         keys,

@@ -23,6 +23,7 @@ from tests.engine.workload import (
 
 DEPTHS = {
     "standalone": TIERS,
+    "window": TIERS,
     "frozen_kv": TIERS,
     "ngram": WIDTHS,
     "layers": tuple(range(LAYERS + 1)),

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from sglang.srt.layers.attention.base_attn_backend import AttentionBackend
 from sglang.srt.layers.radix_attention import AttentionType
 from sglang.srt.mem_cache.memory_pool import KVWriteLoc
+from sglang.srt.speculative.spec_utils import resolve_draft_decode_window
 
 from sglang_adaptive.lab.cpu_engine.kernels.attention import padded_attention, ragged_attention
 from sglang_adaptive.lab.cpu_engine.kernels.plan import (
@@ -108,6 +109,7 @@ class TorchRefDraftBackend:
         self.topk = topk
         self.num_steps = num_steps
         self.attn_backends = [TorchRefBackend(model_runner) for _ in range(num_steps - 1)]
+        self.window, self.sinks = resolve_draft_decode_window(model_runner)
 
     def init_forward_metadata(self, forward_batch: Any) -> None:
         first = self.attn_backends[0]
@@ -118,6 +120,8 @@ class TorchRefDraftBackend:
             self.topk,
             self.num_steps,
             first.dtype,
+            self.window,
+            self.sinks,
         )
         for backend, plan in zip(self.attn_backends, plans, strict=True):
             backend.plan = plan

@@ -139,6 +139,20 @@ def test_a_draft_branch_sees_the_prefix_and_its_own_steps(cache, topk, num_steps
         check(cache, padded_attention(queries, cache.keys, cache.values, plan, SCALE), queries, seen)
 
 
+@given(caches(), st.integers(1, 2), st.integers(1, 8), st.integers(0, 3))
+def test_with_a_window_a_draft_sees_the_first_and_the_latest_positions(cache, topk, window, sinks):
+    bs, num_steps = cache.rows.numel(), 3
+    size = cache.table, cache.rows, cache.lengths, topk, num_steps, torch.float32
+    for step, plan in enumerate(draft_plans(*size, window, sinks)):
+        queries, seen = cache.queries(bs * topk), []
+        for request, length in enumerate(cache.lengths.tolist()):
+            for branch in range(topk):
+                first = length + branch * num_steps
+                before = {*range(min(sinks, length)), *range(max(0, length - window), length)}
+                seen.append(cache.slots(request, [*sorted(before), *range(first, first + step + 1)]))
+        check(cache, padded_attention(queries, cache.keys, cache.values, plan, SCALE), queries, seen)
+
+
 @pytest.mark.parametrize("block", [2, 512])
 @given(cache=caches(), data=st.data())
 @settings(max_examples=50)

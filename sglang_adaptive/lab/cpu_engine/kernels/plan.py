@@ -92,15 +92,27 @@ def without_order(plan: PaddedPlan) -> PaddedPlan:
 
 
 def draft_plans(
-    table: Tensor, rows: Tensor, seq_lens: Tensor, topk: int, num_steps: int, dtype: torch.dtype
+    table: Tensor,
+    rows: Tensor,
+    seq_lens: Tensor,
+    topk: int,
+    num_steps: int,
+    dtype: torch.dtype,
+    window: int = 0,
+    sinks: int = 0,
 ) -> list[PaddedPlan]:
     """Plans of draft steps 0 .. num_steps-2, one query per branch, request-major.
 
     At step s a branch sees its request's `seq_lens` positions and its own s+1 draft slots. After the prefix the table
-    holds `num_steps` slots for the first branch, then for the second, and so on.
+    holds `num_steps` slots for the first branch, then for the second, and so on. With a *window*, of the request's
+    positions it sees the first *sinks* and the latest *window*.
     """
     branches = rows.numel() * topk
     slots, real = _prefix(table, rows, seq_lens)
+    if 0 < window < slots.shape[1] - sinks:
+        at = torch.arange(slots.shape[1])
+        seen = (at < sinks) | (at >= seq_lens[:, None] - window)
+        real = seen if real is None else real & seen
     columns = seq_lens.long()[:, None] + torch.arange(topk * num_steps)
     own = table[rows.long()[:, None], columns].long().view(branches, num_steps)
     slots = slots.repeat_interleave(topk, dim=0)
