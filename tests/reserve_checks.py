@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from sglang_adaptive.sglang_plugin import current, hooks
+from sglang_adaptive.sglang_plugin.capacity import SPARE
 from sglang_adaptive.sglang_plugin.fast_path.reserve_ahead import AHEAD, ReserveAhead
 from sglang_adaptive.sglang_plugin.hooks import Process
 from sglang_adaptive.sglang_plugin.round import Round
@@ -72,7 +73,7 @@ def a_round_without_needs_does_the_rest() -> None:
 
 
 def nobody_gets_more_near_the_end_of_the_pool() -> None:
-    """A batch gets at most a quarter of the free slots at once."""
+    """A batch gets at most a quarter of the free slots at once, and takes few from a prefix cache."""
     _begin()
     most = 4 * 2 * (RESERVE + AHEAD)
     for size, ahead in ((most, AHEAD), (most - 1, 0)):
@@ -83,6 +84,13 @@ def nobody_gets_more_near_the_end_of_the_pool() -> None:
     batch = _batch(2, size=most - 1 + 2 * PROMPT, evictable=1)
     _prepare(batch)
     assert batch.reqs[0].kv.kv_allocated_len == PROMPT + RESERVE + AHEAD
+    cached = 1500
+    for size, ahead in ((SPARE * 2 * AHEAD - cached, AHEAD), (SPARE * 2 * AHEAD - cached - 1, 0)):
+        batch = _batch(2, size=size + 2 * PROMPT, evictable=cached)
+        batch.tree_cache.supports_prefix_sharing = lambda: True
+        batch.tree_cache.evict = None  # nothing may be evicted: slots are free
+        _prepare(batch)
+        assert batch.reqs[0].kv.kv_allocated_len == PROMPT + RESERVE + ahead, size
 
 
 def nobody_gets_more_than_a_row_holds() -> None:

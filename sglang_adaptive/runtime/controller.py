@@ -116,7 +116,9 @@ class AdaptiveController(RuntimeStates):
         """
         if self._looker is None or self._degraded is not None:
             return False
-        return self._warm_up is not None or self._looker.tracks_texts
+        if self._warm_up is not None:
+            return True
+        return self.lookups_fit and self._looker.tracks_texts  # without matches the policy chooses no lookups
 
     def expect(self, requests: Sequence[Hashable]) -> None:
         """Name the requests of the coming round to a policy with lookups."""

@@ -77,6 +77,8 @@ class RuntimeStates:
         self.startup = StartUp()
         self.most_steps: int | None = None
         """The most steps that fit in the coming round; None for any."""
+        self.lookups_fit = True
+        """Whether the KV pool can spare slots for a lookup round of the requests that run."""
         self.agreed: tuple[int, int | None] | None = None
         """The steps that several ranks chose together for the coming round, and their common ``most_steps``; None if
         this rank chooses alone."""

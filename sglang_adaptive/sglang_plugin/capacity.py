@@ -20,6 +20,10 @@ from typing import Any
 from sglang_adaptive.runtime.controller import AdaptiveController
 from sglang_adaptive.sglang_plugin.guard import Guard
 
+SPARE = 32
+"""Slots that must be free or in the prefix cache for each one that is reserved beyond a launch's, so that the cache
+keeps nearly as many prompts as with fixed steps."""
+
 
 def reserved_tokens(original: Callable[[], int]) -> int:
     """Return the tokens that SGLang's *original* subtracts from a request's context, for the draft tokens at launch."""
@@ -66,6 +70,16 @@ def slots_of_a_round(batch: Any, width: int) -> Any:
     )
 
 
+def free_slots(batch: Any) -> int:
+    """Return the KV slots that *batch* could get: those that are free, and those of the prefix cache."""
+    return int(batch.token_to_kv_pool_allocator.available_size() + batch.tree_cache.evictable_size())
+
+
+def to_spare(batch: Any, more: int) -> int:
+    """Return how many slots must be free for each request, so that it may reserve *more* than at the launch steps."""
+    return SPARE * more if batch.tree_cache.supports_prefix_sharing() else more
+
+
 class Capacity:
     """Limits the rounds of one scheduler to the room that their requests have."""
 
@@ -81,7 +95,7 @@ class Capacity:
 
     def prepare(self, original: Callable[..., Any], scheduler: Any, batch: Any) -> Any:
         """Note the most steps that the next round of *batch* has room for, and prepare it with SGLang's *original*."""
-        self._controller.most_steps, slots = None, None
+        self._controller.most_steps, self._controller.lookups_fit, slots = None, True, None
         if not batch.is_empty():
             self._controller.most_steps, slots = self.guard.attempt(self._room, scheduler, batch) or (None, None)
         with self._reserving(slots):
@@ -93,35 +107,32 @@ class Capacity:
         None means any steps, and SGLang's number.
         """
         controller = self._controller
-        live = controller.worker.speculative_num_steps
+        live, every = controller.worker.speculative_num_steps, controller.tiers[-1]
         # SGLang fills in the mask of a grammar for each row, on the host.
         widest = controller.deepest if batch.has_grammar else controller.widest(len(batch.reqs))
+        spared = self._affordable(batch, widest)
+        controller.lookups_fit = spared == widest or spared in controller.lookups
         # With overlap the previous round may still be running, and its tokens are not counted yet. The last place stays
         # free for the round that may follow a request's last one before its end is known.
         behind = live + 1 if batch.enable_overlap else 0
         longest = max([req.kv.kv_committed_len for req in batch.reqs]) + behind
-        room = scheduler.model_config.context_len - 2 - longest
-        narrow = widest < controller.tiers[-1]
-        most = min(room, widest) if narrow or room < widest else None
-        whole = 2 * (max(live, widest) + 1) if narrow else None
-        launch = controller.launch_steps
-        if launch == widest or self._fits(batch, 3 * (widest + 1)):
-            return most, whole
-        return launch if most is None else min(most, launch), 2 * (max(live, launch) + 1)
+        most = min(scheduler.model_config.context_len - 2 - longest, spared)
+        return None if most == every else most, None if spared == every else 2 * (max(live, spared) + 1)
 
-    def _fits(self, batch: Any, slots: int) -> bool:
-        """Whether each request of *batch* can get *slots* more KV slots; True for a pool with several kinds of layers.
+    def _affordable(self, batch: Any, widest: int) -> int:
+        """Return the most steps, up to *widest*, whose slots the pool can spare; at least the launch steps.
 
-        After a round of the most steps, three times its draft tokens leave enough for rounds of the launch steps.
+        After a round, three times its draft tokens leave enough for rounds of the launch steps.
         """
-        allocator = batch.token_to_kv_pool_allocator
-        if type(allocator) not in _known_allocators():
-            return True
-        free = allocator.available_size() + batch.tree_cache.evictable_size()
-        if free >= len(batch.reqs) * (slots + allocator.page_size):
-            return True
-        with self._reserving(slots):
-            return bool(batch.check_decode_mem())
+        controller, allocator = self._controller, batch.token_to_kv_pool_allocator
+        if type(allocator) not in _known_allocators():  # a pool with several kinds of layers
+            return widest
+        launch, free = controller.launch_steps, free_slots(batch)
+        for steps in reversed(controller.tiers):
+            asked = max(to_spare(batch, 2 * (steps - launch)), 3 * (steps + 1) + allocator.page_size)
+            if launch < steps <= widest and free >= len(batch.reqs) * asked:
+                return steps
+        return launch
 
     @contextmanager
     def _reserving(self, slots: int | None) -> Iterator[None]:

@@ -48,9 +48,11 @@ SETUPS: dict[str, tuple[str | None, tuple[str, ...], list[str]]] = {
     "STANDALONE": ("STANDALONE", SHORT_CONTEXT, ["others"]),
     "NGRAM": ("NGRAM", SHORT_CONTEXT, ["others"]),
     "mixed": ("EAGLE3", (*SHORT_CONTEXT, "--enable-mixed-chunk"), ["others"]),
-    "pool": ("EAGLE3", ("--max-total-tokens", str(SMALL_POOL)), ["pool"]),
+    "pool": ("EAGLE3", ("--max-total-tokens", str(SMALL_POOL), "--disable-radix-cache"), ["pool"]),
+    "cached": ("EAGLE3", ("--max-total-tokens", str(SMALL_POOL)), ["pool"]),
 }
-"""Algorithm, further arguments, and runs; all others must match the outputs of "none"."""
+"""Algorithm, further arguments, and runs; all others must match the outputs of "none". In "cached" no round may be
+deeper than LAUNCH, because the prefix cache would lose the slots."""
 
 
 class CapacityStepper(Stepped):

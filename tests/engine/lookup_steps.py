@@ -28,12 +28,13 @@ LOOPS = {"overlap": True, "normal loop": False}
 COPIED = 48
 """New tokens of a prompt that already contains them, or nearly."""
 SMALL_POOL = 560
-"""Too few slots for four requests together."""
+"""Too few slots for four requests together. With a prefix cache, which would lose them, no lookup round gets any."""
+LARGE_POOL = 16384
 SETUPS: dict[str, tuple[str, ...]] = {
-    "pages of 1": ("--speculative-algorithm", "EAGLE3"),
+    "pages of 1": ("--speculative-algorithm", "EAGLE3", "--max-total-tokens", str(LARGE_POOL)),
     "pages of 4": ("--speculative-algorithm", "EAGLE3", "--page-size", "4"),
     "STANDALONE": ("--speculative-algorithm", "STANDALONE"),
-    "pool": ("--speculative-algorithm", "EAGLE3", "--max-total-tokens", str(SMALL_POOL)),
+    "pool": ("--speculative-algorithm", "EAGLE3", "--max-total-tokens", str(SMALL_POOL), "--disable-radix-cache"),
 }
 
 
@@ -156,8 +157,7 @@ def full_pool(*depths: int | None, retract: bool = False) -> Script:
             if lab.done():
                 return
             lab.force(next(turns))
-            # `Capacity` may first ask whether deep rounds fit.
-            with no_memory(looks=2) if retract and turn >= 8 and not lab.retractions() else nullcontext():
+            with no_memory() if retract and turn >= 8 and not lab.retractions() else nullcontext():
                 yield
 
     return script

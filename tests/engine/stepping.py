@@ -315,11 +315,11 @@ def forget_keys_and_values(runner: Any) -> None:
 
 
 @contextmanager
-def no_memory(looks: int = 1) -> Iterator[None]:
-    """Let SGLang find no memory in the next *looks* checks: it retracts a request, unless it is the only one."""
+def no_memory() -> Iterator[None]:
+    """Let SGLang find no memory in its next check: it retracts a request, unless it is the only one."""
     from sglang.srt.managers.schedule_batch import ScheduleBatch
 
-    enough, answers = ScheduleBatch.check_decode_mem, iter([False] * looks)
+    enough, answers = ScheduleBatch.check_decode_mem, iter([False])
     with mock.patch.object(ScheduleBatch, "check_decode_mem", lambda *args, **kw: next(answers, enough(*args, **kw))):
         yield
 

@@ -13,13 +13,11 @@ from collections.abc import Callable
 from typing import Any
 
 from sglang_adaptive.runtime.controller import AdaptiveController
+from sglang_adaptive.sglang_plugin.capacity import free_slots, to_spare
 from sglang_adaptive.sglang_plugin.guard import Guard
 
 AHEAD = 32
 """Slots that a request gets beyond SGLang's reserve, whenever it gets any."""
-
-SPARE = 4
-"""Slots that have to be free or evictable in the pool, as a multiple of what the batch could get at once."""
 
 
 class ReserveAhead:
@@ -69,8 +67,8 @@ def _more(batch: Any, reserve: int) -> int:
     longest = max(req.kv.kv_committed_len for req in batch.reqs)
     if longest + reserve + AHEAD > batch.req_to_token_pool.req_to_token.shape[1]:
         return 0
-    free = allocator.available_size() + batch.tree_cache.evictable_size()
-    return AHEAD if free >= SPARE * len(batch.reqs) * (reserve + AHEAD) else 0
+    asked = max(to_spare(batch, AHEAD), 4 * (reserve + AHEAD))
+    return AHEAD if free_slots(batch) >= len(batch.reqs) * asked else 0
 
 
 def _prepare_the_rest(batch: Any) -> None:

@@ -227,9 +227,9 @@ needs(
     Need(SRT + "managers.scheduler.Scheduler.record_batch_in_overlap", ("self", "batch")),
     Need(SRT + "sampling.sampling_batch_info.SamplingBatchInfo.copy_for_forward", ("self",)),
     Need(SRT + "mem_cache.allocator.paged.PagedTokenToKVPoolAllocator.available_size", ("self",)),
-    Need(SRT + "managers.schedule_batch.ScheduleBatch.check_decode_mem", ("self",)),
     Need(SRT + "mem_cache.allocator.token.TokenToKVPoolAllocator.available_size", ("self",)),
     Need(SRT + "mem_cache.base_prefix_cache.BasePrefixCache.evictable_size", ("self",)),
+    Need(SRT + "mem_cache.base_prefix_cache.BasePrefixCache.supports_prefix_sharing", ("self",)),
     Need(SRT + "mem_cache.memory_pool.ReqToTokenPool.alloc_rows"),
     Need(SRT + "managers.schedule_batch.ScheduleBatch.maybe_evict_swa", ("self",)),
     Need(

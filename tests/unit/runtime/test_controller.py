@@ -373,5 +373,8 @@ def test_texts_are_tracked_in_the_warm_up_and_not_after_a_failure() -> None:
     assert not controller.tracks_texts
     while not controller.tracks_texts:
         fakes.serve(controller, 1, 0.5)
+    for fit in (False, True):
+        controller.lookups_fit = fit
+        assert controller.tracks_texts is fit
     controller.policy_failed(RuntimeError("planted"))
     assert not controller.tracks_texts

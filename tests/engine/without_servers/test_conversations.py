@@ -1,0 +1,34 @@
+"""A nearly full pool: later turns find as much of their prompts in the prefix cache as with fixed steps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import pytest
+
+from tests.engine.conversation_steps import LAUNCH
+
+POOLS = (1600, 2200)
+"""KV slots; all conversations together have 2112 tokens."""
+WITHIN = 0.005
+
+
+@pytest.fixture(scope="module")
+def talked(stepped: Callable[..., Any]) -> Callable[[str, int], list[dict[str, Any]]]:
+    """Return the runs of a setup with a pool; each pair runs once."""
+    return cache(lambda setup, pool: stepped("conversation_steps", setup, str(pool)))
+
+
+@pytest.mark.parametrize("pool", POOLS)
+@pytest.mark.parametrize("setup", ["adaptive", "lookups"])
+def test_later_turns_are_cached_as_with_fixed_steps(
+    setup: str, pool: int, talked: Callable[[str, int], list[dict[str, Any]]]
+) -> None:
+    """Deeper rounds reserve slots that the cache would lose; they wait until the pool has many to spare."""
+    [plain], fixed = talked("none", POOLS[0])[:1], {run["overlap"]: run["share"] for run in talked("static", pool)}
+    for run in talked(setup, pool):
+        assert run["outputs"] == plain["outputs"]
+        if run["held"] == LAUNCH:  # the policy's choice ends requests in another order
+            assert run["share"] >= fixed[run["overlap"]] - WITHIN
