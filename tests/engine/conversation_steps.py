@@ -1,7 +1,8 @@
 """Conversations whose turns reuse the prefix cache of a nearly full pool, on SGLang's scheduler in this process.
 
 Run as a process, with a folder, one of SETUPS and the pool's slots. For each loop, with LAUNCH steps held and with the
-policy's choice, it prints the share of later prompts that came from the cache, and every answer.
+policy's choice, it prints the share of later prompts that came from the cache, the tokens that it has in the end, and
+every answer.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from tests.engine.stepping import Stepped
 CONVERSATIONS, TURNS, AT_ONCE = 8, 6, 4
 ASKED, ANSWERED = 20, 24
 """Tokens that each turn adds: of the user, and of the answer."""
+ALL = CONVERSATIONS * TURNS * (ASKED + ANSWERED)
+"""Tokens of all conversations."""
 LAUNCH = 3
 LADDER = [0, 1, 3, 7]
 
@@ -70,6 +73,7 @@ class Conversations(Stepped):
             "overlap": overlap,
             "held": held,
             "share": cached / sum(asked[rid] for rid in later),
+            "kept": int(self.scheduler.tree_cache.evictable_size()),
             "outputs": {rid: list(req.output_ids_through_stop) for rid, req in self.reqs.items()},
         }
 

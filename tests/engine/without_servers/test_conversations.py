@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
-from tests.engine.conversation_steps import LAUNCH
+from tests.engine.conversation_steps import ALL, CONVERSATIONS, LAUNCH
 
 POOLS = (1600, 2200)
-"""KV slots; all conversations together have 2112 tokens."""
+"""KV slots; all conversations together have ALL tokens."""
+LARGE_POOL = 16384
 WITHIN = 0.005
 
 
@@ -32,3 +33,11 @@ def test_later_turns_are_cached_as_with_fixed_steps(
         assert run["outputs"] == plain["outputs"]
         if run["held"] == LAUNCH:  # the policy's choice ends requests in another order
             assert run["share"] >= fixed[run["overlap"]] - WITHIN
+
+
+@pytest.mark.parametrize("setup", ["static", "lookups"])
+def test_the_cache_has_only_what_clients_got(setup: str, talked: Callable[[str, int], list[dict[str, Any]]]) -> None:
+    """A round may accept more tokens than the request wanted: no later turn has them."""
+    for run in talked(setup, LARGE_POOL):
+        # Without the last token, whose KV no round needed; the keys of EAGLE's cache are pairs.
+        assert ALL - 2 * CONVERSATIONS <= run["kept"] <= ALL - CONVERSATIONS
