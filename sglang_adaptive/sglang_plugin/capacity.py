@@ -117,6 +117,8 @@ class Capacity:
         behind = live + 1 if batch.enable_overlap else 0
         longest = max([req.kv.kv_committed_len for req in batch.reqs]) + behind
         most = min(scheduler.model_config.context_len - 2 - longest, spared)
+        if batch.has_grammar and not _grammars_take_back():
+            most = 0
         return None if most == every else most, None if spared == every else 2 * (max(live, spared) + 1)
 
     def _affordable(self, batch: Any, widest: int) -> int:
@@ -142,6 +144,14 @@ class Capacity:
             yield
         finally:
             self._slots = None
+
+
+@cache
+def _grammars_take_back() -> bool:
+    """Whether grammars can take back rejected drafts; SGLang verifies wrongly with those of outlines, or ends."""
+    from sglang.srt.runtime_context import get_exec
+
+    return bool(get_exec().kernel.grammar_backend != "outlines")
 
 
 @cache
