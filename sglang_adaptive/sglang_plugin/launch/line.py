@@ -152,6 +152,23 @@ def hint(server_args: Any) -> str | None:
     return None
 
 
+def greedy_verify(resolved: Any, exact: bool) -> str | None:
+    """Return that this machine verifies drafts greedily at any temperature; None if it does not, or nothing is drafted.
+
+    *resolved* are SGLang's arguments after resolution, *exact* says whether this package verifies sampled requests.
+    """
+    import torch
+
+    if torch.version.hip is None or exact or resolved.speculative_use_rejection_sampling:
+        return None
+    if resolved.speculative_algorithm is None or drafts_blocks(resolved):
+        return None
+    return (
+        "SGLang verifies drafts greedily on ROCm, so no temperature applies; sampled are EAGLE's drafts with "
+        '--speculative-use-rejection-sampling, and those of an adaptive server with "exact"'
+    )
+
+
 class _Drafts:
     """How a line drafts: its algorithm, and what is known here about the models."""
 
