@@ -1,13 +1,15 @@
-"""A draft whose head is all zeros, as where the checkpoint lacks it: the server says so wherever it is read."""
+"""A draft that does not fit, such as one whose head is all zeros: the server says so wherever it is read."""
 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from safetensors.torch import load_file, save_file
 
 from sglang_adaptive.cli import main
@@ -28,17 +30,17 @@ def register():
 
     alarms.WINDOW_SECONDS = 3.0
 """
-TOLD = "almost no draft has been accepted since the start: 0 of the latest "
+SINCE = "almost no draft has been accepted since the start: "
+TOLD = f"{SINCE}0 of the latest "
+Weights = dict[str, torch.Tensor]
 
 
 @pytest.fixture(scope="module")
 def headless(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CpuServer]:
     """A server of the tiny target and that draft, held at zero steps, once it has raised the alarm."""
-    folder = tmp_path_factory.mktemp("headless")
-    plugin = write_plugin(folder / "plugin", "impatient:register", IMPATIENT)
-    arguments = (*servers.speculation(*servers.adapting(folder, "headless", CONFIG)), "--enable-metrics")
-    draft = ("--speculative-draft-model-path", str(without_head(folder / "draft")))  # the last one counts
-    with servers.server(folder, "headless", *arguments, *draft, **plugin) as server:
+    with drafting_with(
+        tmp_path_factory.mktemp("headless"), lambda weights: weights["lm_head.weight"].zero_()
+    ) as server:
         server.force_steps(0)
         # Then every second zero-step round shows the draft, instead of one in 29.
         server.post("/set_internal_state", {"server_args": {"adaptive_zero_step_extend_every": 2}})
@@ -46,13 +48,42 @@ def headless(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CpuServer]:
         yield server
 
 
-def without_head(folder: Path) -> Path:
-    """Write the tiny draft with zeros as its head, so that it always proposes the token 0."""
-    shutil.copytree(models.draft_path(), folder)
-    weights = load_file(folder / "model.safetensors")
-    weights["lm_head.weight"].zero_()
-    save_file(weights, folder / "model.safetensors", {"format": "pt"})
-    return folder
+@contextmanager
+def drafting_with(folder: Path, change: Callable[[Weights], object]) -> Iterator[CpuServer]:
+    """Yield a server of the tiny target and its draft after *change* of the draft's weights."""
+    draft = Path(shutil.copytree(models.draft_path(), folder / "draft"))
+    weights = load_file(draft / "model.safetensors")
+    change(weights)
+    save_file(weights, draft / "model.safetensors", {"format": "pt"})
+    plugin = write_plugin(folder / "plugin", "impatient:register", IMPATIENT)
+    arguments = (*servers.speculation(*servers.adapting(folder, "drafting", CONFIG)), "--enable-metrics")
+    # The last path counts.
+    with servers.server(
+        folder, "drafting", *arguments, "--speculative-draft-model-path", str(draft), **plugin
+    ) as server:
+        yield server
+
+
+def shuffle_vocabulary(weights: Weights) -> None:
+    order = torch.randperm(len(weights["lm_head.weight"]), generator=torch.Generator().manual_seed(0))
+    weights["lm_head.weight"] = weights["lm_head.weight"][order].clone()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [lambda weights: weights.pop("lm_head.weight"), shuffle_vocabulary],
+    ids=["without lm_head", "another vocabulary"],
+)
+def test_drafts_that_sglang_loads_without_a_word(change: Callable[[Weights], object], tmp_path: Path) -> None:
+    """SGLang leaves a missing head uninitialized if the draft's config.json has `draft_vocab_size`."""
+    with drafting_with(tmp_path, change) as server:
+        server.force_steps(1)
+        wait_until(lambda: serve(server)["alarms"], "the alarm is raised")
+        [alarm] = adaptive(server)["alarms"]
+        assert alarm["words"].startswith(SINCE) and alarm["details"]["share"] < 0.02
+        server.force_steps(None)
+        before = serve(server)["drafted_by_tier"]
+        assert sum(serve(server)["drafted_by_tier"].values()) - sum(before.values()) < 200, "the policy drafts on"
 
 
 def serve(server: CpuServer) -> dict[str, Any]:
