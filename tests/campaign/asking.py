@@ -12,13 +12,18 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
+from sglang_adaptive import ties
 from sglang_adaptive.client import Client, RequestError
-from tests.campaign import gpu, ties
+from tests.campaign import gpu
 from tests.campaign.kinds import KINDS
 from tests.campaign.record import Unit
 
 LOGPROB_TOLERANCE = 1e-3
 """The pair runs in float32, and another batch size adds in another order."""
+TIE = ties.FLOOR
+"""Nats between two tokens that rounding may decide between on the CPU engine; a gap of 6e-6 was seen within an hour."""
+TIE_IN_BFLOAT16 = 0.5
+"""The same on a GPU: the largest gap of SmolLM2 on an H200 from batch size alone."""
 AT_ONCE = 8
 LOGPROBS = ("input_token_logprobs", "output_token_logprobs", "input_top_logprobs", "output_top_logprobs")
 SLOW_SECONDS = 0.02
@@ -88,9 +93,9 @@ def compare(unit: Unit, plain: Client, adapting: Client, asked: Sequence[Questio
         if said and mixes and KINDS[question.kind].counts_tokens:
             unit.tried[what] += 1
             unit.known[f"{question.kind}, with mixed prefills"] += 1
-        elif said and ties.is_tie(plain, question.body, ours):
+        elif said and ties.is_tie(plain, question.body, ours, TIE_IN_BFLOAT16 if gpu.used else TIE):
             unit.tried[what] += 1
-            unit.known[ties.NAME] += 1
+            unit.known["a tie"] += 1
         else:
             unit.check(not said, what, f"{said}; asked {json.dumps(question.body)[:700]}")
 
@@ -133,7 +138,7 @@ def _timeless(value: Any) -> str:
 def _near(ours: Any, theirs: Any) -> bool:
     """Return whether numbers match within tolerance and everything else is equal."""
     if isinstance(ours, float) and isinstance(theirs, float):
-        return math.isclose(ours, theirs, abs_tol=ties.BFLOAT16 if gpu.used else LOGPROB_TOLERANCE)
+        return math.isclose(ours, theirs, abs_tol=TIE_IN_BFLOAT16 if gpu.used else LOGPROB_TOLERANCE)
     if isinstance(ours, list) and isinstance(theirs, list):
         return len(ours) == len(theirs) and all(map(_near, ours, theirs))
     return bool(ours == theirs)

@@ -70,9 +70,8 @@ def _knock(
             raise Lost(f"{verb} {path[:80]!r}: {error}") from error
         return
     seen = [secret for secret in SECRETS if secret in answer]
-    unit.check(
-        not seen and status < 500 and b"Traceback" not in answer, what, f"{path[:80]!r}: {status} {answer[:200]!r}"
-    )
+    sound = not seen and status < 500 and b"Traceback" not in answer
+    unit.check(sound, what, f"{path[:80]!r}: {status} {answer[:200]!r}")
     taken = status == 200 and path == SET and verb in ("POST", "PUT")
     unit.check(not taken, "nothing is changed without the key", f"{verb} {answer[:200]!r}")
 
@@ -87,44 +86,31 @@ def _refused_or_taken(unit: Unit, server: CpuServer, name: str, body: bytes) -> 
         return
     unit.check(status < 500, what, f"{status} {answer[:300]!r}")
     if status == 400 and b'"message":"adaptive_' in answer[:200]:  # ours; SGLang's refusals repeat the request's body
-        unit.check(
-            "json" in kind and len(answer) < 4000, "a refusal is short", f"{name}: {len(answer)} bytes of {kind}"
-        )
+        told = f"{name}: {len(answer)} bytes of {kind}"
+        unit.check("json" in kind and len(answer) < 4000, "a refusal is short", told)
 
 
 def _shapes(draw: random.Random) -> Iterator[str]:
     """Yield paths that resemble ours."""
     for path in (*READS, SET):
-        yield from (
-            path + "/",
-            "/" + path,
-            path.upper(),
-            path + "%00",
-            path + "%2f",
-            path + "?x=%ff",
-            path + ";x",
-            path + "#",
-        )
-        yield from (f"/x/..{path}", f"/%2e{path}", f"/./{path[1:]}", path.replace("a", "%61"), f"{path}{'/' * 5000}")
+        yield from (path + end for end in ("/", "%00", "%2f", "?x=%ff", ";x", "#"))
+        yield from ("/" + path, path.upper(), f"/x/..{path}", f"/%2e{path}", f"/./{path[1:]}")
+        yield from (path.replace("a", "%61"), f"{path}{'/' * 5000}")
         at = draw.randrange(1, len(path))
         yield path[:at] + "%" + f"{ord(path[at]):02x}" + path[at + 1 :]
 
 
 def _bodies(draw: random.Random) -> Iterator[tuple[str, bytes]]:
     wrap = '{{"server_args": {{"{}": {}}}}}'.format
+    values = {
+        "a number beyond float": "1e999", "a huge integer": "9" * 5000, "2^63": str(2**63), "NaN": "NaN",
+        "a negative": "-2", "text": '"7"', "true": "true", "a list nested 900 deep": "[" * 900 + "]" * 900,
+        "nesting of 10^5": "[" * 100_000 + "]" * 100_000, "with a lone surrogate": '"\\ud800"',
+        "in 10 MB": json.dumps("x" * BIG),
+    }  # fmt: skip
     for key in ("adaptive_force_steps", "adaptive_config", "adaptive_zero_step_extend_every"):
-        yield f"{key}, a number beyond float", wrap(key, "1e999").encode()
-        yield f"{key}, a huge integer", wrap(key, "9" * 5000).encode()
-        yield f"{key}, 2^63", wrap(key, str(2**63)).encode()
-        yield f"{key}, NaN", wrap(key, "NaN").encode()
-        yield f"{key}, a negative", wrap(key, "-2").encode()
-        yield f"{key}, text", wrap(key, '"7"').encode()
-        yield f"{key}, true", wrap(key, "true").encode()
-        yield f"{key}, a list nested 900 deep", wrap(key, "[" * 900 + "]" * 900).encode()
-        yield f"{key}, nesting of 10^5", wrap(key, "[" * 100_000 + "]" * 100_000).encode()
+        yield from ((f"{key}, {name}", wrap(key, value).encode()) for name, value in values.items())
         yield f"{key}, given twice", f'{{"server_args": {{"{key}": 99, "{key}": 98}}}}'.encode()
-        yield f"{key}, with a lone surrogate", wrap(key, '"\\ud800"').encode()
-        yield f"{key}, in 10 MB", wrap(key, json.dumps("x" * BIG)).encode()
     keys = ",".join(f'"k{index}":0' for index in range(80_000))
     yield "a configuration of 10^5 keys, one twice", wrap("adaptive_config", f'{{{keys},"a":0,"a":0}}').encode()
     markup = '{"<script>alert(1)</script>": {"candidate_steps": ["<img src=x onerror=alert(1)>"]}}'
@@ -144,12 +130,8 @@ def _bodies(draw: random.Random) -> Iterator[tuple[str, bytes]]:
 def _half_requests(unit: Unit, server: CpuServer) -> None:
     """Open connections that send less than they announce, and leave."""
     head = f"POST {SET} HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {ADMIN_KEY}\r\n"
-    for rest in (
-        "",
-        "content-length: 1000\r\n\r\n{",
-        "transfer-encoding: chunked\r\n\r\nffffffff\r\n{",
-        "content-length: -1\r\n\r\n",
-    ):
+    chunked = "transfer-encoding: chunked\r\n\r\nffffffff\r\n{"
+    for rest in ("", "content-length: 1000\r\n\r\n{", chunked, "content-length: -1\r\n\r\n"):
         with socket.create_connection((server.host, server.port), TIMEOUT) as line:
             line.sendall((head + rest).encode())
         unit.tried["a request that stops half way"] += 1

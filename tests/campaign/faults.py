@@ -1,4 +1,4 @@
-"""A policy that raises or returns nonsense at some round, clocks that jump, and processes that are killed."""
+"""A policy that raises or returns nonsense at some round, and processes that are killed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.campaign.servers import JUMPY, operator
 from tests.engine.fault import write_plugin
 from tests.engine.workload import adaptive, has_ended, wait_until
 
-POLICY, CLOCKS, KILLED = "policies that fail", "clocks that jump", "kill -9 of each process"
+POLICY, KILLED = "policies that fail", "kill -9 of each process"
 PROVOKED = r"degraded to|no history from now on|disabled metrics|could not be shared|Scheduler hit"
 THROUGHPUT = {"policy": "throughput", "throughput": {"candidate_steps": [0, 1, 3, 7], "sync_rounds": 4}}
 END_SECONDS = 240.0
@@ -60,21 +60,6 @@ def policies(unit: Unit, plain: CpuServer, spoilt: Spoilt, draw: random.Random, 
     unit.check(unit.figures["policies set aside"] > 0, "a policy that fails is set aside", "none was")
     check_idle(unit, spoilt.server, client)
     check_log(unit, spoilt.server.log_path.read_text(), PROVOKED, plain.log_path.read_text())
-
-
-def clocks(unit: Unit, plain: CpuServer, spoilt: Spoilt, draw: random.Random, each: int) -> None:
-    """Let every clock of the package jump by up to 30 years in both directions, under both policies."""
-    client = operator(spoilt.server)
-    for config in (THROUGHPUT, JUMPY):
-        client.configure(config)
-        spoilt.tell(clocks=True)
-        asking.compare(unit, plain, client, asking.questions(draw, each))
-        for path in ("/adaptive.json", "/adaptive/history.json?span=60", "/metrics"):
-            client.get(path)
-        spoilt.tell()
-        asking.compare(unit, plain, client, draw.sample(asking.questions(draw, 1), 8))
-    check_idle(unit, spoilt.server, client)
-    check_log(unit, spoilt.server.log_path.read_text(), stock=plain.log_path.read_text())
 
 
 def killed(unit: Unit, plain: CpuServer, server: CpuServer, draw: random.Random) -> None:

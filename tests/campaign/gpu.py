@@ -1,6 +1,6 @@
 """The campaign's servers on a GPU: fa3, CUDA graphs and overlap, the tiny pair in bfloat16.
 
-On a GPU, a verify, a plain decode and another batch size round a token's logits differently: see ``ties``.
+On a GPU, a verify, a plain decode and another batch size round a token's logits differently: see ``asking``.
 """
 
 from __future__ import annotations

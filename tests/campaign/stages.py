@@ -15,7 +15,7 @@ from typing import Any
 
 from sglang_adaptive.lab.cpu_engine.server import CpuServer
 from sglang_adaptive.serve_cpu import environment
-from tests.campaign import asking, clients, doors, faults, operations, profiles, servers
+from tests.campaign import asking, clients, doors, faults, operations, servers
 from tests.campaign.counts import check_idle, check_log, check_memory
 from tests.campaign.record import Unit
 
@@ -112,12 +112,8 @@ def operate(unit: Unit, site: Site) -> None:
     asking.compare(unit, site.plain, client, draw.sample(asking.questions(draw, 1), 8))
     check_idle(unit, server, client)
     check_memory(unit, server, site._begun)
-    check_log(
-        unit,
-        server.log_path.read_bytes()[log:].decode(errors="replace"),
-        "Timeout|503",
-        site.plain.log_path.read_text(),
-    )
+    told = server.log_path.read_bytes()[log:].decode(errors="replace")
+    check_log(unit, told, "Timeout|503", site.plain.log_path.read_text())
 
 
 def doors_of(unit: Unit, site: Site) -> None:
@@ -128,19 +124,11 @@ def doors_of(unit: Unit, site: Site) -> None:
 
 
 def policies(unit: Unit, site: Site) -> None:
-    times = 3 if site.short else 20
-    _spoilt(unit, site, lambda spoilt: faults.policies(unit, site.plain, spoilt, unit.random(), times))
-
-
-def clocks(unit: Unit, site: Site) -> None:
-    _spoilt(unit, site, lambda spoilt: faults.clocks(unit, site.plain, spoilt, unit.random(), site.each))
-
-
-def _spoilt(unit: Unit, site: Site, act: Callable[[faults.Spoilt], None]) -> None:
     folder = site.folder / f"{unit.name.replace(' ', '-')}-{os.getpid()}"
     folder.mkdir(parents=True, exist_ok=True)
     with servers.adapting(folder, **faults.variables(folder)) as server:
-        act(faults.Spoilt(server, folder / "order.json"))
+        spoilt = faults.Spoilt(server, folder / "order.json")
+        faults.policies(unit, site.plain, spoilt, unit.random(), 3 if site.short else 20)
 
 
 def killed(unit: Unit, site: Site) -> None:
@@ -174,9 +162,7 @@ STAGES: dict[str, tuple[Callable[[Unit, Site], None], int]] = {
     SEEDS: (seeds, 2),
     OPERATIONS: (operate, 6),
     STEPPED: (stepped, 4),
-    profiles.STAGE: (lambda unit, site: profiles.run(unit, site.plain, site.folder / "profiles"), 1),
     faults.POLICY: (policies, 2),
-    faults.CLOCKS: (clocks, 1),
     faults.KILLED: (killed, 1),
 }
 """Each with its share of the campaign's time."""
