@@ -62,17 +62,6 @@ def test_a_prompt_without_tokens_is_refused_and_the_server_goes_on(
     require_whole_pool(ema)
 
 
-@pytest.mark.parametrize("steps", TIERS)
-def test_outputs_and_pool_after_each_request_at_each_depth(
-    ema: CpuServer, expected: Expected, cases: list[Case], steps: int
-) -> None:
-    ema.force_steps(steps)
-    for case, output in zip(cases[:3], expected(cases[:3]), strict=True):
-        assert Output.of(case.whole(ema)) == output
-        require_whole_pool(ema)
-    ema.force_steps(None)
-
-
 def test_a_grammar_s_end_is_the_end_with_speculation_and_a_token_later_without(
     ema: CpuServer, plain: CpuServer, static: CpuServer, easy: list[str]
 ) -> None:

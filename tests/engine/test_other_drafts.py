@@ -69,7 +69,10 @@ def test_outputs_under_the_policy(name: str, server: CpuServer, expected: Expect
     assert adaptive(server)["policy"] == "throughput"
 
 
-@pytest.mark.parametrize(("name", "steps"), [(name, steps) for name in DEPTHS for steps in DEPTHS[name]])
+EVERY_DEPTH = [(name, steps) for name, depths in {"ema": TIERS, **DEPTHS}.items() for steps in depths]
+
+
+@pytest.mark.parametrize(("name", "steps"), EVERY_DEPTH)
 def test_every_round_runs_at_the_forced_depth(name: str, server: CpuServer, easy: list[str], steps: int) -> None:
     server.force_steps(steps)
     before = adaptive(server)["rounds_by_tier"]
@@ -78,6 +81,7 @@ def test_every_round_runs_at_the_forced_depth(name: str, server: CpuServer, easy
     server.force_steps(None)
     assert grown(before, after) == {str(steps): meta["spec_verify_ct"]}
     assert live["speculative_num_draft_tokens"] == steps + 1
+    assert live["adaptive"]["forced_steps"] == live["adaptive"]["current_steps"] == steps
     if name == "layers":
         assert live["speculative_num_steps"] == LAYERS  # all of them draft in every round
     if name == "ngram":
@@ -97,9 +101,7 @@ def test_sampled_requests_are_served_at_every_depth(name: str, server: CpuServer
 
 def test_zero_steps_hold_the_extend_back(standalone: CpuServer, easy: list[str]) -> None:
     standalone.force_steps(3)
-    Case(easy[0], max_new_tokens=200).whole(
-        standalone
-    )  # while the policy knows little of the draft, it catches up sooner
+    Case(easy[0], max_new_tokens=200).whole(standalone)  # while little of the draft is known, it catches up sooner
     standalone.force_steps(0)
     before = adaptive(standalone)["zero_steps"]
     Case(easy[0], max_new_tokens=71).whole(standalone)

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from sglang_adaptive.client import RequestError
 from sglang_adaptive.lab.cpu_engine.server import CpuServer
 from sglang_adaptive.sglang_plugin.page.routes import DATA, PAGE
 from sglang_adaptive.sglang_plugin.page.routes import HISTORY_PATH as HISTORY
@@ -275,14 +274,6 @@ def test_the_data_is_what_server_info_has(ema: CpuServer, two_ranks: CpuServer) 
         assert list(map(timeless, document["ranks"])) == [timeless(adaptive(server))]
         assert documented_paths(document), "fails when something is sent that docs/json.md does not have"
         assert documented_paths(server.get(HISTORY), HISTORY)
-
-
-@pytest.mark.parametrize("name", ["plain", "static"])
-def test_a_server_that_was_not_asked_to_adapt_has_no_page(request: pytest.FixtureRequest, name: str) -> None:
-    server: CpuServer = request.getfixturevalue(name)
-    for path in (PAGE, DATA, HISTORY):
-        with pytest.raises(RequestError, match="404"):
-            server.get(path)
 
 
 def test_polls_stay_out_of_the_log(ema: CpuServer) -> None:

@@ -1,25 +1,21 @@
-"""A new configuration while the server runs: by request, by SIGHUP and by a watched file."""
+"""A new configuration by request while the server runs; `test_http_workers.py` sends SIGHUP and watches the file."""
 
 from __future__ import annotations
 
 import contextlib
 import itertools
-import json
-import os
-import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from sglang_adaptive.client import Client, RequestError
 from sglang_adaptive.lab.cpu_engine.server import CpuServer
-from tests.engine.servers import ADMIN_KEY, TIERS, rank_rounds
+from tests.engine.servers import TIERS, rank_rounds
 from tests.engine.test_throughput_served import require_alike
-from tests.engine.workload import Case, adaptive, grown, require_whole_pool, rounds, run, wait_until
+from tests.engine.workload import Case, adaptive, grown, require_whole_pool, run
 
 SHALLOW = {"1": {"candidate_steps": [1]}}
 DEEP = {"1": {"candidate_steps": [7]}}
@@ -62,13 +58,6 @@ def changing(server: Client, configs: list[dict[str, Any]]) -> Iterator[list[int
 
 def audits(server: CpuServer) -> list[str]:
     return [line for line in server.log_path.read_text().splitlines() if "adaptive: configuration changed by" in line]
-
-
-def put(file: Path, content: str) -> None:
-    """Replace *file* atomically: a server that watches it never reads a part."""
-    new = file.with_suffix(".new")
-    new.write_text(content)
-    new.replace(file)
 
 
 def test_change_takes_effect_and_is_told(ema: CpuServer, easy: list[str]) -> None:
@@ -120,56 +109,6 @@ def test_text_stays_the_same_while_the_configuration_changes_under_load(
     assert not adaptive(ema)["degraded"]
 
 
-def test_file_is_read_again_on_hangup_and_when_watched(ema: CpuServer, easy: list[str]) -> None:
-    file = Path(ema.command[ema.command.index("--speculative-adaptive-config") + 1])
-    original = file.read_text()
-    assert ema.pid is not None
-
-    def by_whom() -> str:
-        changed: dict[str, Any] | None = adaptive(ema)["config_changed"]
-        return "" if changed is None else changed["by"]
-
-    def refusals() -> list[str]:
-        return [
-            line for line in ema.log_path.read_text().splitlines() if "the old configuration stays in force" in line
-        ]
-
-    with kept(ema):
-        put(file, json.dumps({**SHALLOW, "watch": True}))
-        os.kill(ema.pid, signal.SIGHUP)
-        wait_until(lambda: by_whom() == "SIGHUP", "the file was read on SIGHUP")
-        assert adaptive(ema)["config"]["1"]["candidate_steps"] == [1]
-
-        put(file, '{"1": {"candidate_steps": [1,')  # half of a file, or a mistake
-        wait_until(refusals, "the bad file was refused")
-        assert len(refusals()) == 1 and "broken JSON at line 1" in refusals()[0] and "watch: " in refusals()[0]
-        assert adaptive(ema)["config"]["1"]["candidate_steps"] == [1]
-
-        put(file, json.dumps(DEEP))  # and no longer watched
-        wait_until(lambda: by_whom() == "watch", "the changed file was read")
-        before = rounds(ema)
-        Case(easy[0], max_new_tokens=8).whole(ema)
-        assert rounds(ema) > before and adaptive(ema)["current_steps"] == 7
-        put(file, original)
-
-
-CHANGES_ON_TREE: dict[str, Callable[[Client], Any]] = {
-    "configuration": lambda client: client.configure(SHALLOW),
-    "steps": lambda client: client.force_steps(1),
-    "release": lambda client: client.force_steps(None),
-}
-
-
-@pytest.mark.parametrize("change", CHANGES_ON_TREE)
-def test_nobody_without_the_administrator_s_key_changes_anything(tree: CpuServer, change: str) -> None:
-    for stranger in (tree, Client.from_url(tree.url, api_key="wrong")):
-        with pytest.raises(RequestError, match=r"401 .*Unauthorized") as refusal:
-            CHANGES_ON_TREE[change](stranger)
-        assert "adaptive" not in str(refusal.value), "the key is checked before the value"
-    with pytest.raises(RequestError, match=r"400 .*adaptive speculation is off: speculative_eagle_topk=4"):
-        CHANGES_ON_TREE[change](Client.from_url(tree.url, api_key=ADMIN_KEY))
-
-
 def test_every_rank_changes_at_the_same_round(two_ranks: CpuServer, easy: list[str], hard: list[str]) -> None:
     cases = [Case(prompt, max_new_tokens=40) for prompt in (*easy[:2], *hard[:2])]
     two_ranks.force_steps(0)
@@ -182,3 +121,27 @@ def test_every_rank_changes_at_the_same_round(two_ranks: CpuServer, easy: list[s
             assert run(two_ranks, cases, at_once=3) == without_drafts
     require_alike(two_ranks)
     assert adaptive(two_ranks)["degraded"] is False and adaptive(two_ranks)["policy"] == "throughput"
+
+
+OTHERS = {
+    "unknown key": {"server_args": {"force_steps": 3}},
+    "stock key, value out of range": {"server_args": {"pp_max_micro_batch_size": -1}},
+    "stock key": {"server_args": {"pp_max_micro_batch_size": 8}},
+    "nothing": {"server_args": {}},
+    "not JSON": {"server_args": {"adaptive_force_steps": float("nan")}},
+    "not an object": [3],
+    "no server_args": {"adaptive_force_steps": 3},
+    "server_args not an object": {"server_args": "adaptive_force_steps"},
+}
+
+
+@pytest.mark.parametrize("case", OTHERS)
+def test_other_requests_are_answered_as_stock_sglang_does(ema: CpuServer, plain: CpuServer, case: str) -> None:
+    answers = []
+    for server in (ema, plain):
+        try:
+            answers.append(server.post("/set_internal_state", OTHERS[case]))
+        except RequestError as error:
+            answers.append(str(error))
+    assert answers[0] == answers[1]
+    assert adaptive(ema)["forced_steps"] is None
