@@ -16,8 +16,9 @@ import yaml
 
 from scripts import tables
 from sglang_adaptive import __version__
-from sglang_adaptive.policy.config import check_config
+from sglang_adaptive.policy.config import CapturedSteps, check_config
 from sglang_adaptive.policy.errors import ConfigError
+from sglang_adaptive.sglang_plugin.admin.handlers import CONFIG_KEY
 from tests.messages import GAP, messages
 from tests.releases import IS_OLDER
 
@@ -52,7 +53,11 @@ def test_the_shown_refusals_are_real(config: dict[str, object]) -> None:
         check_config(config, "my.json")
     # The page omits the list of keys.
     line = re.sub(r"(?<=one of ).*(?= \(did you mean)", "...", str(caught.value))
-    assert f"\n{line}\n" in (ROOT / "docs" / "configuration.md").read_text()
+    page = (ROOT / "docs" / "configuration.md").read_text()
+    assert f"\n{line}\n" in page
+    with pytest.raises(ConfigError) as caught:
+        CapturedSteps(dict.fromkeys((0, 1, 3, 7))).require(check_config({"1": {"candidate_steps": [1, 5]}}, CONFIG_KEY))
+    assert f"\n{caught.value}\n" in page
 
 
 def test_every_preset_and_profile_is_described() -> None:

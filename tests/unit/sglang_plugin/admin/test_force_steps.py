@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import math
-from collections.abc import Awaitable, Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -26,6 +24,7 @@ from sglang_adaptive.sglang_plugin.admin.handlers import (
 )
 from sglang_adaptive.sglang_plugin.admin.route import AdminRoute
 from sglang_adaptive.sglang_plugin.audit_scheduler import REPORT_KEY, Report
+from tests.asgi import application, posted, until
 from tests.fakes import ema
 from tests.loops import in_a_loop
 
@@ -58,34 +57,18 @@ class Scheduler:
 def worker(scheduler: Scheduler) -> AdminRoute:
     """Return an HTTP worker's layer over an application that passes messages on like SGLang's route."""
 
-    async def stock(scope: Any, receive: Callable[[], Awaitable[dict[str, Any]]], send: Any) -> None:
-        values = json.loads((await receive())["body"])["server_args"]
+    async def pass_on(body: bytes) -> bytes:
+        values = json.loads(body)["server_args"]
         assert all(type(value) in (int, float) for value in values.values()), "SGLang's message takes numbers alone"
-        body = json.dumps(await scheduler(values)).encode()
-        await send({"type": "http.response.start", "status": 200, "headers": []})
-        await send({"type": "http.response.body", "body": body})
+        return json.dumps(await scheduler(values)).encode()
 
-    return AdminRoute(stock, [0, 1, 3, 7], None, to_schedulers=scheduler)
+    return AdminRoute(application(pass_on), [0, 1, 3, 7], None, to_schedulers=scheduler)
 
 
 async def ask(route: AdminRoute, **values: Any) -> Any:
     """Return the body of the answer to a request with *values*."""
-    body, sent = json.dumps({"server_args": values}).encode(), []
-
-    async def receive() -> dict[str, Any]:
-        return {"type": "http.request", "body": body}
-
-    async def send(message: dict[str, Any]) -> None:
-        sent.append(message)
-
-    scope = {"type": "http", "method": "POST", "path": "/set_internal_state", "headers": []}
-    await route(scope, receive, send)
-    return json.loads(sent[1]["body"])
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    while not condition():  # the suite's time limit ends it
-        await asyncio.sleep(0.001)
+    _, body = await posted(route, json.dumps({"server_args": values}).encode())
+    return json.loads(body)
 
 
 def held(scheduler: Scheduler) -> int | None:
@@ -144,20 +127,13 @@ async def test_what_an_operator_does_meanwhile_stays(steps: int | None) -> None:
 @pytest.mark.parametrize(
     ("values", "told"),
     [
-        ({"adaptive_force_seconds": 5}, "got 5; expected steps to hold in adaptive_force_steps beside it"),
-        (
-            {"adaptive_force_steps": None, "adaptive_force_seconds": 5},
-            "got 5; expected steps to hold in adaptive_force_steps beside it",
-        ),
-        *(
-            (
-                {"adaptive_force_steps": 3, "adaptive_force_seconds": value},
-                f"got {json.dumps(value)}; expected a number above 0 up to 86400",
-            )
-            for value in (0, -1, 86401, "5", None, True, [5])
-        ),
+        *((steps | {"adaptive_force_seconds": 5}, "got 5; expected steps to hold in adaptive_force_steps beside it")
+          for steps in ({}, {"adaptive_force_steps": None})),
+        *(({"adaptive_force_steps": 3, "adaptive_force_seconds": value},
+           f"got {json.dumps(value)}; expected a number above 0 up to 86400")
+          for value in (0, -1, 86401, "5", None, True, [5])),
     ],
-)
+)  # fmt: skip
 @in_a_loop
 async def test_what_is_no_time_is_refused(values: dict[str, Any], told: str) -> None:
     scheduler = Scheduler()
@@ -194,15 +170,14 @@ def extending(*states: dict[str, Any] | None, inactive: str | None = None) -> tu
     """Return the layer of a server whose replicas say *states* about zero steps, and what reaches SGLang's route."""
     passed: list[Any] = []
 
-    async def stock(scope: Any, receive: Callable[[], Awaitable[dict[str, Any]]], send: Any) -> None:
-        passed.append(json.loads((await receive())["body"])["server_args"])
-        await send({"type": "http.response.start", "status": 200, "headers": []})
-        await send({"type": "http.response.body", "body": b"[true]"})
+    async def stock(body: bytes) -> bytes:
+        passed.append(json.loads(body)["server_args"])
+        return b"[true]"
 
     async def zero_steps() -> list[Any]:
         return list(states)
 
-    return AdminRoute(stock, [0, 3], inactive, zero_steps=zero_steps), passed
+    return AdminRoute(application(stock), [0, 3], inactive, zero_steps=zero_steps), passed
 
 
 def upto(most: int, reason: str | None = None) -> dict[str, Any]:

@@ -29,6 +29,7 @@ from sglang_adaptive.sglang_plugin.admin.config_changes import ConfigChanges
 from sglang_adaptive.sglang_plugin.admin.handlers import CONFIG_KEY, Change, Reconfigure, pack, unpack
 from sglang_adaptive.sglang_plugin.admin.route import AdminRoute
 from sglang_adaptive.sglang_plugin.start.controller import build_successor
+from tests.asgi import application, posted, until
 from tests.fakes import Learner, ScriptedPolicy, Worker, ema, serving, state
 from tests.loops import in_a_loop
 
@@ -180,12 +181,6 @@ def test_configuration_that_needs_what_was_not_built(cfg: dict[str, Any], told: 
     assert line.startswith(f"my.json: {told}") and "; expected depths among 0, 1, 3" in line
 
 
-def test_documentation_shows_the_real_refusal() -> None:
-    with pytest.raises(ConfigError) as caught:
-        CapturedSteps(dict.fromkeys((0, 1, 3, 7))).require(check_config({"1": {"candidate_steps": [1, 5]}}, CONFIG_KEY))
-    assert f"\n{caught.value}\n" in (Path(__file__).parents[4] / "docs" / "configuration.md").read_text()
-
-
 @pytest.mark.parametrize("cfg", FITTING, ids=range(len(FITTING)))
 def test_configuration_that_fits(cfg: dict[str, Any]) -> None:
     BUILT.require(check_config(cfg, "my.json"))
@@ -227,25 +222,16 @@ class Schedulers:
         return self.config
 
 
-async def stock(scope: dict[str, Any], receive: Any, send: Any) -> None:
-    """The application behind the layer: it returns what reached it."""
-    await send({"type": "http.response.start", "status": 299, "headers": []})
-    await send({"type": "http.response.body", "body": (await receive()).get("body", b"")})
+async def same(body: bytes) -> bytes:
+    return body
 
 
-def post(route: AdminRoute, body: bytes, method: str = "POST", path: str = "/set_internal_state") -> tuple[int, bytes]:
-    """Return status and body of the answer to a request from 10.0.0.7:5."""
-    sent: list[dict[str, Any]] = []
+stock = application(same, status=299)
+"""The application behind the layer: it returns what reached it."""
 
-    async def receive() -> dict[str, Any]:
-        return {"type": "http.request", "body": body, "more_body": False}
 
-    async def send(message: dict[str, Any]) -> None:
-        sent.append(message)
-
-    scope = {"type": "http", "method": method, "path": path, "headers": [], "client": ("10.0.0.7", 5), "root_path": ""}
-    asyncio.run(route(scope, receive, send))
-    return sent[0]["status"], sent[1]["body"]
+def post(route: AdminRoute, body: bytes, method: str = "POST") -> tuple[int, bytes]:
+    return asyncio.run(posted(route, body, method))
 
 
 def routed(path: str | None = None) -> tuple[AdminRoute, Schedulers]:
@@ -343,11 +329,6 @@ def rewrite(path: Path, content: str) -> None:
     path.write_text(content)
     later = path.stat().st_mtime_ns + 10**9  # as an editor would, some time later
     os.utime(path, ns=(later, later))
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    while not condition():  # the suite's time limit ends it
-        await asyncio.sleep(0.005)
 
 
 @pytest.fixture
