@@ -77,13 +77,13 @@ def first_figure() -> Lines:
 
 
 def gates() -> Lines:
-    """Yield every gate of the policy, its bound, the measured value, and what an oracle reaches in hindsight."""
+    """Yield every gate of the policy with its bound, the measured value, and what an oracle reaches in hindsight."""
     yield from table("Figure", "Aim", "Measured", "In hindsight")
     for gate in load("real", "real.json")["gates"]:
-        sign = "<=" if gate.get("at") == "most" else ">="
-        aim = f"{sign} {gate['bound']:g}" if gate["bound"] is not None else ""
-        measured = f"{gate['measured']:.4g}{'' if gate.get('met', True) else ', **missed**'}"
-        yield row(gate["figure"], aim, measured, f"{gate['hindsight']:.4g}" if "hindsight" in gate else "")
+        if gate["bound"] is not None:
+            aim = f"{'<=' if gate.get('at') == 'most' else '>='} {gate['bound']:g}"
+            measured = f"{gate['measured']:.4g}{'' if gate.get('met', True) else ', **missed**'}"
+            yield row(gate["figure"], aim, measured, f"{gate['hindsight']:.4g}" if "hindsight" in gate else "")
 
 
 def simulation() -> Lines:
@@ -353,17 +353,13 @@ SERVED: dict[str, tuple[str, Callable[[Content], Lines]]] = {
 
 
 def campaign() -> Lines:
-    """Yield how much each stage of the campaign tried, and what was lost."""
+    """Yield how much the campaign tried, and what was lost."""
     report = load("campaign", "report.json")
+    tried = sum(sum(stage["tried"].values()) for stage in report["stages"].values())
     yield (
-        f"`{report['command']}`, {report['hardware']}, commit {report['commit'][:8]}: {report['lost']} lost "
-        "([report](../benchmarks/results/campaign/report.md))."
+        f"`{report['command']}`, {report['hardware']}, commit {report['commit'][:8]}: {tried:,} tried, "
+        f"{report['lost']} lost ([report](../benchmarks/results/campaign/report.md))."
     )
-    yield ""
-    yield from table("Stage", "minutes", "tried", "known of SGLang", "lost")
-    for name, stage in report["stages"].items():
-        counts = (f"{sum(stage[kind].values()):,}" for kind in ("tried", "known", "lost"))
-        yield row(name, stage["minutes"], *counts)
 
 
 TESTS = Path(__file__).parents[1] / "tests" / "gpu"

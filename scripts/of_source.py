@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import textwrap
 from collections.abc import Iterator, Sequence
 from importlib import import_module
@@ -52,22 +51,11 @@ def _command(parser: CommandParser) -> Iterator[str]:
         yield f"```\n{paragraph}\n```\n" if paragraph.startswith("  ") else f"{wrapped}\n"
     if parser.usage:
         yield f"```\n{parser.usage}\n```\n"
-    actions = [action for action in parser._actions if "--help" not in action.option_strings]
-    yield from markdown([("Argument", "Meaning"), *((f"`{_name(one)}`", _meaning(parser, one)) for one in actions)])
-    yield "\n```bash"
+    yield "```bash"
     for arguments, meaning in parser.examples:
         yield f"# {meaning}"
         yield f"{PROGRAM} {parser.name} {arguments}".rstrip()
-    yield f"```\n\nExit codes: {parser.exit_codes}."
-
-
-def _name(action: argparse.Action) -> str:
-    flag = action.option_strings[-1] if action.option_strings else ""
-    return f"{flag} {action.metavar or ''}".strip()
-
-
-def _meaning(parser: CommandParser, action: argparse.Action) -> str:
-    return ((action.help or "") % {**vars(action), "prog": parser.prog}).replace("|", "\\|")
+    yield "```"
 
 
 # -- docs/configuration.md ------------------------------------------------------------------------------------------
@@ -117,12 +105,9 @@ def setups() -> list[str]:
 
 def hooks() -> Tables:
     """Return the hooks, from the seams of the plugin."""
-    lines: list[str] = []
+    lines = ["| SGLang's function, below `sglang.srt` | | By, in `seams/` | What it does there |", "|---|---|---|---|"]
     for process in Process:
-        lines.append(f"\n**{process.value}**\n")
-        lines.append(
-            "| SGLang's function, below `sglang.srt` | | By, in `seams/` | What it does there |\n|---|---|---|---|"
-        )
+        lines.append(f"| **{process.value}** | | | |")
         for hook in declared(process):
             target, module = hook.target.removeprefix("sglang.srt."), hook.function.__module__.rpartition(".")[2]
             purpose = (hook.function.__doc__ or "").partition("\n")[0].replace("|", "\\|")

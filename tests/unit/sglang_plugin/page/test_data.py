@@ -95,8 +95,8 @@ def paths(value: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
 def documented(address: str = routes.DATA) -> dict[str, str]:
     """Return the documented type of each path of *address*."""
     section = DOCUMENT.read_text().partition(f"\n## `{address}`\n")[2].partition("\n## ")[0]
-    table = re.findall(r"^\| `([a-z_.\[\]*]+)` \| ([a-z, ]+) \|", section, re.M)
-    return dict(table)
+    rows = re.findall(r"^\| (`[a-z_.\[\]*`, ]+) \| ([a-z, ]+) \|", section, re.M)
+    return {path: kinds for paths, kinds in rows for path in re.findall("`([^`]+)`", paths)}
 
 
 def documented_paths(document: dict[str, Any], address: str = routes.DATA) -> set[str]:
