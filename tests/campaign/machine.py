@@ -115,13 +115,10 @@ class Scheduler(RuleBasedStateMachine):
         """
         if not self.turns.live():
             return
-        before = self._retractions()
+        before = self.lab.retractions()
         with no_memory():
             self.turns.turn()
-        self.turns.tried["retraction"] += self._retractions() - before
-
-    def _retractions(self) -> int:
-        return sum(req.retraction_count for req in self.lab.reqs.values())
+        self.turns.tried["retraction"] += self.lab.retractions() - before
 
     @rule()
     def flush(self) -> None:

@@ -52,7 +52,7 @@ class Turns:
 
     def force(self, steps: int | None) -> None:
         self._forced = steps
-        self.lab.controller.force_steps(steps)
+        self.lab.force(steps)
 
     def abort(self, rid: str) -> None:
         """Abort a request; a waiting one is gone at once, and SGLang never reports it as finished."""
@@ -101,11 +101,9 @@ class Turns:
             self.turn()
         else:
             raise Broken(f"requests without end: {self.live()}")
-        outputs = {rid: list(req.output_ids_through_stop) for rid, req in self.lab.reqs.items()}
+        outputs = self.lab.outputs()
         self._end()
-        pool = self.lab.scheduler.token_to_kv_pool_allocator
-        free = pool.available_size() + self.lab.scheduler.tree_cache.evictable_size()
-        if free != SLOTS:
+        if (free := self.lab.free_slots()) != SLOTS:
             raise Broken(f"{SLOTS - free} of {SLOTS} slots are lost")
         self.tried["switch"] = self.lab.controller.snapshot()["switches"] - self._switches
         clear(self.lab)

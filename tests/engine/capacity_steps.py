@@ -6,7 +6,6 @@ rounds wrote.
 
 from __future__ import annotations
 
-import itertools
 import json
 import sys
 from collections.abc import Iterator, Sequence
@@ -78,17 +77,11 @@ class CapacityStepper(Stepped):
         """Run the requests of RUNS[*name*], forcing each of *depths* in turn, one turn each."""
         from sglang.srt.managers.schedule_batch import ScheduleBatch
 
-        asks = RUNS[name]
-
-        scheduler, mix = self.scheduler, ScheduleBatch.mix_with_running
+        asks, mix = RUNS[name], ScheduleBatch.mix_with_running
         self.rounds.clear()
-        turns, turn = itertools.cycle(depths), itertools.count()
         text = self.encode(" ".join(models.prompts("easy")))
 
-        def step() -> bool:
-            now = next(turn)
-            if self.controller is not None:
-                self.force(next(turns))
+        def step(now: int) -> bool:
             for place, (arrival, length, new) in enumerate(asks):
                 if arrival == now:
                     self.ask(str(place), (text * 9)[place : place + length], new)
@@ -99,13 +92,13 @@ class CapacityStepper(Stepped):
             mock.patch.object(ScheduleBatch, "mix_with_running", side_effect=mix, autospec=True) as mixed,
             full as skips,
         ):
-            self.play(step, overlap)
+            self.play_depths(depths, overlap, step)
         return {
-            "outputs": {rid: list(req.output_ids_through_stop) for rid, req in self.reqs.items()},
+            "outputs": self.outputs(),
             "rounds": list(self.rounds),
             "mixed": mixed.call_count,
             "skipped": len(skips),
-            "lost": scheduler.max_total_num_tokens - self.free_slots(),
+            "lost": self.scheduler.max_total_num_tokens - self.free_slots(),
         }
 
     @contextmanager
@@ -162,7 +155,7 @@ def main() -> None:
     folder, setup = sys.argv[1:]
     algorithm, more, names = SETUPS[setup]
     lab = CapacityStepper(Path(folder), algorithm, *more)
-    ladders = [(0,)] if algorithm is None else [DEPTHS[-1:], DEPTHS]
+    ladders: list[tuple[int, ...]] = [()] if algorithm is None else [DEPTHS[-1:], DEPTHS]
     found = [
         {"name": name, "depths": depths, "overlap": overlap, **lab.write(name, depths, overlap)}
         for name in names

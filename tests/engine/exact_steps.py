@@ -6,7 +6,6 @@ depend on the loop, the depths or whether anything drafts.
 
 from __future__ import annotations
 
-import itertools
 import json
 import sys
 from collections.abc import Sequence
@@ -82,12 +81,9 @@ class ExactStepper(Stepped):
         self, depths: Sequence[int] = (), overlap: bool = False, retract: bool = False, plainly: bool = False
     ) -> dict[str, Any]:
         """Run requests of all KINDS with each of *depths* in turn, one turn each; *plainly* without parameters."""
-        turns, turn, arrivals = itertools.cycle(depths), itertools.count(), iter(KINDS)
+        arrivals = iter(KINDS)
 
-        def step() -> bool:
-            now = next(turn)
-            if depths:
-                self.worker.adaptive_controller.force_steps(next(turns))
+        def step(now: int) -> bool:
             kind = next(arrivals, None) if now % 2 == 0 else None
             if kind is not None:
                 family = "hard" if len(self.reqs) % 3 == 2 else "easy"
@@ -104,11 +100,11 @@ class ExactStepper(Stepped):
         from sglang.srt.managers import scheduler as module
 
         with mock.patch.object(module, "TEST_RETRACT", retract), mock.patch.object(module, "TEST_RETRACT_INTERVAL", 9):
-            self.play(step, overlap)
+            self.play_depths(depths, overlap, step)
         return {
-            "outputs": {rid: list(req.output_ids_through_stop) for rid, req in self.reqs.items() if rid != ABORTED},
+            "outputs": {rid: ids for rid, ids in self.outputs().items() if rid != ABORTED},
             "rounds": {rid: req.spec_verify_ct for rid, req in self.reqs.items()},
-            "retracted": sum(req.retraction_count for req in self.reqs.values()),
+            "retracted": self.retractions(),
         }
 
 

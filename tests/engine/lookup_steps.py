@@ -59,18 +59,12 @@ class LookupStepper(Stepped):
         steps = script(self)
         self.play(lambda: next(steps, "end") == "end", overlap)
         return {
-            "outputs": {rid: list(req.output_ids_through_stop) for rid, req in self.reqs.items()},
+            "outputs": self.outputs(),
             "prompts": {rid: list(req.origin_input_ids) for rid, req in self.reqs.items()},
             "rounds": list(self.rounds),
             "retracted": self.retractions(),
             "free_slots": self.free_slots(),
         }
-
-    def retractions(self) -> int:
-        return sum(req.retraction_count for req in self.reqs.values())
-
-    def force(self, steps: int | None) -> None:
-        self.controller.force_steps(steps)
 
     def _log_rounds(self) -> None:
         learn = self.controller.on_verify_complete

@@ -5,7 +5,6 @@ Run as a process; prints the outputs of each run, which must be the same in both
 
 from __future__ import annotations
 
-import itertools
 import json
 import sys
 from collections.abc import Sequence
@@ -36,26 +35,23 @@ class MixedStepper(Stepped):
         """Run the requests of ARRIVALS with each of *depths* in turn, one turn each."""
         from sglang.srt.managers.schedule_batch import ScheduleBatch
 
-        turns, turn, mixed = itertools.cycle(depths), itertools.count(), 0
-        mix = ScheduleBatch.mix_with_running
+        mixed, mix = 0, ScheduleBatch.mix_with_running
 
         def counted(batch: Any, running: Any) -> None:
             nonlocal mixed
             mixed += any(req.grammar for req in running.reqs)
             mix(batch, running)
 
-        def step() -> bool:
-            now = next(turn)
-            self.force(next(turns))
+        def step(now: int) -> bool:
             if now in ARRIVALS:
                 text = models.prompts("easy")[len(self.reqs)]
                 self.ask(str(now), self.encode(text), TOKENS, ebnf=ARRIVALS[now])
             return now > max(ARRIVALS) and self.done()
 
         with mock.patch.object(ScheduleBatch, "mix_with_running", counted):
-            self.play(step, overlap)
+            self.play_depths(depths, overlap, step)
         return {
-            "outputs": {rid: list(req.output_ids_through_stop) for rid, req in self.reqs.items()},
+            "outputs": self.outputs(),
             "aborted": sum(req.finished_reason.to_json()["type"] == "abort" for req in self.reqs.values()),
             "mixed": mixed,
         }

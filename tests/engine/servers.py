@@ -16,6 +16,7 @@ from sglang_adaptive.serve_cpu import PLUGIN
 from tests.engine import assistant
 from tests.engine import planted as faults
 from tests.engine.fault import failing_policy, lying_clock, write_plugin
+from tests.engine.workload import wait_until
 from tests.forked_servers import ForkedServer
 from train import cut
 
@@ -56,6 +57,14 @@ def rank_rounds(server: CpuServer, rank: int) -> list[str]:
 
 
 _OF_RANK = "-depths-of-rank-"
+
+
+def require_alike(server: CpuServer) -> list[str]:
+    """Fail unless both ranks started the same rounds, as many as rank 0 has by now; return those."""
+    first = rank_rounds(server, 0)
+    wait_until(lambda: len(rank_rounds(server, 1)) >= len(first), "rank 1 has started as many rounds")
+    assert rank_rounds(server, 1)[: len(first)] == first
+    return first
 
 
 def plain(folder: Path) -> CpuServer:

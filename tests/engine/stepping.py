@@ -80,6 +80,24 @@ class Stepped:
         (scheduler.event_loop_overlap if overlap else scheduler.event_loop_normal)()
         scheduler.last_batch = None
 
+    def play_depths(self, depths: Sequence[int], overlap: bool, turn: Callable[[int], bool]) -> None:
+        """Like `play`, with each of *depths* in turn, one turn each; *turn* gets its number, from 0."""
+        steps, number = itertools.cycle(depths), itertools.count()
+
+        def step() -> bool:
+            if depths:
+                self.force(next(steps))
+            return turn(next(number))
+
+        self.play(step, overlap)
+
+    def outputs(self) -> dict[str, list[int]]:
+        """Return the tokens of each request; a last round may accept more than requested, which are not sent."""
+        return {rid: list(req.output_ids_through_stop) for rid, req in self.reqs.items()}
+
+    def retractions(self) -> int:
+        return sum(req.retraction_count for req in self.reqs.values())
+
     def free_slots(self) -> int:
         """Return how many slots no request holds."""
         free, cached = self.scheduler.token_to_kv_pool_allocator, self.scheduler.tree_cache
@@ -125,7 +143,7 @@ class Stepped:
 
         self.scheduler.abort_request(AbortReq(rid=rid))
 
-    def force(self, steps: int) -> None:
+    def force(self, steps: int | None) -> None:
         self.controller.force_steps(steps)
 
     def verified(self, rid: str) -> int:
@@ -158,11 +176,8 @@ class Arriving(Stepped):
         self.drafts.clear()
         before = self.controller.snapshot()
         ran_before = before["rounds_by_tier"]
-        turns, turn = itertools.cycle(depths), itertools.count()
 
-        def step() -> bool:
-            now = next(turn)
-            self.force(next(turns))
+        def step(now: int) -> bool:
             if now in ARRIVALS:
                 name, tokens = ARRIVALS[now]
                 self.arrive(name, self.encode(models.prompts("easy")[len(self.reqs)] * (1 + now // 9)), tokens)
@@ -170,7 +185,7 @@ class Arriving(Stepped):
                 self.abort(ABORTED[0])
             return now > ABORTED[1] and self.over()
 
-        self.play(step, overlap)
+        self.play_depths(depths, overlap, step)
         after = self.controller.snapshot()
         return {
             "outputs": {name: list(req.output_ids_through_stop) for name, req in self.whole()},
@@ -235,8 +250,7 @@ class Stepper(Stepped):
         self.play(lambda: next(steps, "end") == "end", overlap)
         after = self.deferred.snapshot()
         return {
-            # A last round may accept more tokens than requested; they are not sent.
-            "outputs": {rid: list(req.output_ids_through_stop) for rid, req in self.reqs.items()},
+            "outputs": self.outputs(),
             "cached": {rid: req.cached_tokens for rid, req in self.reqs.items()},
             "rounds": {rid: req.spec_verify_ct for rid, req in self.reqs.items()},
             "drafts": sorted(self.drafts),

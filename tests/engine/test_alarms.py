@@ -21,7 +21,7 @@ from tests.browser import FOUND, Browser
 from tests.engine import servers
 from tests.engine.fault import write_plugin
 from tests.engine.workload import Case, adaptive, run_together, wait_until
-from tests.unit.sglang_plugin.page.test_data import documented_paths
+from tests.json_page import documented_paths
 
 CONFIG = {"throughput": {"candidate_steps": list(servers.TIERS)}, "warm_up": False}
 IMPATIENT = """

@@ -18,9 +18,8 @@ from sglang_adaptive.cli import main
 from sglang_adaptive.command_line import DEFAULT_URL
 from sglang_adaptive.lab.cpu_engine.server import CpuServer
 from tests.engine import planted, servers
-from tests.engine.examples import examples
+from tests.engine.examples import examples, require_depth_back
 from tests.engine.servers import TIERS
-from tests.engine.test_command_line import require_depth_back
 from tests.engine.workload import Case, adaptive, require_whole_pool, run
 
 pytestmark = pytest.mark.engine

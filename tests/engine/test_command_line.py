@@ -5,12 +5,9 @@ from __future__ import annotations
 import json
 import os
 import pty
-import select
 import signal
 import socket
 import subprocess
-import time
-from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -18,9 +15,9 @@ import pytest
 from sglang_adaptive.cli import main
 from sglang_adaptive.command_line import DEFAULT_URL
 from sglang_adaptive.lab.cpu_engine.server import CpuServer, ServerError
-from tests.engine.examples import BRIEFLY, PROGRAM, examples
+from tests.engine.examples import PROGRAM, examples, require_depth_back, until
 from tests.engine.servers import TIERS, server
-from tests.engine.workload import DEADLINE, Case, adaptive, decoding, require_whole_pool, rounds, wait_until
+from tests.engine.workload import DEADLINE, Case, adaptive, decoding
 
 pytestmark = pytest.mark.engine
 
@@ -70,43 +67,10 @@ def test_live_view_on_a_terminal_until_ctrl_c(words: list[str], ema: CpuServer, 
     assert "acceptance by position" in shown and "slot " in shown and "\x1b[1;32mserving" in shown
 
 
-def until(terminal: int, enough: Callable[[str], bool]) -> str:
-    """Read a pseudo-terminal until the output is *enough*, or its other side is closed."""
-    text, end = "", time.monotonic() + DEADLINE
-    while not enough(text):
-        assert time.monotonic() < end, text[-2000:]
-        if select.select([terminal], [], [], 1.0)[0]:
-            try:
-                text += os.read(terminal, 65536).decode(errors="replace")
-            except OSError:  # closed
-                break
-    return text
-
-
 @pytest.mark.parametrize("by", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL], ids=lambda by: by.name)
 def test_calibrate_puts_the_depth_back_whatever_ends_it(ema: CpuServer, by: signal.Signals, tmp_path: Path) -> None:
     words = ["--batch-sizes", "2", "--rounds", "100000", "--output", str(tmp_path / "profile.json")]
     require_depth_back(ema, ["calibrate", *words], TIERS[:1], by)
-
-
-def require_depth_back(server: CpuServer, words: list[str], held: Sequence[int], by: signal.Signals) -> None:
-    """Fail unless the command holds one of *held*, and the policy chooses again after a signal ends the command."""
-    program = BRIEFLY if by == signal.SIGKILL else PROGRAM
-    ignored = signal.signal(signal.SIGHUP, signal.SIG_DFL)  # nohup ignores it, and a child would, too
-    running = subprocess.Popen(
-        [*program, *words, "--url", server.url], stderr=subprocess.PIPE, text=True, start_new_session=True
-    )
-    signal.signal(signal.SIGHUP, ignored)
-    wait_until(lambda: adaptive(server)["forced_steps"] in held, "it holds a depth")
-    begun = rounds(server)
-    wait_until(lambda: rounds(server) > begun, "its load runs")
-    running.send_signal(by)
-    told = running.communicate(timeout=DEADLINE)[1]
-    if by != signal.SIGKILL:  # of itself; after SIGKILL the server ends the unrenewed hold
-        assert (running.returncode, told) == (128 + by, "interrupted\n")
-        assert adaptive(server)["forced_steps"] is None
-    wait_until(lambda: adaptive(server)["forced_steps"] is None, "the server has its depth back")
-    require_whole_pool(server)
 
 
 def test_off_a_terminal_watch_writes_plain_lines(ema: CpuServer, easy: list[str]) -> None:

@@ -15,7 +15,7 @@ from tests.browser import FOUND, Browser
 from tests.engine.fault import MESSAGE
 from tests.engine.servers import ADMIN_KEY, LAUNCH_STEPS, TIERS
 from tests.engine.workload import Case, adaptive, decoding, timeless
-from tests.unit.sglang_plugin.page.test_data import documented_paths
+from tests.json_page import documented_paths
 
 in_browser = pytest.mark.skipif(FOUND is None, reason="no Chromium here; Debian's package is chromium")
 PHONE = 390

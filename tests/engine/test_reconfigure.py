@@ -13,25 +13,14 @@ import pytest
 
 from sglang_adaptive.client import Client, RequestError
 from sglang_adaptive.lab.cpu_engine.server import CpuServer
-from tests.engine.servers import TIERS, rank_rounds
-from tests.engine.test_throughput_served import require_alike
-from tests.engine.workload import Case, adaptive, grown, require_whole_pool, run
+from tests.engine.servers import TIERS, rank_rounds, require_alike
+from tests.engine.workload import Case, adaptive, grown, kept, require_whole_pool, run
 
 SHALLOW = {"1": {"candidate_steps": [1]}}
 DEEP = {"1": {"candidate_steps": [7]}}
 THROUGHPUT = {"throughput": {"candidate_steps": [0, 1, 3, 7], "sync_rounds": 16}}
 CHANGES = 10
 """Changes during which requests run; requests continue until this many happened."""
-
-
-@contextlib.contextmanager
-def kept(server: CpuServer) -> Iterator[dict[str, Any]]:
-    """Yield the active configuration, and restore it afterwards."""
-    before: dict[str, Any] = adaptive(server)["config"]
-    try:
-        yield before
-    finally:
-        server.configure(before)
 
 
 @contextlib.contextmanager

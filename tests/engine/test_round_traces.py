@@ -11,8 +11,7 @@ from sglang_adaptive.lab.cpu_engine.server import CpuServer
 from sglang_adaptive.lab.simulate.command import main
 from sglang_adaptive.lab.simulate.cost import SimulationError
 from sglang_adaptive.lab.simulate.rounds import read_rounds
-from tests.engine.test_reconfigure import kept
-from tests.engine.workload import Case, rounds, run_together, wait_until
+from tests.engine.workload import Case, kept, rounds, run_together, wait_until
 
 DEPTHS = {"1": {"candidate_steps": [0, 1, 3, 7]}}
 

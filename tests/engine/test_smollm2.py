@@ -21,8 +21,8 @@ from sglang_adaptive.lab.cpu_engine.server import CpuServer
 from sglang_adaptive.lab.demo import real_text, servers
 from sglang_adaptive.lab.models import smollm2
 from sglang_adaptive.lab.models.smollm2 import ready_pair
+from tests.engine.examples import until
 from tests.engine.servers import TIERS
-from tests.engine.test_command_line import until
 from tests.engine.workload import DEADLINE, wait_until_idle
 from tests.forked_servers import ForkedServer
 

@@ -12,8 +12,8 @@ from sglang_adaptive.calibrate import explain
 from sglang_adaptive.lab.cpu_engine.server import CpuServer
 from sglang_adaptive.policy.profile import loads_profile
 from sglang_adaptive.policy.throughput.lookups import DRAFTS
-from tests.engine.servers import rank_rounds, throughput
-from tests.engine.workload import Case, adaptive, rotating_depth, run, wait_until
+from tests.engine.servers import rank_rounds, require_alike, throughput
+from tests.engine.workload import Case, adaptive, rotating_depth, run
 
 LADDER = [0, 1, 2, 3, 5, 7]
 
@@ -22,14 +22,6 @@ LADDER = [0, 1, 2, 3, 5, 7]
 def cases(easy: list[str], hard: list[str]) -> list[Case]:
     """Return text of both kinds, alternating, so that the depth has to change."""
     return [Case(prompt, max_new_tokens=24) for prompt in (*easy[:2], *hard[:2])]
-
-
-def require_alike(server: CpuServer) -> list[str]:
-    """Fail unless both ranks started the same rounds, as many as rank 0 has by now; return those."""
-    first = rank_rounds(server, 0)
-    wait_until(lambda: len(rank_rounds(server, 1)) >= len(first), "rank 1 has started as many rounds")
-    assert rank_rounds(server, 1)[: len(first)] == first
-    return first
 
 
 def test_every_rank_runs_the_same_depths_and_the_text_stays(two_ranks: CpuServer, cases: list[Case]) -> None:

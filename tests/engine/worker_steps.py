@@ -6,7 +6,6 @@ outputs of each run; outputs must not depend on the loop and the depths.
 
 from __future__ import annotations
 
-import itertools
 import json
 import shutil
 import sys
@@ -186,16 +185,14 @@ class BlockStepper(Arriving):
             return found
 
         names = [name for name, _ in ARRIVALS.values()]
-        turns = itertools.cycle((1, 0, 3, 7, 15, 7, 0, 15, 1))
 
-        def step() -> bool:
-            self.force(next(turns))
+        def step(now: int) -> bool:
             for name in names[len(self.reqs) :]:
                 self.ask(name, self.encode(models.prompts("easy")[len(self.reqs)]), 40, temperature=1.0)
             return self.done()
 
         with mock.patch.object(self.worker, "_selector_sampling_accept", logged):
-            self.play(step, overlap=True)
+            self.play_depths((1, 0, 3, 7, 15, 7, 0, 15, 1), True, step)
         return {
             "tokens": [len(req.output_ids_through_stop) for req in self.reqs.values()],
             "shapes": shapes,

@@ -204,6 +204,16 @@ def require_while_switching(
     assert not now["degraded"]
 
 
+@contextmanager
+def kept(server: CpuServer) -> Iterator[dict[str, Any]]:
+    """Yield the active configuration, and restore it afterwards."""
+    before: dict[str, Any] = adaptive(server)["config"]
+    try:
+        yield before
+    finally:
+        server.configure(before)
+
+
 def wait_until(condition: Callable[[], Any], what: str) -> Any:
     """Return the first true value of *condition*; fail after DEADLINE."""
     end, pause = time.monotonic() + DEADLINE, POLL_SECONDS
