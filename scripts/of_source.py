@@ -52,9 +52,9 @@ def _command(parser: CommandParser) -> Iterator[str]:
     if parser.usage:
         yield f"```\n{parser.usage}\n```\n"
     yield "```bash"
-    for arguments, meaning in parser.examples:
-        yield f"# {meaning}"
-        yield f"{PROGRAM} {parser.name} {arguments}".rstrip()
+    lines = [(f"{PROGRAM} {parser.name} {arguments}".rstrip(), meaning) for arguments, meaning in parser.examples]
+    width = max((len(line) for line, _ in lines if len(line) < 80), default=0)
+    yield from (f"{line:{width}}  # {meaning}" for line, meaning in lines)
     yield "```"
 
 
