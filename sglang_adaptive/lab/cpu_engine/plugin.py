@@ -47,6 +47,7 @@ def register() -> None:
         "sglang.srt.layers.rotary_embedding.base.RotaryEmbedding.forward_native": layers.rotate,
         "sglang.srt.managers.data_parallel_controller.DataParallelController.event_loop": _waiting_for_requests,
         "sglang.srt.managers.utils.validate_input_length": _requiring_a_token,
+        "sglang.srt.disaggregation.utils.get_kv_class": _without_events,
     }
     instead = {
         # With pages of several tokens SGLang would run a Triton kernel here on any device.
@@ -91,6 +92,14 @@ def _waiting_for_requests(original: Callable[..., Any], controller: Any) -> Any:
 def _requiring_a_token(original: Callable[..., str | None], req: Any, *args: Any, **kwargs: Any) -> str | None:
     """Return why SGLang rejects the length of a prompt; one without tokens, which it rejects only as ids, ends it."""
     return original(req, *args, **kwargs) if len(req.origin_input_ids) else "The input has no tokens."
+
+
+def _without_events(original: Callable[..., Any], transfer_backend: Any, class_type: Any) -> Any:
+    """Return SGLang's class for moving keys and values; a sender gets slots at once, not with a CUDA event."""
+    found = original(transfer_backend, class_type)
+    if getattr(found, "supports_host_tensor_indices", False):
+        found.supports_host_tensor_indices = False
+    return found
 
 
 def _only_greedy_requests(*, is_all_greedy: bool, **_: Any) -> bool:

@@ -104,8 +104,8 @@ def _draft_as_the_decode_server(server_args: Any, config: AdaptiveConfig) -> Non
 
     It hands over topk drafts per request, and SGLang's default without adaptive speculation is a tree.
     """
-    given = (server_args.speculative_num_steps, server_args.speculative_eagle_topk)
-    if given == (None, None) and not drafts_blocks(server_args):
+    chain = server_args.speculative_eagle_topk in (None, 1)
+    if server_args.speculative_num_steps is None and chain and not drafts_blocks(server_args):
         steps = config.launch_steps
         server_args.speculative_num_steps = steps
         server_args.speculative_eagle_topk, server_args.speculative_num_draft_tokens = 1, steps + 1

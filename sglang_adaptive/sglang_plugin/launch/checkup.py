@@ -139,7 +139,8 @@ def launch(arguments: Sequence[str]) -> dict[str, Any]:
     if unresolved is not None:
         as_parsed = copy.deepcopy(server_args)
         reason = without_device.reason(server_args) if found["asked"] else None
-        refused = line.refused(as_parsed, adapts=found["asked"] and reason is None)
+        follows = reason is None or server_args.disaggregation_mode == "prefill"
+        refused = line.refused(as_parsed, adapts=found["asked"] and follows)
         found |= {"reason": reason, "unresolved": unresolved, "features_off": features_off(server_args)}
         return found | ({"refused": refused} if refused else {})
     try:
