@@ -11,9 +11,13 @@ import json
 import os
 from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
+from benchmarks.architectures import LOSSLESS, OPEN, verdict_on
 from tests.launch_lines import verdicts
+
+RESULTS = Path(__file__).parents[1] / "benchmarks" / "results" / "architectures"
 
 SHORT = {
     "speculative_eagle_topk=": "a tree of drafts",
@@ -27,6 +31,13 @@ SHORT = {
 """Reasons as named in the table; any other algorithm appears under its own name."""
 
 
+RAN_AS = {
+    "glm-moe-dsa": "deepseek-v3.2", "kimi-k2.5": "kimi-k2", "qwen3.5-moe": "qwen3.6-moe", "qwen2": "qwen3",
+    "DFLASH": "dflash", "NGRAM": "ngram", "STANDALONE": "standalone",
+}  # fmt: skip
+"""By configuration or kind of draft, the family of `benchmarks.architectures` that runs it, if it has another name."""
+
+
 def tables() -> dict[str, Iterator[str]]:
     """Return both tables by their names in the page."""
     return {"launch-line-counts": _summary(), "launch-lines": _table()}
@@ -34,11 +45,11 @@ def tables() -> dict[str, Iterator[str]]:
 
 def _summary() -> Iterator[str]:
     """Yield how many lines have each verdict."""
-    found = verdicts.expected().values()
+    found, lines = verdicts.expected(), verdicts.lines()
     yield f"| Verdict | of {len(found)} lines |\n|---|---|"
-    for words, count in Counter(_verdict(one, []) for one in found).most_common():
+    for words, count in Counter(_verdict(line, found[line["name"]], []) for line in lines).most_common():
         yield f"| {words} | {count} |"
-    renamed = sum(bool(one["renamed"]) for one in found)
+    renamed = sum(bool(one["renamed"]) for one in found.values())
     yield f"| of all these, with flags that SGLang 0.5.23 renamed, replaced or dropped | {renamed} |"
 
 
@@ -51,7 +62,7 @@ def _table() -> Iterator[str]:
         model = line["model"].rstrip("/").rpartition("/")[2].replace("$", "")
         yield (
             f"| {model} | {line['name']}: {_setup(line)} | `{verdicts.preset(line)}` | "
-            f"{_verdict(found, found.get('less') or [])} | {_changes(found)} |"
+            f"{_verdict(line, found, found.get('less') or [])} | {_changes(found)} |"
         )
 
 
@@ -71,11 +82,25 @@ def _setup(line: dict[str, Any]) -> str:
     return ", ".join([f"{line['algorithm']}{drafts}{tree}", *sizes, *role])
 
 
-def _verdict(found: dict[str, Any], less: list[str]) -> str:
+def _verdict(line: dict[str, Any], found: dict[str, Any], less: list[str]) -> str:
     if found["reason"] is None:
-        return found["verdict"] + (f": without {'; '.join(words.partition(':')[0] for words in less)}" if less else "")
+        without = f": without {'; '.join(words.partition(':')[0] for words in less)}" if less else ""
+        return f"{found['verdict']}{without}{'' if _ran(line) else ', not run'}"
     named = next((short for words, short in SHORT.items() if words in found["reason"]), None)
     return f"static: {named or found['reason'].partition('=')[2].partition(' ')[0]}"
+
+
+def _ran(line: dict[str, Any]) -> bool:
+    """Whether an NVIDIA GPU has run the kind of draft and architecture of *line* with this package, as a small shape.
+
+    A decode server has run on a CPU only.
+    """
+    if line["role"] == "decode" or "amd" in line["kinds"]:
+        return False
+    configuration = verdicts.configuration(line)
+    family = RAN_AS.get(line["algorithm"]) or RAN_AS.get(configuration, configuration)
+    path = RESULTS / f"{family}.json"
+    return path.exists() and verdict_on(json.loads(path.read_text())) in (LOSSLESS, OPEN)
 
 
 def _changes(found: dict[str, Any]) -> str:

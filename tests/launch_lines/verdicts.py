@@ -46,6 +46,11 @@ def preset(line: dict[str, Any]) -> str:
     return str(_models()["targets"][line["model"]]["preset"])
 
 
+def configuration(line: dict[str, Any]) -> str:
+    """Return the name of the stub configuration for the target of *line*."""
+    return str(_models()["targets"][line["model"]]["configuration"])
+
+
 def to_try(line: dict[str, Any]) -> tuple[list[str], dict[str, str | None]]:
     """Return the arguments of *line* with its preset added, and the changed flags, None for removed ones.
 
@@ -53,7 +58,7 @@ def to_try(line: dict[str, Any]) -> tuple[list[str], dict[str, str | None]]:
     gets the next lower listed depth. Model paths become configuration folders.
     """
     models = _models()
-    target = HERE / "configs" / models["targets"][line["model"]]["configuration"]
+    target = HERE / "configs" / configuration(line)
     path = CONFIGS / f"{preset(line)}.json"
     depths = load_config(str(path)).candidate_steps
     given = list(flags(line["argv"]))
