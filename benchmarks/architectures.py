@@ -82,6 +82,7 @@ class Family:
 
 
 FA3, TRITON, FLASHINFER = (("--attention-backend", name) for name in ("fa3", "triton", "flashinfer"))
+WINDOW = (*CHAIN, "--speculative-draft-window-size", "16", "--speculative-draft-sink-size", "4")
 HYBRID = (*FA3, "--max-mamba-cache-size", "80")
 NEMOTRON = (*HYBRID, "--moe-runner-backend", "triton")
 """Without it SGLang uses FlashInfer's CUTLASS experts, which nvcc compiles for minutes at the first start."""
@@ -135,6 +136,9 @@ FAMILIES: tuple[Family, ...] = (
         "llama-flashinfer", "Llama 3.x, FlashInfer backend", shapes.LLAMA, FLASHINFER,
         needs="nvcc compiles FlashInfer's kernels for minutes at the first start",
     ),
+    # SGLang's window for the draft: the texts are longer than it.
+    _own("deepseek-v3-window", "DeepSeek-V3, Triton, draft window", "NextN", shapes.DEEPSEEK_V3, TRITON, launch=WINDOW),
+    _own("mimo-window", "MiMo-7B, FlashInfer, draft window", "MTP", shapes.MIMO, FLASHINFER, launch=WINDOW),
     # Kinds of drafting, not of models.
     Family("standalone", _DENSE, "STANDALONE", "a smaller model", shapes.LLAMA, shapes.LLAMA_CUT, FA3),
     Family(

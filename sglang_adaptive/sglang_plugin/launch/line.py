@@ -65,6 +65,8 @@ def mend(arguments: Sequence[str]) -> tuple[list[str], list[Change]]:
 # -- what it lacks to start -------------------------------------------------------------------------------------------
 
 _DRAFT = "add --speculative-draft-model-path DRAFT"
+_WINDOWED = ("EAGLE", "EAGLE3", "NEXTN", "STANDALONE")
+"""Algorithms whose draft steps SGLang gives a window on some attention backends."""
 
 
 def missing(server_args: Any) -> str | None:
@@ -149,7 +151,22 @@ def hint(server_args: Any) -> str | None:
             return "an EAGLE-3 draft: with --speculative-algorithm EAGLE3 more of its drafts are right"
     if drafts.algorithm == "STANDALONE" and drafts.itself:
         return f"the whole model would draft for itself; {_DRAFT}, a smaller model with the same tokens"
-    return None
+    return _of_window(server_args, drafts)
+
+
+def _of_window(server_args: Any, drafts: _Drafts) -> str | None:
+    """Return why SGLang's window for the draft does nothing on a line; None where it acts or is not asked for."""
+    eagle3 = drafts.architecture is None or drafts.architecture == "LlamaForCausalLMEagle3"
+    if server_args.speculative_draft_window_size is None or eagle3 or drafts.algorithm not in _WINDOWED:
+        return None
+    configured = server_args.decode_attention_backend or server_args.attention_backend
+    backend = server_args.speculative_draft_attention_backend or configured
+    latent = model_config(server_args.model_path).get("kv_lora_rank")
+    if backend == "triton" or (backend == "flashinfer" and not latent):
+        return None
+    known = "Triton" if latent else "Triton and FlashInfer"
+    name = f", and the draft would use {backend}" if backend else ""
+    return f"SGLang gives this draft a window only on {known}{name}: try --speculative-draft-attention-backend triton"
 
 
 def greedy_verify(resolved: Any, exact: bool) -> str | None:
