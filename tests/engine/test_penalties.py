@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from sglang_adaptive.lab.cpu_engine.server import CpuServer
 from tests import checks
+from tests.engine import servers
 from tests.engine.workload import Case, Output, require_whole_pool, rotating_depth, run
 
 FREQUENCY = 1.5
@@ -29,11 +31,33 @@ def test_penalised_text_is_that_without_speculation(
     require_whole_pool(ema)
 
 
+def test_a_retracted_request_keeps_its_counts(
+    tmp_path: Path, expected: Callable[[list[Case]], list[Output]], penalised: list[Case]
+) -> None:
+    """A request comes back with a prefill of what it has written."""
+    config = {"throughput": {"candidate_steps": list(servers.TIERS)}, "warm_up": False}
+    arguments = servers.speculation(*servers.adapting(tmp_path, "retracting", config))
+    # SGLang reads these as it is imported, so no fork of a process that has imported it will do.
+    often = {"SGLANG_TEST_RETRACT": "1", "SGLANG_TEST_RETRACT_INTERVAL": "7"}
+    with servers.server(tmp_path, "retracting", *arguments, kind=CpuServer, **often) as server:
+        with rotating_depth(server):
+            assert run(server, penalised, at_once=5) == expected(penalised)
+        require_whole_pool(server)
+        assert server.log_path.read_text().count("Testing retraction.") > 5
+
+
 @pytest.mark.xfail(raises=AssertionError, strict=True, reason="0.5.23: penalties lag by the tokens of a round")
 def test_that_of_stock_speculation(
     static: CpuServer, expected: Callable[[list[Case]], list[Output]], penalised: list[Case]
 ) -> None:
     assert run(static, penalised, at_once=1) == expected(penalised)
+
+
+@pytest.mark.xfail(raises=AssertionError, strict=True, reason="0.5.23: DFLASH verifies without penalties")
+def test_that_of_a_block_drafter(
+    blocks: CpuServer, expected: Callable[[list[Case]], list[Output]], penalised: list[Case]
+) -> None:
+    assert run(blocks, penalised, at_once=1) == expected(penalised)
 
 
 @pytest.mark.parametrize(
