@@ -33,6 +33,10 @@ def markdown(rows: Sequence[Sequence[str]]) -> list[str]:
 # -- docs/cli.md ----------------------------------------------------------------------------------------------------
 
 
+LONG = 80
+"""Columns of an example from which its meaning has a line of its own."""
+
+
 def commands() -> Tables:
     """Return the commands, from their parsers."""
     rows = [("Command", "What it does"), *((f"[`{name}`](#{name})", what) for name, (_, what) in COMMANDS.items())]
@@ -53,8 +57,9 @@ def _command(parser: CommandParser) -> Iterator[str]:
         yield f"```\n{parser.usage}\n```\n"
     yield "```bash"
     lines = [(f"{PROGRAM} {parser.name} {arguments}".rstrip(), meaning) for arguments, meaning in parser.examples]
-    width = max((len(line) for line, _ in lines if len(line) < 80), default=0)
-    yield from (f"{line:{width}}  # {meaning}" for line, meaning in lines)
+    width = max((len(line) for line, _ in lines if len(line) < LONG), default=0)
+    for line, meaning in lines:
+        yield f"{line:{width}}  # {meaning}" if len(line) < LONG else f"# {meaning}\n{line}"
     yield "```"
 
 
