@@ -121,12 +121,14 @@ def hooks() -> Tables:
     for process in Process:
         lines.append(f"\n**{process.value}**\n")
         lines.append(
-            "| SGLang's function, below `sglang.srt` | | By, in `seams/` | What it does there |\n|---|---|---|---|"
+            "| SGLang's function, below `sglang.srt` | | By | What it does there |\n|---|---|---|---|"
         )
         for hook in declared(process):
-            target, module = hook.target.removeprefix("sglang.srt."), hook.function.__module__.rpartition(".")[2]
+            target, name = hook.target.removeprefix("sglang.srt."), hook.function.__qualname__
+            if not name.startswith("Stage."):
+                name = f"{hook.function.__module__.rpartition('.')[2]}.{name}"
             purpose = (hook.function.__doc__ or "").partition("\n")[0].replace("|", "\\|")
-            lines.append(f"| `{target}` | {hook.kind} | `{module}.{hook.function.__name__}` | {purpose} |")
+            lines.append(f"| `{target}` | {hook.kind} | `{name}` | {purpose} |")
     return {"hooks": lines}
 
 

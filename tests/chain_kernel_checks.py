@@ -16,7 +16,8 @@ from torch import Tensor
 
 from sglang_adaptive.sglang_plugin.fast_path.chain_kernel import ChainKernel, attend, parts_of, rows_of
 from sglang_adaptive.sglang_plugin.round import Round
-from sglang_adaptive.sglang_plugin.seams import attention
+from sglang_adaptive.sglang_plugin.stage import Stage
+from sglang_adaptive.sglang_plugin.zero_steps.decode_kernel import DecodeKernel
 from tests import checks
 from tests.decode_kernel_checks import (
     HEADS,
@@ -152,11 +153,11 @@ def _verified(captured: bool, kernel: ChainKernel | None) -> Tensor:
         make(backend, batch, **more)
         return backend.forward_extend(*drawn_inputs(WIDTH), a_layer(), batch)
     now = Round(None, None)
-    now.chain_kernel = kernel
-    attention._triton_metadata(now, make, backend, batch, **more)
+    now.use([kernel, DecodeKernel()])
+    now.run(Stage.triton_metadata, make, backend, batch, **more)
     backend.extend_attention_fwd = None
-    written: Tensor = attention._forward_extend(
-        now, type(backend).forward_extend, backend, *drawn_inputs(WIDTH), a_layer(), batch
+    written: Tensor = now.run(
+        Stage.forward_extend, type(backend).forward_extend, backend, *drawn_inputs(WIDTH), a_layer(), batch
     )
     assert not kernel.guard.closed
     return written

@@ -21,8 +21,11 @@ from sglang.srt.runtime_context import get_parallel
 from sglang_adaptive.policy.throughput import ThroughputOptions, ThroughputPolicy
 from sglang_adaptive.runtime.joint_steps import JointSteps
 from sglang_adaptive.sglang_plugin import current, hooks
+from sglang_adaptive.sglang_plugin.attention_dp import AgreedSteps
 from sglang_adaptive.sglang_plugin.hooks import Process
+from sglang_adaptive.sglang_plugin.notes import note_of
 from sglang_adaptive.sglang_plugin.round import Round
+from sglang_adaptive.sglang_plugin.stage import Stage
 from tests.fakes import controller
 from tests.gathering_plan import FAILS, FORCED, IDLE, ROUNDS, WARM
 
@@ -42,7 +45,7 @@ def one(rank: int, ranks: int, file: str) -> dict[str, Any]:
         before = _fields(_gathered(ranks, group, 5 + rank))
         found = controller(ThroughputPolicy(3, ThroughputOptions((0, 1, 2, 3, 5, 7))))
         now = Round(found.worker, found)
-        now.ranks = JointSteps(found, rank)
+        now.use([AgreedSteps(found.worker, JointSteps(found, rank))])
         current.use(now)
         after = _fields(_gathered(ranks, group, 5 + rank))
         rounds = [_round(at, rank, ranks, group, now) for at in range(ROUNDS)]
@@ -79,8 +82,8 @@ def _round(at: int, rank: int, ranks: int, group: Any, now: Round) -> tuple[int,
     now.choose_steps(requests)
     steps = found.worker.speculative_num_steps
     result = SimpleNamespace(speculative_num_draft_tokens=steps + 1)
-    now.launched(result)
-    note = now.note(result)
+    now.run(Stage.launch, lambda _: result, found.worker)
+    note = note_of(result, found.worker)
     largest = note.largest_batch
     assert largest is not None
     if requests:

@@ -16,12 +16,14 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from sglang_adaptive import ties
-from sglang_adaptive.policy.config import AuditOptions
+from sglang_adaptive.policy.config import AdaptiveConfig, AuditOptions
 from sglang_adaptive.policy.errors import printable
 from sglang_adaptive.runtime.controller import AdaptiveController
+from sglang_adaptive.runtime.round_note import RoundNote
 from sglang_adaptive.sglang_plugin import features, ranks
 from sglang_adaptive.sglang_plugin.guard import Guard
 from sglang_adaptive.sglang_plugin.setup import Setup
+from sglang_adaptive.sglang_plugin.stage import Rest, Stage
 
 AUDITED = "sglang-adaptive audit "
 """Id prefix of a request that is decoded again."""
@@ -80,7 +82,7 @@ class Report:
         return f"token {self.at} of request {self.request}: {how}"
 
 
-class Audits:
+class Audits(Stage):
     """The audit of one scheduler's output."""
 
     def __init__(self, controller: AdaptiveController, options: AuditOptions | None) -> None:
@@ -100,6 +102,10 @@ class Audits:
         self._may_be_older = False
         """Whether running requests may have begun with the weights before the latest update."""
         self.change(options)
+
+    def reconfigured(self, config: AdaptiveConfig) -> None:
+        """Follow a new configuration."""
+        self.change(config.audit)
 
     def change(self, options: AuditOptions | None) -> None:
         """Audit with *options* from now on; None ends the audit. Earlier counts stay."""
@@ -132,6 +138,11 @@ class Audits:
 
     # -- finished requests ----------------------------------------------------------------------------------------
 
+    def release(self, rest: Rest, req: Any, *args: Any, **kwargs: Any) -> None:
+        """Free the KV slots of a request, then keep it for the audit if it gets chosen."""
+        rest(req, *args, **kwargs)
+        self.add(req)
+
     def add(self, req: Any) -> None:
         """Keep SGLang's *req* for the audit if it is finished and gets chosen."""
         if self.is_on:
@@ -150,7 +161,7 @@ class Audits:
             self._counts[UNFINISHED] += 1
         self._waiting.append(chosen)
 
-    def weights_change(self) -> None:
+    def weights_changed(self) -> None:
         """Forget requests that were decoded with the old weights."""
         self._epoch += 1
         self._may_be_older = True
@@ -164,6 +175,17 @@ class Audits:
         return {"is_on": self.is_on, "finished": None if found is None else {**found, "epoch": self._epoch}}
 
     # -- decoded again --------------------------------------------------------------------------------------------
+
+    def update_running_batch(self, rest: Rest, scheduler: Any, batch: Any) -> Any:
+        """Run a round of only audited requests at zero steps; abort them if the prepared batch has others."""
+        found = rest(scheduler, batch)
+        if found is not None:  # otherwise SGLang skips this round
+            self.before_round(found)
+        return found
+
+    def arrived(self, note: RoundNote, result: Any, batch: Any) -> None:
+        """Note whether the round counts."""
+        note.audit = self.has_all(batch.reqs)
 
     def before_round(self, batch: Any) -> None:
         """Run a round of only audited requests at zero steps; abort them if *batch* has others."""

@@ -19,6 +19,7 @@ from typing import Any
 
 from sglang_adaptive.runtime.controller import AdaptiveController
 from sglang_adaptive.sglang_plugin.guard import Guard
+from sglang_adaptive.sglang_plugin.stage import Rest, Stage
 
 
 def reserved_tokens(original: Callable[[], int]) -> int:
@@ -66,7 +67,7 @@ def slots_of_a_round(batch: Any, width: int) -> Any:
     )
 
 
-class Capacity:
+class Capacity(Stage):
     """Limits the rounds of one scheduler to the room that their requests have."""
 
     def __init__(self, controller: AdaptiveController) -> None:
@@ -75,17 +76,17 @@ class Capacity:
         """KV slots to reserve for each request of the next round beyond its tokens; None for SGLang's number."""
         self.guard = Guard("capacity")
 
-    def reserve(self, original: Callable[[], int]) -> int:
-        """Return the slots to reserve: SGLang's *original* number, or fewer for a round with limited steps."""
-        return original() if self._slots is None else self._slots
+    def alloc_reserve(self, rest: Rest) -> int:
+        """Return the slots to reserve: SGLang's number, or fewer for a round with limited steps."""
+        return int(rest()) if self._slots is None else self._slots
 
-    def prepare(self, original: Callable[..., Any], scheduler: Any, batch: Any) -> Any:
-        """Note the most steps that the next round of *batch* has room for, and prepare it with SGLang's *original*."""
+    def update_running_batch(self, rest: Rest, scheduler: Any, batch: Any) -> Any:
+        """Note the most steps that the next round of *batch* has room for, and let SGLang prepare it."""
         self._controller.most_steps, slots = None, None
         if not batch.is_empty():
             self._controller.most_steps, slots = self.guard.attempt(self._room, scheduler, batch) or (None, None)
         with self._reserving(slots):
-            return original(scheduler, batch)
+            return rest(scheduler, batch)
 
     def _room(self, scheduler: Any, batch: Any) -> tuple[int | None, int | None]:
         """Return the most steps for a round of *batch*, and the KV slots that each request needs beyond its tokens.

@@ -28,6 +28,7 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 from sglang_adaptive.sglang_plugin.guard import Guard
+from sglang_adaptive.sglang_plugin.stage import Rest, Stage
 
 _TABLES = {
     "decode_cuda_graph_metadata": ("page_table", "page_table_draft_decode", "swa_page_table", "strided_indices"),
@@ -37,7 +38,7 @@ _TABLES = {
 """Attributes of fa3's backend, each a dict, and its entries that are tables; strided indices are never written."""
 
 
-class Captures:
+class Captures(Stage):
     """The captures of one scheduler."""
 
     def __init__(self) -> None:
@@ -60,24 +61,21 @@ class Captures:
         finally:
             self._further = False
 
-    def freeze_gc(
-        self, original: Callable[[bool], AbstractContextManager[None]], enable: bool
-    ) -> AbstractContextManager[None]:
+    def freeze_gc(self, rest: Rest, enable: bool) -> AbstractContextManager[None]:
         """Collect garbage newer than the previous kind of graph; return the context for capturing this kind.
 
         With *enable*, SGLang also collects garbage during the capture.
         """
         if enable:
-            return original(enable)
+            return rest(enable)  # type: ignore[no-any-return]
         gc.collect()
         gc.freeze()
         return contextlib.nullcontext()
 
-    def capture(
-        self, original: Callable[..., None], backend: Any, shape_key: Any, forward_fn: Callable[[], Any], *args: Any,
-        **kwargs: Any,
-    ) -> None:  # fmt: skip
-        """Capture one graph with SGLang's *original*, which calls *forward_fn* three times and captures the last call.
+    def capture_one(
+        self, rest: Rest, backend: Any, shape_key: Any, forward_fn: Callable[[], Any], *args: Any, **kwargs: Any
+    ) -> None:
+        """Capture one graph with SGLang's function, which calls *forward_fn* three times and captures the last call.
 
         With several ranks, each capture has one run before it, because a capture that fails on one rank cannot be
         repeated.
@@ -87,19 +85,30 @@ class Captures:
         self._verifying = mode is not None and mode.is_target_verify() and not runner.enable_torch_compile
         try:
             if not self._further:
-                original(backend, shape_key, forward_fn, *args, **kwargs)
+                rest(backend, shape_key, forward_fn, *args, **kwargs)
                 return
             alone = bool(backend._graphs) and backend._tp_group.world_size == 1
-            if alone and self.without_run.attempt(_captured, original, backend, shape_key, forward_fn, *args, **kwargs):
+            if alone and self.without_run.attempt(_captured, rest, backend, shape_key, forward_fn, *args, **kwargs):
                 return
-            original(backend, shape_key, _second_from_first(forward_fn), *args, **kwargs)
+            rest(backend, shape_key, _second_from_first(forward_fn), *args, **kwargs)
         finally:
             self._verifying = False
 
-    def join_hidden_states(self, original: Callable[[Any], Any], hidden_states: Any) -> Any:
+    def capture(self, rest: Rest, runner: Any, *args: Any, **kwargs: Any) -> None:
+        """Capture all graphs of one kind, with shared page tables."""
+        self.share_page_tables(runner)
+        rest(runner, *args, **kwargs)
+
+    def capture_layers(self, rest: Rest, extend: Any, *args: Any, **kwargs: Any) -> None:
+        """Do the same for each layer of a multi-layer draft extend."""
+        for runner in filter(None, extend.runners):
+            self.share_page_tables(runner)
+        rest(extend, *args, **kwargs)
+
+    def join_hidden_states(self, rest: Rest, hidden_states: Any) -> Any:
         """Join a list of [tokens, hidden size]; while a verify pass is being captured, into the shared rows."""
         joined = self.shared_rows.attempt(self._joined, hidden_states) if self._verifying else None
-        return original(hidden_states) if joined is None else joined
+        return rest(hidden_states) if joined is None else joined
 
     def share_page_tables(self, runner: Any) -> None:
         """Before a capture, replace the page tables of *runner*'s backends with those of the first backends."""

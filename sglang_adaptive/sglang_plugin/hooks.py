@@ -121,6 +121,17 @@ def event(target: str, *parameters: str, process: Processes = Process.SCHEDULER)
     return declare
 
 
+def to_stages(of: Callable[..., Any], target: str, *parameters: str, process: Processes = Process.SCHEDULER) -> None:
+    """Declare that the stages of the `Round` act at *target* with *of*, a method of `Stage`."""
+
+    @functools.wraps(of)
+    def raised(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        now = current()
+        return original(*args, **kwargs) if now is None else now.run(of, original, *args, **kwargs)
+
+    _declare("around", target, parameters, process)(raised)
+
+
 def needs(*found: Need) -> None:
     """Declare what a seam uses of SGLang besides the functions that it hooks."""
     _needs.extend(found)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -22,11 +21,12 @@ from sglang_adaptive.sglang_plugin.exact import penalties, rows
 from sglang_adaptive.sglang_plugin.guard import Guard
 from sglang_adaptive.sglang_plugin.notes import NOTE
 from sglang_adaptive.sglang_plugin.setup import Setup
+from sglang_adaptive.sglang_plugin.stage import Rest, Stage
 
 logger = logging.getLogger(__name__)
 
 
-class ExactVerify:
+class ExactVerify(Stage):
     """Verifies one worker's rounds whose tokens are not plainly greedy."""
 
     def __init__(self, worker: Any) -> None:
@@ -40,23 +40,28 @@ class ExactVerify:
         self._named: set[str] = set()
 
     @classmethod
-    def where_it_can(cls, worker: Any) -> ExactVerify | None:
-        """Return an object that verifies *worker*'s rounds; None where the configuration or launch rules it out."""
-        return cls(worker) if configuration().exact and features.may("exact", Setup(worker)) else None
+    def where_it_can(cls, worker: Any) -> list[Stage]:
+        """Return a stage that verifies *worker*'s rounds; none where the configuration or launch rules it out."""
+        return [cls(worker)] if configuration().exact and features.may("exact", Setup(worker)) else []
 
     # -- before a round -------------------------------------------------------------------------------------------
 
-    def count(self, count: Callable[[Any], None], batch: Any) -> None:
-        """Let the penalizers of *batch* count all tokens that the host knows; SGLang's *count* counts only one."""
+    def count_penalties(self, rest: Rest, batch: Any) -> None:
+        """Let the penalizers of *batch* count all tokens that the host knows; SGLang counts only one."""
         counted = self.guard.attempt(self._text.count, batch)
         setattr(batch, NOTE, counted)
         if counted is None:
-            count(batch)
+            rest(batch)
 
-    def count_again(self, batch: Any) -> None:
-        """Let the penalizers of a prefill count the earlier output of retracted requests."""
+    def prepare_prefill(self, rest: Rest, batch: Any) -> None:
+        """Prepare a prefill, and let its penalizers count the earlier output of retracted requests."""
+        rest(batch)
         if batch.sampling_info.penalizer_orchestrator.is_required and any(req.output_ids for req in batch.reqs):
             self.guard.attempt(self._text.count_again, batch)
+
+    def is_overlap_off(self, rest: Rest, scheduler: Any, batch: Any) -> bool:
+        """Return whether pending results are processed before *batch* is launched."""
+        return bool(rest(scheduler, batch) or self.waits(scheduler, batch))
 
     def waits(self, scheduler: Any, batch: Any) -> bool:
         """Whether pending results have to be processed before *batch* because a processor reads a request's text."""
@@ -71,6 +76,18 @@ class ExactVerify:
         )
 
     # -- a round --------------------------------------------------------------------------------------------------
+
+    def sample(
+        self, rest: Rest, verify_input: Any, batch: Any, logits_output: Any, grammar_mask: Any = None, *more: Any,
+        watermark_state: Any = None, **options: Any,
+    ) -> Any:  # fmt: skip
+        """Accept the drafts that the sampler would draw, and choose the token after them."""
+        found = self.accepted(verify_input, batch, logits_output, grammar_mask, watermark_state)
+        if found is None:
+            return rest(
+                verify_input, batch, logits_output, grammar_mask, *more, watermark_state=watermark_state, **options
+            )
+        return found
 
     def accepted(
         self, verify_input: Any, batch: Any, logits_output: Any, grammar_mask: Any, watermark_state: Any

@@ -16,6 +16,7 @@ import triton
 import triton.language as tl
 
 from sglang_adaptive.sglang_plugin.guard import Guard
+from sglang_adaptive.sglang_plugin.stage import Rest, Stage
 
 BLOCK = 64
 """Keys that a block reads at a time."""
@@ -158,13 +159,18 @@ def parts_of(blocks: int, processors: int) -> int:
     return parts
 
 
-class ChainKernel:
+class ChainKernel(Stage):
     """Runs the verify passes of chains on SGLang's Triton backend."""
 
     def __init__(self) -> None:
         self.guard = Guard("chain-kernel")
         self._seen: WeakSet[Any] = WeakSet()
         self._processors = 0
+
+    def triton_metadata(self, rest: Rest, backend: Any, forward_batch: Any, *args: Any, **kwargs: Any) -> None:
+        """Build the metadata of a pass, for this kernel where it can run."""
+        self.serve(backend, forward_batch)
+        rest(backend, forward_batch, *args, **kwargs)
 
     def serve(self, backend: Any, forward_batch: Any) -> None:
         """Let *backend* verify with this kernel if the pass of *forward_batch* verifies chains.

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
 
-from sglang_adaptive.sglang_plugin.fast_path.length_kernel import LengthKernel
 from sglang_adaptive.sglang_plugin.guard import Guard
+from sglang_adaptive.sglang_plugin.stage import Rest, Stage
 
 # Builds the page table of the draft extend once per round instead of twice, on fa3.
 #
@@ -20,7 +18,7 @@ from sglang_adaptive.sglang_plugin.guard import Guard
 # lengths. SGLang's workers for several draft layers already skip it; this hook skips it in the EAGLE worker.
 
 
-class ExtendMetadata:
+class ExtendMetadata(Stage):
     """The metadata of fa3's draft extends."""
 
     def __init__(self) -> None:
@@ -28,14 +26,18 @@ class ExtendMetadata:
         self._replaying: Any = None
         """The backend whose graph is about to be replayed; None at other times."""
 
-    @contextmanager
-    def replaying(self, backend: Any) -> Iterator[None]:
-        """Note that SGLang prepares and replays a graph of *backend* inside the ``with``."""
-        self._replaying = backend
+    def replay_extend(self, rest: Rest, graphs: Any, *args: Any, **kwargs: Any) -> Any:
+        """Prepare and replay the graph of a draft extend."""
+        self._replaying = graphs.draft_extend_attn_backend
         try:
-            yield
+            return rest(graphs, *args, **kwargs)
         finally:
             self._replaying = None
+
+    def fa3_metadata(self, rest: Rest, backend: Any, forward_batch: Any, *args: Any, **kwargs: Any) -> None:
+        """Build the metadata before a replay, unless the graph does."""
+        if not self.is_made(backend, forward_batch):
+            rest(backend, forward_batch, *args, **kwargs)
 
     def is_made(self, backend: Any, forward_batch: Any) -> bool:
         """Return whether the graph fills in all metadata itself; if so, bind that metadata to *backend*."""
@@ -65,7 +67,7 @@ def _bound(backend: Any, forward_batch: Any) -> bool:
 # layers reuse it.
 
 
-class VerifySchedule:
+class VerifySchedule(Stage):
     """The tile schedules of fa3's verify passes."""
 
     def __init__(self) -> None:
@@ -75,19 +77,23 @@ class VerifySchedule:
         self._passes: WeakKeyDictionary[Any, tuple[int, Any]] = WeakKeyDictionary()
         """By backend, the layer that ran last and the schedule of its pass."""
 
-    @contextmanager
-    def of(self, backend: Any, layer: Any, forward_batch: Any) -> Iterator[None]:
-        """Let fa3's call for *layer* inside the ``with`` use the schedule of its verify pass."""
+    def fa3_extend(
+        self, rest: Rest, backend: Any, q: Any, k: Any, v: Any, layer: Any, forward_batch: Any, *args: Any,
+        **kwargs: Any,
+    ) -> Any:  # fmt: skip
+        """Run attention; the call of fa3 uses the schedule of its verify pass."""
         if forward_batch.forward_mode.is_target_verify():
             self._current = self.guard.attempt(self._schedule, backend, layer)
         try:
-            yield
+            return rest(backend, q, k, v, layer, forward_batch, *args, **kwargs)
         finally:
             self._current = None
 
-    def arguments(self, given: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return the arguments of fa3's call, with the schedule of its pass."""
-        return given if self._current is None else {**given, "scheduler_metadata": self._current}
+    def fa3_kernel(self, rest: Rest, *args: Any, **kwargs: Any) -> Any:
+        """Call fa3's kernel, with the schedule of its pass."""
+        if self._current is not None:
+            kwargs["scheduler_metadata"] = self._current
+        return rest(*args, **kwargs)
 
     def _schedule(self, backend: Any, layer: Any) -> Any:
         """Return the schedule of *layer*'s pass; None where the layer needs its own.
@@ -170,11 +176,20 @@ class _InPlace(torch.Tensor):  # type: ignore[misc, unused-ignore]
         return self
 
 
-class QueriesInPlace:
+class QueriesInPlace(Stage):
     """The queries of fa3's passes in a round."""
 
     def __init__(self) -> None:
         self.guard = Guard("queries-in-place")
+
+    def fa3_extend(
+        self, rest: Rest, backend: Any, q: Any, k: Any, v: Any, layer: Any, forward_batch: Any, *args: Any,
+        **kwargs: Any,
+    ) -> Any:  # fmt: skip
+        """Run attention on the queries where they lie."""
+        return rest(backend, self.in_place(backend, q, forward_batch), k, v, layer, forward_batch, *args, **kwargs)
+
+    fa3_decode = fa3_extend
 
     def in_place(self, backend: Any, q: Any, forward_batch: Any) -> Any:
         """Return the queries *q* for fa3, without a copy where possible."""
@@ -205,13 +220,3 @@ def _has_gaps(q: torch.Tensor) -> bool:
     row_bytes, offset = q.stride(0) * q.element_size(), q.data_ptr() % ALIGNED
     dense = q.dim() == 2 and q.stride(1) == 1 and not q.is_contiguous()
     return dense and row_bytes % ALIGNED == 0 and offset == 0
-
-
-class Fa3:
-    """One scheduler's shortcuts on fa3, each with its guard."""
-
-    def __init__(self) -> None:
-        self.extend_metadata = ExtendMetadata()
-        self.length_kernel = LengthKernel()
-        self.queries = QueriesInPlace()
-        self.verify_schedule = VerifySchedule()

@@ -19,19 +19,27 @@ from sglang_adaptive.sglang_plugin.fast_path import plain
 from sglang_adaptive.sglang_plugin.fast_path.tile_kernel import Layout, lay_out, with_small_tiles
 from sglang_adaptive.sglang_plugin.guard import Guard
 from sglang_adaptive.sglang_plugin.setup import Setup, is_plain_flashinfer
+from sglang_adaptive.sglang_plugin.stage import Rest, Stage
+from sglang_adaptive.sglang_plugin.zero_steps.decode_kernel import DecodeKernel
 
 AMPERE, MOST_HEAD_DIM = 8, 256
 """From this compute capability on, and up to this head size, FlashInfer has 16-row tiles for every shape."""
 
 
-class DevicePlans:
+class DevicePlans(Stage):
     """Plans one worker's FlashInfer passes."""
 
-    def __init__(self) -> None:
+    def __init__(self, decode_kernel: DecodeKernel) -> None:
+        """*decode_kernel* says which passes run as a plain decode."""
+        self._decode_kernel = decode_kernel
         self.guard = Guard("device-plans")
         self._rounds: plain.Plans[Any] = plain.Plans("device-plans")
         self._plain: WeakKeyDictionary[Any, bool] = WeakKeyDictionary()
         self._layouts: WeakKeyDictionary[Any, Layout] = WeakKeyDictionary()
+
+    def reads_none(self, worker: Any, batch: Any) -> bool:
+        """Whether the next round of *worker* needs none of the lengths of *batch*, of any kind, on the host."""
+        return batch.spec_info is not None and batch.seq_lens.is_cuda and self.cover(worker, batch)
 
     def cover(self, worker: Any, batch: Any) -> bool:
         """Whether the next round of *worker* does not read the lengths of *batch* on the host."""
@@ -45,6 +53,25 @@ class DevicePlans:
         return self._rounds.may(target, partial(_setup, worker, target))
 
     # -- passes ---------------------------------------------------------------------------------------------------
+
+    def plan(self, rest: Rest, backend: Any, forward_batch: Any, *args: Any, **kwargs: Any) -> None:
+        """Let SGLang plan a pass without a graph, with the lengths that its planner reads."""
+        rest(backend, with_lengths(forward_batch), *args, **kwargs)
+
+    plan_draft = plan
+
+    def plan_replay(self, rest: Rest, backend: Any, forward_batch: Any, in_capture: bool = False) -> None:
+        """Plan a pass that is captured or replayed."""
+        decodes = self._decode_kernel.runs(backend, forward_batch)
+        if in_capture or not self.planned(backend, forward_batch, decodes):
+            rest(backend, with_lengths(forward_batch), in_capture)
+            if in_capture and not decodes:
+                self.captured(backend, forward_batch)
+
+    def plan_draft_replay(self, rest: Rest, backend: Any, forward_batch: Any, in_capture: bool = False) -> None:
+        """Plan all passes of a draft that is captured or replayed."""
+        if in_capture or not self.draft_planned(backend, forward_batch):
+            rest(backend, with_lengths(forward_batch), in_capture)
 
     def planned(self, backend: Any, forward_batch: Any, decodes: bool) -> bool:
         """Plan the pass of *forward_batch*, which *backend* is about to replay; False where SGLang has to.

@@ -7,27 +7,25 @@ docs/architecture.md has the time that takes.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
 
 from sglang_adaptive.sglang_plugin.guard import Guard
+from sglang_adaptive.sglang_plugin.stage import Rest, Stage
 
 
-class Isolation:
+class Isolation(Stage):
     """Saves and restores the batches of one scheduler."""
 
     def __init__(self) -> None:
         self.guard = Guard("isolation")
         self._fields: tuple[str, ...] = ()
 
-    def of(
-        self, isolate: Callable[..., AbstractContextManager[None]], scheduler: Any, batch: Any, overlap: bool
-    ) -> AbstractContextManager[None]:
-        """Return a context manager for a round of *batch*, as SGLang's *isolate* does."""
+    def isolate(self, rest: Rest, scheduler: Any, batch: Any, *, overlap: bool) -> Any:
+        """Return a context manager for a round of *batch*."""
         kept = self.guard.attempt(self._kept, batch)
         if kept is None:
-            return isolate(scheduler, batch, overlap=overlap)
+            return rest(scheduler, batch, overlap=overlap)
         return _Isolated(scheduler, batch, overlap, kept)
 
     def _kept(self, batch: Any) -> dict[str, Any]:

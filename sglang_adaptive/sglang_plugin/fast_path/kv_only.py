@@ -17,6 +17,7 @@ from typing import Any, NoReturn
 from sglang_adaptive.sglang_plugin import features
 from sglang_adaptive.sglang_plugin.guard import Guard
 from sglang_adaptive.sglang_plugin.setup import Setup
+from sglang_adaptive.sglang_plugin.stage import Rest, Stage
 
 
 class Written(Exception):
@@ -74,7 +75,7 @@ def at_keys_and_values(draft: Any) -> Iterator[None]:
         yield
 
 
-class Chunks:
+class Chunks(Stage):
     """Runs the draft over the chunks of one scheduler's long prompts."""
 
     def __init__(self, worker: Any) -> None:
@@ -86,6 +87,15 @@ class Chunks:
     @cached_property
     def _may(self) -> bool:
         return features.may("short-prefill", Setup.of(self._worker))
+
+    def draft_prefill(self, rest: Rest, drafter: Any, batch: Any, *args: Any, **kwargs: Any) -> Any:
+        """Run the draft over a prompt; for every chunk but the last, only compute keys and values."""
+        found = self.written(rest, drafter, batch, *args, **kwargs)
+        return rest(drafter, batch, *args, **kwargs) if found is None else found
+
+    def shortened(self) -> dict[str, int]:
+        """Return the number of passes that ended early."""
+        return {"prefills": self.passes}
 
     def written(self, extend: Callable[..., Any], draft: Any, batch: Any, *args: Any, **kwargs: Any) -> Any:
         """Run SGLang's *extend* of *draft* over a chunk that is not the last, up to keys and values.

@@ -16,6 +16,7 @@ import triton.language as tl
 
 from sglang_adaptive.sglang_plugin.fast_path.launches import Launches
 from sglang_adaptive.sglang_plugin.guard import Guard
+from sglang_adaptive.sglang_plugin.stage import Rest, Stage
 
 BLOCK, PARTS = 512, 4
 """Pages that a block copies at a time, and blocks per request."""
@@ -97,33 +98,36 @@ def fill(
     )  # fmt: skip
 
 
-class LengthKernel:
+class LengthKernel(Stage):
     """Fills in fa3's metadata instead of SGLang where it can."""
 
     def __init__(self) -> None:
         self.guard = Guard("length-kernel")
 
-    def of_a_decode(
-        self, cache_seqlens_int32: Any, cu_seqlens_k: Any, page_table: Any, req_to_token: Any, req_pool_indices: Any,
-        max_seq_pages: int, seq_lens: Any, seq_len_delta: int, page_size: int, *more: Any, **options: Any,
-    ) -> bool:  # fmt: skip
-        """Fill in a decode, draft or verify pass from the arguments of SGLang's function; return whether it did.
-
-        All other arguments have to be None or False.
-        """
+    def fa3_decode_metadata(
+        self, rest: Rest, cache_seqlens_int32: Any, cu_seqlens_k: Any, page_table: Any, req_to_token: Any,
+        req_pool_indices: Any, max_seq_pages: int, seq_lens: Any, seq_len_delta: int, page_size: int, *more: Any,
+        **options: Any,
+    ) -> None:  # fmt: skip
+        """Fill in a decode, draft or verify pass; all other arguments have to be None or False."""
         asked = any(option is not None and option is not False for option in (*more, *options.values()))
-        return not asked and self._filled(
+        if asked or not self._filled(
             cache_seqlens_int32, cu_seqlens_k, page_table, req_to_token, req_pool_indices, seq_lens, seq_len_delta,
             page_size, max_seq_pages,
-        )  # fmt: skip
+        ):  # fmt: skip
+            rest(
+                cache_seqlens_int32, cu_seqlens_k, page_table, req_to_token, req_pool_indices, max_seq_pages, seq_lens,
+                seq_len_delta, page_size, *more, **options,
+            )  # fmt: skip
 
-    def of_an_extend(self, **given: Any) -> bool:
+    def fa3_extend_metadata(self, rest: Rest, **given: Any) -> None:
         """Do the same inside the graph of a draft extend."""
-        return given.get("full_to_swa_index_mapping") is None and self._filled(
+        if given.get("full_to_swa_index_mapping") is not None or not self._filled(
             given["cache_seqlens_int32"], given["cu_seqlens_k"], given["page_table"], given["req_to_token"],
             given["req_pool_indices"], given["seq_lens"], 0, given["page_size"], given["page_table"].shape[1],
             given["extend_seq_lens"], given["cu_seqlens_q"],
-        )  # fmt: skip
+        ):  # fmt: skip
+            rest(**given)
 
     def _filled(self, *given: Any) -> bool:
         return bool(self.guard.attempt(_filled, *given))

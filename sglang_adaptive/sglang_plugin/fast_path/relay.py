@@ -7,7 +7,6 @@ indexed store.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -16,6 +15,7 @@ import triton.language as tl
 
 from sglang_adaptive.sglang_plugin.fast_path.launches import Launches
 from sglang_adaptive.sglang_plugin.guard import Guard
+from sglang_adaptive.sglang_plugin.stage import Rest, Stage
 
 _POINTERS = ("indices", "tokens", "chosen", "chances", "hidden", "to_tokens", "to_chosen", "to_chances", "to_hidden")
 BLOCK = 1024
@@ -59,25 +59,23 @@ def _write(  # type: ignore[no-untyped-def, unused-ignore]
 _launch_read, _launch_write = Launches(_read), Launches(_write)
 
 
-class Relay:
+class Relay(Stage):
     """Passes state between one scheduler's rounds with chains of drafts."""
 
     def __init__(self) -> None:
         self.guard = Guard("relay")
 
-    def read(
-        self, gather: Callable[..., Any], indices: Any, chances: Any, chosen: Any, tokens: Any, hidden: Any
-    ) -> Any:
+    def read_relay(self, rest: Rest, indices: Any, chances: Any, chosen: Any, tokens: Any, hidden: Any) -> Any:
         """Return rows *indices* of *chances* and *chosen* [pool, 1], *tokens* [pool], and *hidden*, or None for it."""
         given, found = (indices, chances, chosen, tokens, hidden), None
         if indices.is_cuda and indices.shape[0]:
             found = self.guard.attempt(_rows, *given)
-        return gather(*given) if found is None else found
+        return rest(*given) if found is None else found
 
-    def write(self, stash: Callable[..., None], future_map: Any, indices: Any, payload: Any) -> None:
+    def write_relay(self, rest: Rest, future_map: Any, indices: Any, payload: Any) -> None:
         """Write a round's *payload* into rows *indices* of SGLang's *future_map*."""
         if not (indices.is_cuda and indices.shape[0] and self.guard.attempt(_put, future_map, indices, payload)):
-            stash(future_map, indices, payload)
+            rest(future_map, indices, payload)
 
 
 def _rows(indices: Any, chances: Any, chosen: Any, tokens: Any, hidden: Any) -> Any:

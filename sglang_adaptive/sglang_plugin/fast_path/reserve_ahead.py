@@ -9,11 +9,11 @@ of a request's row, and with other kinds of pools, requests get SGLang's reserve
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from sglang_adaptive.runtime.controller import AdaptiveController
 from sglang_adaptive.sglang_plugin.guard import Guard
+from sglang_adaptive.sglang_plugin.stage import Rest, Stage
 
 AHEAD = 32
 """Slots that a request gets beyond SGLang's reserve, whenever it gets any."""
@@ -22,7 +22,7 @@ SPARE = 4
 """Slots that have to be free or evictable in the pool, as a multiple of what the batch could get at once."""
 
 
-class ReserveAhead:
+class ReserveAhead(Stage):
     """Reserves the slots of one scheduler's decode batches."""
 
     def __init__(self, controller: AdaptiveController) -> None:
@@ -32,22 +32,23 @@ class ReserveAhead:
         self._batch: Any = None
         """The batch for which SGLang is reserving slots; None at other times."""
 
-    def prepare(self, original: Callable[[Any], None], batch: Any) -> None:
-        """Prepare *batch* for a decode round, with SGLang's *original* where a request needs slots."""
+    def prepare_for_decode(self, rest: Rest, batch: Any) -> None:
+        """Prepare *batch* for a decode round; SGLang reserves slots where a request needs some."""
         if self._controller.warms_up:
-            original(batch)  # loads the kernel that writes slots, which has a variant for each power of two of requests
+            rest(batch)  # loads the kernel that writes slots, which has a variant for each power of two of requests
         elif self.guard.attempt(_is_covered, batch):
             _prepare_the_rest(batch)
         else:
             self._batch = batch
             try:
-                original(batch)
+                rest(batch)
             finally:
                 self._batch = None
 
-    def more(self, reserve: int) -> int:
-        """Return how many slots beyond *reserve* each request may get now."""
-        return 0 if self._batch is None else self.guard.attempt(_more, self._batch, reserve) or 0
+    def decode_alloc_lens(self, rest: Rest, reqs: Any, *, reserve: int, page_size: int) -> Any:
+        """Return the length up to which each request gets slots: beyond *reserve* where there is room."""
+        more = 0 if self._batch is None else self.guard.attempt(_more, self._batch, reserve) or 0
+        return rest(reqs, reserve=reserve + more, page_size=page_size)
 
 
 def _is_covered(batch: Any) -> bool:

@@ -16,6 +16,7 @@ import torch
 from sglang_adaptive.sglang_plugin.fast_path import graph_inputs, plain
 from sglang_adaptive.sglang_plugin.guard import Guard
 from sglang_adaptive.sglang_plugin.setup import Setup
+from sglang_adaptive.sglang_plugin.stage import Rest, Stage
 
 
 @dataclass(slots=True)
@@ -37,7 +38,7 @@ class _Plan:
         return cls(requests, padded, runner._make_graph_key(padded), ones)
 
 
-class ShortDraft:
+class ShortDraft(Stage):
     """Runs drafts and draft extends of one worker's rounds that need only graphs."""
 
     def __init__(self) -> None:
@@ -47,9 +48,12 @@ class ShortDraft:
 
     # -- the draft ------------------------------------------------------------------------------------------------
 
-    def drafted(self, drafter: Any, batch: Any) -> Any:
-        """Return the verify input that SGLang's draft returns; None where SGLang has to draft."""
-        return self.guard.attempt(self._drafted, drafter, batch)
+    def draft(self, rest: Rest, drafter: Any, batch: Any, **kwargs: Any) -> Any:
+        """Draft, and return the verify input."""
+        found = None
+        if batch.seq_lens.is_cuda and not kwargs:
+            found = self.guard.attempt(self._drafted, drafter, batch)
+        return rest(drafter, batch, **kwargs) if found is None else found
 
     def _drafted(self, drafter: Any, batch: Any) -> Any:
         given, steps = batch.spec_info, drafter.speculative_num_steps
@@ -118,11 +122,16 @@ class ShortDraft:
         drafts: torch.Tensor = runner.backend.replay(plan.key, None)[2][:requests]
         return drafts
 
+    def shortened(self) -> dict[str, int]:
+        """Return the number of replayed drafts and draft extends."""
+        return {"drafts": self.drafts, "extends": self.extends}
+
     # -- the draft extend -----------------------------------------------------------------------------------------
 
-    def extended(self, drafter: Any, batch: Any, result: Any) -> bool:
-        """Run the draft over the accepted tokens and complete *result*; False where SGLang has to."""
-        return bool(self.guard.attempt(self._extended, drafter, batch, result))
+    def draft_extend(self, rest: Rest, drafter: Any, batch: Any, result: Any, **kwargs: Any) -> None:
+        """Run the draft over the accepted tokens, and complete *result*."""
+        if not (batch.seq_lens.is_cuda and self.guard.attempt(self._extended, drafter, batch, result)):
+            rest(drafter, batch, result, **kwargs)
 
     def _extended(self, drafter: Any, batch: Any, result: Any) -> bool:
         runner, width = drafter.cuda_graph_runner_for_draft_extend, drafter.speculative_num_draft_tokens

@@ -13,13 +13,15 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from sglang_adaptive.sglang_plugin.capacity import slots_of_a_round
 from sglang_adaptive.sglang_plugin.fast_path import graph_inputs, plain
 from sglang_adaptive.sglang_plugin.fast_path.greedy_commit import GreedyCommit
 from sglang_adaptive.sglang_plugin.guard import Guard
 from sglang_adaptive.sglang_plugin.setup import VERIFY_INPUTS, Setup
+from sglang_adaptive.sglang_plugin.stage import Rest, Stage
 
 
-class ShortVerify:
+class ShortVerify(Stage):
     """Verifies one worker's rounds that need only a graph."""
 
     def __init__(self) -> None:
@@ -28,9 +30,22 @@ class ShortVerify:
         self.rounds = 0
         self._plans: plain.Plans[_Plan] = plain.Plans("short-verify")
 
-    def verified(self, worker: Any, batch: Any) -> Any:
-        """Return what SGLang's verify returns; None where SGLang has to verify."""
-        return self.guard.attempt(self._verified, worker, batch)
+    def verify(self, rest: Rest, worker: Any, batch: Any, **kwargs: Any) -> Any:
+        """Verify the drafts of a round."""
+        found = None
+        if batch.seq_lens.is_cuda and kwargs.get("pp_proxy_tensors") is None:
+            found = self.guard.attempt(self._verified, worker, batch)
+        return rest(worker, batch, **kwargs) if found is None else found
+
+    def draft_extend(self, rest: Rest, drafter: Any, batch: Any, result: Any, **kwargs: Any) -> None:
+        """Look up the KV slots for SGLang's draft extend if a short verify has left them out."""
+        if batch.seq_lens.is_cuda and batch.out_cache_loc is None:
+            batch.out_cache_loc = slots_of_a_round(batch, drafter.speculative_num_draft_tokens)
+        rest(drafter, batch, result, **kwargs)
+
+    def shortened(self) -> dict[str, int]:
+        """Return the number of replayed verify passes, and of those whose drafts two kernels accepted."""
+        return {"verifies": self.rounds, "accepts": self.commit.rounds}
 
     def _verified(self, worker: Any, batch: Any) -> Any:
         verify_input, runner = batch.spec_info, worker.target_worker.model_runner.decode_cuda_graph_runner

@@ -23,7 +23,9 @@ from sglang_adaptive.sglang_plugin import features
 from sglang_adaptive.sglang_plugin.configuration import configuration
 from sglang_adaptive.sglang_plugin.guard import Guard
 from sglang_adaptive.sglang_plugin.lookups.texts import SLOTS, Texts, tokens_from
+from sglang_adaptive.sglang_plugin.notes import note_of
 from sglang_adaptive.sglang_plugin.setup import Setup
+from sglang_adaptive.sglang_plugin.stage import Rest, Stage
 
 UNDER_WAY = 3
 """Rounds after a request joins in which the host brings tokens that the device has not seen: those of the prefill and
@@ -43,11 +45,22 @@ class _Tracked:
     """Rounds in which the host may still bring tokens."""
 
 
-class LookupRounds:
+def allow_lookups(worker: Any, controller: AdaptiveController) -> bool:
+    """Return whether rounds of *worker* may look drafts up; if so, its policy can choose that, and states are built."""
+    from sglang.srt.runtime_context import get_schedule
+
+    if not configuration().options.lookup or not features.may("lookups", Setup.of(worker)):
+        return False
+    controller.allow_lookups(True, behind=int(not get_schedule().disable_overlap_schedule))
+    return True
+
+
+class LookupRounds(Stage):
     """The lookups of one scheduler's rounds."""
 
-    def __init__(self, worker: Any, controller: AdaptiveController) -> None:
-        self._worker, self._controller = worker, controller
+    def __init__(self, worker: Any, controller: AdaptiveController, link: Callable[..., Any] = lambda *_: None) -> None:
+        """*link* makes a verify input from drafts on a device, or returns None."""
+        self._worker, self._controller, self._link = worker, controller, link
         runner = worker.target_worker.model_runner
         self._texts = Texts(runner.model_config.context_len, runner.model_config.vocab_size, runner.device)
         # Ranks with different drafts would wait for one another.
@@ -61,16 +74,6 @@ class LookupRounds:
         self._slots: torch.Tensor | None = None
         """The text slots of this round's requests, on the device; None if it is not tracked."""
 
-    @classmethod
-    def where_it_can(cls, worker: Any, controller: AdaptiveController) -> LookupRounds | None:
-        """Return the lookups of *worker*'s rounds, and let the policy choose lookup rounds; None if it may not."""
-        from sglang.srt.runtime_context import get_schedule
-
-        if not configuration().options.lookup or not features.may("lookups", Setup.of(worker)):
-            return None
-        controller.allow_lookups(True, behind=int(not get_schedule().disable_overlap_schedule))
-        return cls(worker, controller)
-
     @property
     def live(self) -> bool:
         """Whether the coming round verifies looked-up drafts."""
@@ -79,6 +82,30 @@ class LookupRounds:
     def verified(self, batch: Any) -> bool:
         """Whether this round is of *batch* and verified looked-up drafts."""
         return batch is self._batch and self.live
+
+    def update_running_batch(self, rest: Rest, scheduler: Any, batch: Any) -> Any:
+        """Prepare the decode batch for its next round, and name its requests to the policy."""
+        found = rest(scheduler, batch)
+        if found is not None:  # otherwise SGLang skips this round
+            self.expect(found)
+        return found
+
+    def before_zero_steps(self, batch: Any) -> None:
+        """Update the texts of *batch*."""
+        self.begin(batch)
+
+    def draft(self, rest: Rest, drafter: Any, batch: Any, **kwargs: Any) -> Any:
+        """Update the texts of *batch*, and return the verify input: looked-up drafts, or else the draft's."""
+        if not batch.forward_mode.is_idle():
+            self.begin(batch)
+            if self.live:
+                return self.drafted(drafter, batch)
+        return rest(drafter, batch, **kwargs)
+
+    def after_draft_extend(self, batch: Any, result: Any) -> None:
+        """Append the round's tokens to the texts."""
+        if not batch.forward_mode.is_idle():
+            self.end(batch, result, note_of(result, self._worker))
 
     def expect(self, batch: Any) -> None:
         """Name the requests of the coming round to the policy, which does not know who has joined."""
@@ -91,14 +118,14 @@ class LookupRounds:
         if self._batch is None:
             self._slots, self._followed = None, []
 
-    def drafted(self, drafter: Any, batch: Any, link: Any) -> Any:
-        """Return a lookup round's verify input; *link* makes one from drafts with a kernel, or returns None."""
+    def drafted(self, drafter: Any, batch: Any) -> Any:
+        """Return a lookup round's verify input."""
         count = self._worker.speculative_num_steps
         if self._batch is None:  # held by an operator at a larger batch, or lookups have ended
             drafts = torch.zeros((len(batch.reqs), count), dtype=torch.int64, device=batch.device)
         else:
             drafts = self._texts.drafts(self._slots, count)
-        found = link(drafter, batch, drafts) if batch.seq_lens.is_cuda else None
+        found = self._link(drafter, batch, drafts) if batch.seq_lens.is_cuda else None
         return _linked(drafter, batch, drafts) if found is None else found
 
     def end(self, batch: Any, result: Any, note: RoundNote) -> None:

@@ -10,9 +10,10 @@ from sglang_adaptive.runtime.controller import AdaptiveController
 from sglang_adaptive.sglang_plugin import ranks
 from sglang_adaptive.sglang_plugin.audit_scheduler import AUDITED
 from sglang_adaptive.sglang_plugin.guard import Guard
+from sglang_adaptive.sglang_plugin.stage import Rest, Stage
 
 
-class FinishedTexts:
+class FinishedTexts(Stage):
     """The finished requests of one rank; among ranks with the same requests, only the first one counts."""
 
     def __init__(self, controller: AdaptiveController) -> None:
@@ -21,8 +22,9 @@ class FinishedTexts:
         self._controller = controller
         self._counter = self.guard.attempt(self._begin)
 
-    def add(self, req: Any) -> None:
-        """Count SGLang's *req* in another thread, if it is finished."""
+    def release(self, rest: Rest, req: Any, *args: Any, **kwargs: Any) -> None:
+        """Count a request that has released its KV cache in another thread, if it is finished."""
+        rest(req, *args, **kwargs)
         if self._counter is not None:
             self.guard.attempt(self._add, self._counter, req)
 

@@ -14,6 +14,7 @@ from typing import Any
 from sglang_adaptive.runtime.controller import AdaptiveController
 from sglang_adaptive.sglang_plugin.guard import Guard
 from sglang_adaptive.sglang_plugin.reporting.metric_series import BY_NAME, COUNTER, METRICS, PREFIX, Metric, series
+from sglang_adaptive.sglang_plugin.stage import Rest, Stage
 
 logger = logging.getLogger(__name__)
 
@@ -21,6 +22,25 @@ SHARE = 0.005
 """Share of the scheduler's time that updates may take."""
 BURST_SECONDS = 0.01
 """Seconds of updates that may run in succession; each takes a fraction of a millisecond."""
+
+
+class Metrics(Stage):
+    """Our metrics next to SGLang's, from when SGLang creates its own."""
+
+    def __init__(self, controller: AdaptiveController) -> None:
+        self._controller = controller
+        self._made: AdaptiveMetrics | None = None
+
+    def init_metrics(self, rest: Rest, scheduler: Any, *args: Any, **kwargs: Any) -> None:
+        """Create the metrics of a scheduler."""
+        rest(scheduler, *args, **kwargs)
+        self._made = metrics_beside(scheduler.metrics_collector_context, self._controller)
+
+    def log_stats(self, rest: Rest, *args: Any, **kwargs: Any) -> None:
+        """Set the metrics."""
+        rest(*args, **kwargs)
+        if self._made is not None:
+            self._made.update()
 
 
 def metrics_beside(context: Any, controller: AdaptiveController) -> AdaptiveMetrics | None:

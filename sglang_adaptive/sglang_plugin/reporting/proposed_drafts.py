@@ -7,8 +7,10 @@ field for how many drafts each request of a round may propose, which EAGLE leave
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
+
+from sglang_adaptive.runtime.round_note import RoundNote
+from sglang_adaptive.sglang_plugin.stage import Rest, Stage
 
 
 class Proposed:
@@ -24,21 +26,30 @@ class Proposed:
         return [self._drafts] * self._requests
 
 
-def report_decode_stats(original: Callable[..., None], reporter: Any, *args: Any, **kwargs: Any) -> None:
-    """Report with SGLang's *original*, divided by the mean draft tokens of the rounds since the last report."""
-    from sglang.srt.runtime_context import get_spec
+class ProposedDrafts(Stage):
+    """Notes how many drafts each round proposed, and reports by that."""
 
-    rounds = reporter.spec_num_forward_ct
-    if reporter.forward_ct_decode % reporter.decode_log_interval or rounds == 0:  # SGLang reports nothing this time
-        return original(reporter, *args, **kwargs)
-    proposed = reporter.spec_num_cap_tokens
-    reporter.spec_num_cap_tokens = 0  # else the log would report the drafts as a cap
-    try:
-        with get_spec().override(speculative_num_draft_tokens=proposed / rounds + 1):
-            original(reporter, *args, **kwargs)
-    finally:
-        if reporter.spec_num_forward_ct:  # nothing was reported this time: keep counting
-            reporter.spec_num_cap_tokens = proposed
+    def arrived(self, note: RoundNote, result: Any, batch: Any) -> None:
+        """Note the drafts of each request of *batch* in *result*."""
+        if result.cap_lens is None:
+            result.cap_lens = Proposed(note.steps, len(batch.reqs))
+
+    def report_decode(self, rest: Rest, reporter: Any, *args: Any, **kwargs: Any) -> None:
+        """Report, divided by the mean draft tokens of the rounds since the last report."""
+        from sglang.srt.runtime_context import get_spec
+
+        rounds = reporter.spec_num_forward_ct
+        if reporter.forward_ct_decode % reporter.decode_log_interval or rounds == 0:  # SGLang reports nothing this time
+            return rest(reporter, *args, **kwargs)  # type: ignore[no-any-return]
+        proposed = reporter.spec_num_cap_tokens
+        reporter.spec_num_cap_tokens = 0  # else the log would report the drafts as a cap
+        try:
+            with get_spec().override(speculative_num_draft_tokens=proposed / rounds + 1):
+                rest(reporter, *args, **kwargs)
+        finally:
+            if reporter.spec_num_forward_ct:  # nothing was reported this time: keep counting
+                reporter.spec_num_cap_tokens = proposed
+        return None
 
 
 def correct_request_metrics(meta_info: dict[str, Any], recv_obj: Any, i: int) -> None:

@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from sglang_adaptive.sglang_plugin.contract import Need
-from sglang_adaptive.sglang_plugin.hooks import SRT, Process, around, event, needs
+from sglang_adaptive.sglang_plugin.hooks import SRT, Process, around, event, needs, to_stages
+from sglang_adaptive.sglang_plugin.stage import Stage
 
 if TYPE_CHECKING:
     from sglang_adaptive.sglang_plugin.round import Round
@@ -15,22 +16,47 @@ _RESULTS = SRT + "managers.scheduler_components.batch_result_processor.Scheduler
 _WEIGHTS = SRT + "managers.scheduler_components.weight_updater.SchedulerWeightUpdaterManager."
 
 
-@event(SRT + "managers.scheduler.Scheduler.update_running_batch", "self", "batch")
-def update_running_batch(now: Round, original: Callable[..., Any], scheduler: Any, batch: Any) -> Any:
-    """Find out how many KV slots are free, then prepare the decode batch for its next round."""
-    return now.prepare(original, scheduler, batch)
+# -- before a round -----------------------------------------------------------------------------------------------
+
+to_stages(Stage.update_running_batch, SRT + "managers.scheduler.Scheduler.update_running_batch", "self", "batch")
+to_stages(Stage.alloc_reserve, SRT + "mem_cache.allocation_sizing.get_alloc_reserve_per_decode")
+to_stages(Stage.prepare_for_decode, SRT + "speculative.eagle_utils.eagle_prepare_for_decode", "batch")
+to_stages(
+    Stage.decode_alloc_lens,
+    SRT + "speculative.eagle_utils.page_aligned_decode_alloc_lens",
+    *("reqs", "reserve", "page_size"),
+)
+to_stages(Stage.lengths_on_host, SRT + "managers.overlap_utils.FutureMap.resolve_seq_lens_cpu", "self", "batch")
+to_stages(
+    Stage.read_relay,
+    "sglang.kernels.ops.speculative.gather_spec_extras.gather_spec_extras",
+    *("indices", "topk_p_buf", "topk_index_buf", "output_tokens_buf", "hidden_states_buf"),
+    process=Process.SCHEDULER_CUDA,
+)
+to_stages(
+    Stage.write_relay,
+    SRT + "managers.overlap_utils.FutureMap.stash",
+    *("self", "future_indices", "payload"),
+    process=Process.SCHEDULER_CUDA,
+)
+to_stages(Stage.isolate, SRT + "managers.scheduler.Scheduler._forward_isolation", "self", "batch", "overlap")
+to_stages(Stage.prepare_prefill, SRT + "managers.schedule_batch.ScheduleBatch.prepare_for_extend", "self")
+to_stages(Stage.count_penalties, SRT + "managers.schedule_batch.ScheduleBatch.cumulate_penalty_output_tokens", "self")
 
 
-@event(SRT + "mem_cache.allocation_sizing.get_alloc_reserve_per_decode")
-def alloc_reserve(now: Round, original: Callable[[], int]) -> int:
-    """Return how many extra slots a request needs for a round; a round limited to fewer steps needs fewer."""
-    return now.capacity.reserve(original)
+@around(SRT + "managers.scheduler.Scheduler.is_disable_overlap_for_batch", "self", "batch", "last_batch")
+def is_overlap_off(original: Callable[..., bool], scheduler: Any, batch: Any, last_batch: Any) -> bool:
+    """Return whether pending results are processed before a batch is launched."""
+    from sglang_adaptive.sglang_plugin import repairs
+    from sglang_adaptive.sglang_plugin.current import current
 
+    def is_off(scheduler: Any, batch: Any) -> bool:
+        return original(scheduler, batch, last_batch=last_batch) or repairs.mixed_batch_waits(scheduler, batch)
 
-@event(SRT + "speculative.eagle_utils.eagle_prepare_for_decode", "batch")
-def prepare_for_decode(now: Round, original: Callable[[Any], None], batch: Any) -> None:
-    """Reserve KV slots for the next round."""
-    now.reserve.prepare(original, batch)
+    now = current()
+    if now is None:
+        return is_off(scheduler, batch)
+    return bool(now.run(Stage.is_overlap_off, is_off, scheduler, batch))
 
 
 @around(SRT + "speculative.dflash_info_v2.DFlashDraftInputV2.prepare_for_decode", "self", "batch")
@@ -41,12 +67,6 @@ def prepare_block(original: Callable[..., None], draft_input: Any, batch: Any) -
     reserve(original, draft_input, batch)
 
 
-@event(SRT + "speculative.eagle_utils.page_aligned_decode_alloc_lens", "reqs", "reserve", "page_size")
-def decode_alloc_lens(now: Round, original: Callable[..., Any], reqs: Any, *, reserve: int, page_size: int) -> Any:
-    """Return the length up to which each request has slots after the reservation."""
-    return original(reqs, reserve=reserve + now.reserve.more(reserve), page_size=page_size)
-
-
 @around(SRT + "managers.scheduler.decide_needs_cpu_seq_lens", "attn_backends")
 def needs_lengths_on_host(original: Callable[..., bool], attn_backends: Sequence[Any]) -> bool:
     """Return whether rounds need lengths on the host; adaptive NGRAM needs them only if the backends do."""
@@ -55,59 +75,7 @@ def needs_lengths_on_host(original: Callable[..., bool], attn_backends: Sequence
     return needs_lengths_on_host(original, attn_backends)
 
 
-@event(SRT + "managers.overlap_utils.FutureMap.resolve_seq_lens_cpu", "self", "batch")
-def lengths_on_host(now: Round, original: Callable[..., None], future_map: Any, batch: Any, **kwargs: Any) -> None:
-    """Copy request lengths to the host, without waiting if they are known or unused."""
-    now.resolve_lengths(original, future_map, batch, **kwargs)
-
-
-@event(
-    "sglang.kernels.ops.speculative.gather_spec_extras.gather_spec_extras",
-    *("indices", "topk_p_buf", "topk_index_buf", "output_tokens_buf", "hidden_states_buf"),
-    process=Process.SCHEDULER_CUDA,
-)
-def read_relay(now: Round, original: Callable[..., Any], *args: Any) -> Any:
-    """Read what the previous round left for this one."""
-    return now.relay.read(original, *args)
-
-
-@event(
-    SRT + "managers.overlap_utils.FutureMap.stash", "self", "future_indices", "payload", process=Process.SCHEDULER_CUDA
-)
-def write_relay(now: Round, original: Callable[..., None], *args: Any) -> None:
-    """Write what the next round starts from."""
-    now.relay.write(original, *args)
-
-
-@around(SRT + "managers.scheduler.Scheduler.is_disable_overlap_for_batch", "self", "batch", "last_batch")
-def is_overlap_off(original: Callable[..., bool], scheduler: Any, batch: Any, last_batch: Any) -> bool:
-    """Return whether pending results are processed before a batch is launched."""
-    from sglang_adaptive.sglang_plugin import repairs
-    from sglang_adaptive.sglang_plugin.current import current
-
-    if original(scheduler, batch, last_batch=last_batch) or repairs.mixed_batch_waits(scheduler, batch):
-        return True
-    now = current()
-    return now is not None and now.waits(scheduler, batch)
-
-
-@event(SRT + "managers.scheduler.Scheduler._forward_isolation", "self", "batch", "overlap")
-def isolate(now: Round, original: Callable[..., Any], scheduler: Any, batch: Any, *, overlap: bool) -> Any:
-    """Save the batch's state before its round, and restore it afterwards."""
-    return now.isolation.of(original, scheduler, batch, overlap)
-
-
-@event(SRT + "managers.schedule_batch.ScheduleBatch.prepare_for_extend", "self")
-def prepare_prefill(now: Round, original: Callable[[Any], None], batch: Any) -> None:
-    """Prepare a prefill, including one of retracted requests."""
-    original(batch)
-    now.prefill_prepared(batch)
-
-
-@event(SRT + "managers.schedule_batch.ScheduleBatch.cumulate_penalty_output_tokens", "self")
-def count_penalties(now: Round, original: Callable[[Any], None], batch: Any) -> None:
-    """Let penalizers count the tokens that a batch has generated."""
-    now.count(original, batch)
+# -- after a round ------------------------------------------------------------------------------------------------
 
 
 @event(_RESULTS + "_resolve_spec_v2_tokens", "self", "result", "batch")
@@ -127,26 +95,13 @@ def _interrupting_result(now: Round, original: Callable[..., Any], *args: Any, *
 for _kind in ("prefill", "idle", "prebuilt"):
     event(_RESULTS + f"process_batch_result_{_kind}", "self")(_interrupting_result)
 
+to_stages(
+    Stage.end_of_text, SRT + "managers.schedule_batch.Req._locate_str_stop_finished_len", "self", "new_accepted_len"
+)
+to_stages(Stage.release, SRT + "mem_cache.common.release_kv_cache", "req")
+to_stages(Stage.owned_length, SRT + "managers.schedule_batch.Req.owned_kv_len", "self")
 
-@event(SRT + "managers.schedule_batch.Req._locate_str_stop_finished_len", "self", "new_accepted_len")
-def end_of_text(_: Round, original: Callable[..., int | None], req: Any, *args: Any, **stop: Any) -> int | None:
-    """Return where a request's text ends when its latest tokens contain a stop string or regex match."""
-    from sglang_adaptive.sglang_plugin import repairs
-
-    return repairs.first_end(original, req, *args, **stop)
-
-
-@event(SRT + "mem_cache.common.release_kv_cache", "req")
-def release(now: Round, original: Callable[..., None], req: Any, *args: Any, **kwargs: Any) -> None:
-    """Free the KV slots of a finished or retracted request."""
-    original(req, *args, **kwargs)
-    now.released(req)
-
-
-@event(SRT + "managers.schedule_batch.Req.owned_kv_len", "self")
-def owned_length(now: Round, original: Callable[..., int], req: Any) -> int:
-    """Return how many tokens of a finished or retracted request the prefix cache may keep."""
-    return now.owned_length(original(req), req)
+# -- beside rounds ------------------------------------------------------------------------------------------------
 
 
 def _update_weights(now: Round, original: Callable[..., Any], manager: Any, request: Any) -> Any:
@@ -163,7 +118,7 @@ for _update in ("update_weights_from_disk", "update_weights_from_ipc", "end_weig
 @event(_WEIGHTS + "begin_weight_update", "self", "recv_req")
 def begin_weight_update(now: Round, original: Callable[..., Any], manager: Any, request: Any) -> Any:
     """Begin a weight update that takes several messages."""
-    now.weights_change()
+    now.tell(Stage.weights_changed)
     return original(manager, request)
 
 

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from sglang_adaptive.runtime.states import SpecRuntimeState
 from sglang_adaptive.sglang_plugin.contract import Need
-from sglang_adaptive.sglang_plugin.hooks import SRT, WORKER, Process, around, event, needs, replace
+from sglang_adaptive.sglang_plugin.hooks import SRT, WORKER, Process, around, event, needs, replace, to_stages
+from sglang_adaptive.sglang_plugin.stage import Stage
 
 if TYPE_CHECKING:
     from sglang_adaptive.policy.base import AdaptivePolicy
@@ -50,9 +51,9 @@ def build_policy(initial_steps: int, cfg_path: str | None = None) -> AdaptivePol
 @replace(WORKER + "AdaptiveController")
 def build_controller(worker: Any, policy: AdaptivePolicy) -> AdaptiveController:
     """Create this process's `Round`, and this package's controller for SGLang's worker."""
-    from sglang_adaptive.sglang_plugin import current
+    from sglang_adaptive.sglang_plugin.round import begin
 
-    return current.begin(worker, policy).controller
+    return begin(worker, policy).controller
 
 
 replace(WORKER + "SpecRuntimeState")(SpecRuntimeState)
@@ -82,11 +83,7 @@ def choose_steps(now: Round, original: Callable[..., None], worker: Any, batch_s
     now.choose_steps(batch_size)
 
 
-@event(WORKER + "EAGLEWorkerV2.apply_runtime_state", "self", "state")
-def switch(now: Round, original: Callable[..., None], worker: Any, state: Any) -> None:
-    """Switch to other steps, and keep SGLang's log of such switches short."""
-    original(worker, state)
-    now.switched()
+to_stages(Stage.switch, WORKER + "EAGLEWorkerV2.apply_runtime_state", "self", "state")
 
 
 @event(WORKER + "EAGLEWorkerV2._build_trivial_verify_input", "self", "batch")
@@ -101,19 +98,12 @@ def draft(now: Round, original: Callable[..., Any], drafter: Any, batch: Any, **
     return now.draft(original, drafter, batch, **kwargs)
 
 
-@event(WORKER + "EAGLEWorkerV2.verify", "self", "batch", "pp_proxy_tensors", "grammar_barrier")
-def verify(now: Round, original: Callable[..., Any], worker: Any, batch: Any, **kwargs: Any) -> Any:
-    """Verify the drafts of a round."""
-    return now.verify(original, worker, batch, **kwargs)
-
-
-@event(
+to_stages(Stage.verify, WORKER + "EAGLEWorkerV2.verify", "self", "batch", "pp_proxy_tensors", "grammar_barrier")
+to_stages(
+    Stage.sample,
     SRT + "speculative.eagle_utils.eagle_sample",
     *("verify_input", "batch", "logits_output", "grammar_mask", "watermark_state"),
 )
-def sample(now: Round, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Accept drafts, and choose the token after them."""
-    return now.sample(original, *args, **kwargs)
 
 
 @event(WORKER + "EagleDraftWorker._draft_extend_for_decode", "self", "batch", "batch_result", "kv_loc_plan")
@@ -124,21 +114,12 @@ def draft_extend(
     now.draft_extend(original, drafter, batch, result, **kwargs)
 
 
-@event(
+to_stages(
+    Stage.draft_prefill,
     WORKER + "EagleDraftWorker._draft_extend_for_prefill",
     *("self", "batch", "target_hidden_states", "next_token_ids", "mm_input_embeds", "kv_loc_plan"),
 )
-def draft_prefill(now: Round, original: Callable[..., Any], drafter: Any, batch: Any, *args: Any, **kwargs: Any) -> Any:
-    """Run the draft model over a prompt."""
-    return now.draft_prefill(original, drafter, batch, *args, **kwargs)
-
-
-@event(WORKER + "EAGLEWorkerV2.forward_batch_generation", "self")
-def launch(now: Round, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Launch a batch of any kind."""
-    result = original(*args, **kwargs)
-    now.launched(result)
-    return result
+to_stages(Stage.launch, WORKER + "EAGLEWorkerV2.forward_batch_generation", "self")
 
 
 def _launch_prefill(now: Round, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:

@@ -18,6 +18,7 @@ from torch import Tensor
 from sglang_adaptive.sglang_plugin.acceptance import is_plainly_greedy
 from sglang_adaptive.sglang_plugin.fast_path.launches import Launches
 from sglang_adaptive.sglang_plugin.guard import Guard
+from sglang_adaptive.sglang_plugin.stage import Rest, Stage
 
 PARTS, BLOCK = 64, 1024
 """Thread blocks that read a row of logits, and logits that a block reads at a time."""
@@ -88,19 +89,25 @@ def choose(logits: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return chosen, accept_lens, accept_index.unsqueeze(1)
 
 
-class LikeliestTokens:
+class LikeliestTokens(Stage):
     """Chooses the tokens of greedy zero-step rounds instead of SGLang."""
 
     def __init__(self) -> None:
         self.guard = Guard("zero-step-choice")
 
-    def chosen(
-        self, verify_input: Any, batch: Any, logits_output: Any, grammar_mask: Any, watermark_state: Any
-    ) -> tuple[Tensor, Tensor, Tensor] | None:
-        """Return a round's outcome as `choose` does; None where SGLang has to verify."""
-        if verify_input.draft_token_num != 1:
-            return None
-        return self.guard.attempt(_chosen, batch, logits_output.next_token_logits, grammar_mask, watermark_state)
+    def sample(
+        self, rest: Rest, verify_input: Any, batch: Any, logits_output: Any, grammar_mask: Any = None, *more: Any,
+        watermark_state: Any = None, **options: Any,
+    ) -> Any:  # fmt: skip
+        """Return a round's outcome, as `choose` does where it can."""
+        found, logits = None, logits_output.next_token_logits
+        if logits.is_cuda and verify_input.draft_token_num == 1:
+            found = self.guard.attempt(_chosen, batch, logits, grammar_mask, watermark_state)
+        if found is None:
+            return rest(
+                verify_input, batch, logits_output, grammar_mask, *more, watermark_state=watermark_state, **options
+            )
+        return found
 
 
 def _chosen(batch: Any, logits: Tensor, grammar_mask: Any, watermark_state: Any) -> Any:

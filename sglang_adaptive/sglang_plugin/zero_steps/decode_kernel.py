@@ -15,15 +15,31 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from sglang_adaptive.sglang_plugin.guard import Guard
+from sglang_adaptive.sglang_plugin.stage import Rest, Stage
 
 
-class DecodeKernel:
+class DecodeKernel(Stage):
     """Decides which passes a backend runs as a plain decode."""
 
     def __init__(self) -> None:
         self.guard = Guard("decode-kernel")
         self._able: WeakKeyDictionary[Any, bool] = WeakKeyDictionary()
         """By backend, whether it verifies one token with its decode kernel; a graph never changes its kernel."""
+
+    def triton_metadata(self, rest: Rest, backend: Any, forward_batch: Any, *args: Any, **kwargs: Any) -> None:
+        """Build the metadata of a pass: of a plain decode if it is a zero-step round."""
+        rest(backend, self.seen(backend, forward_batch), *args, **kwargs)
+
+    plan = plan_replay = triton_metadata
+
+    def forward_extend(
+        self, rest: Rest, backend: Any, q: Any, k: Any, v: Any, layer: Any, forward_batch: Any, *args: Any,
+        **kwargs: Any,
+    ) -> Any:  # fmt: skip
+        """Run attention, as a plain decode in a zero-step round."""
+        if self.runs(backend, forward_batch):
+            return backend.forward_decode(q, k, v, layer, forward_batch, *args, **kwargs)
+        return rest(backend, q, k, v, layer, forward_batch, *args, **kwargs)
 
     def seen(self, backend: Any, forward_batch: Any) -> Any:
         """Return *forward_batch* for *backend*'s metadata: as a plain decode if it is a zero-step round."""

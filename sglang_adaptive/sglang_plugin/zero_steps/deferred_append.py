@@ -17,7 +17,8 @@ from sglang_adaptive.runtime.controller import AdaptiveController
 from sglang_adaptive.sglang_plugin import features
 from sglang_adaptive.sglang_plugin.configuration import configuration
 from sglang_adaptive.sglang_plugin.guard import Guard
-from sglang_adaptive.sglang_plugin.setup import Setup
+from sglang_adaptive.sglang_plugin.setup import Setup, drafts_blocks
+from sglang_adaptive.sglang_plugin.stage import Stage
 from sglang_adaptive.sglang_plugin.zero_steps.catch_up import on_device
 from sglang_adaptive.sglang_plugin.zero_steps.left_for_later import Key, LeftForLater
 
@@ -34,12 +35,16 @@ class DeferredAppend(LeftForLater):
         """By pending round: hidden states [requests, features], KV slots and positions [requests]."""
 
     @classmethod
-    def where_it_can(cls, worker: Any, controller: AdaptiveController) -> DeferredAppend | None:
-        """Return an object that defers the appends of *worker*; None where that is not possible."""
+    def where_it_can(cls, worker: Any, controller: AdaptiveController) -> list[Stage]:
+        """Return a stage that defers the appends of *worker*, a block drafter's; none where that is not possible."""
+        from sglang.srt.runtime_context import get_spec
+
+        if not drafts_blocks(get_spec()):
+            return []
         if controller.tiers[0] or len(controller.tiers) == 1 or not features.may("deferred-append", Setup.of(worker)):
-            return None
+            return []
         pool, every = worker.model_runner.req_to_token_pool, configuration().zero_step_extend_every
-        return cls(Guard("deferred-append"), pool, controller.states, every)
+        return [cls(Guard("deferred-append"), pool, controller.states, every)]
 
     def after_verify(
         self, append: Append, batch: Any, *, target_hidden: Tensor, cache_loc: Tensor, positions: Tensor, **more: Any

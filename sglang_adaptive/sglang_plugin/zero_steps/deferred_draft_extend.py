@@ -14,12 +14,13 @@ import torch
 
 from sglang_adaptive.runtime.controller import AdaptiveController
 from sglang_adaptive.runtime.pending_drafts import CatchUp, extend_schedule
-from sglang_adaptive.runtime.round_note import RoundNote
 from sglang_adaptive.runtime.states import SpecRuntimeState
 from sglang_adaptive.sglang_plugin import features
 from sglang_adaptive.sglang_plugin.configuration import configuration
 from sglang_adaptive.sglang_plugin.guard import Guard
-from sglang_adaptive.sglang_plugin.setup import SEVERAL_LAYERS, Setup
+from sglang_adaptive.sglang_plugin.notes import note_of
+from sglang_adaptive.sglang_plugin.setup import SEVERAL_LAYERS, Setup, drafts_like_eagle
+from sglang_adaptive.sglang_plugin.stage import Rest, Stage
 from sglang_adaptive.sglang_plugin.state_builds import draft_extend_state
 from sglang_adaptive.sglang_plugin.zero_steps.catch_up import (
     HeldRound,
@@ -44,9 +45,14 @@ takes about as long as over one."""
 class DeferredDraftExtend(LeftForLater):
     """Keeps the pending rows of one worker's draft and runs the draft extend over them."""
 
-    def __init__(self, worker: Any, states: list[SpecRuntimeState], every: int) -> None:
-        """*states* ascend by draft tokens; at most *every* rounds, and the last state's draft tokens, are kept."""
-        self._worker = worker
+    def __init__(
+        self, worker: Any, states: list[SpecRuntimeState], every: int, looked_up: Callable[[Any], bool]
+    ) -> None:
+        """*states* ascend by draft tokens; at most *every* rounds, and the last state's draft tokens, are kept.
+
+        *looked_up* says whether the round of a batch has verified drafts that were looked up.
+        """
+        self._worker, self._looked_up = worker, looked_up
         self._draft = worker._draft_worker
         guard = Guard("deferred-extend")
         pairs = worker.speculative_algorithm.is_eagle()
@@ -62,13 +68,15 @@ class DeferredDraftExtend(LeftForLater):
         self._writes = 0
 
     @classmethod
-    def where_it_can(cls, worker: Any, controller: AdaptiveController) -> DeferredDraftExtend | None:
-        """Return an object that defers *worker*'s draft extends; None if they run in every round."""
+    def where_it_can(cls, worker: Any, controller: AdaptiveController, looked_up: Callable[[Any], bool]) -> list[Stage]:
+        """Return a stage that defers *worker*'s draft extends; none if they run in every round."""
+        if not drafts_like_eagle(worker):
+            return []
         if controller.tiers[0] or len(controller.tiers) == 1 or not features.may("deferred-extend", Setup.of(worker)):
-            return None
-        return cls(worker, _states(worker, controller), configuration().zero_step_extend_every)
+            return []
+        return [cls(worker, _states(worker, controller), configuration().zero_step_extend_every, looked_up)]
 
-    def renew(self) -> None:
+    def weights_changed(self) -> None:
         """Use the new runtime states if they were rebuilt after a weight update."""
         controller = self._worker.adaptive_controller
         if controller.states[0] is not self._states[0]:
@@ -83,8 +91,22 @@ class DeferredDraftExtend(LeftForLater):
         """Return JSON builtins for /server_info."""
         return {**super().snapshot(), "writes": self._writes}
 
+    def draft_extend(self, rest: Rest, drafter: Any, batch: Any, result: Any, **kwargs: Any) -> None:
+        """Run the draft over the accepted tokens, or postpone that at zero steps."""
+        if not (self.applies(drafter, batch) and self.after_verify(rest, batch, result)):
+            rest(drafter, batch, result, **kwargs)
+
+    def after_draft_extend(self, batch: Any, result: Any) -> None:
+        """Let a zero-step round check the draft after a round of looked-up drafts."""
+        if self._looked_up(batch):
+            self.after_lookups(batch, result)
+
+    def before_zero_steps(self, batch: Any) -> None:
+        """Prepare the verify of a zero-step round."""
+        self.before_verify()
+
     def applies(self, draft: Any, batch: Any) -> bool:
-        """Whether this object handles a draft extend that SGLang is about to run."""
+        """Whether this stage handles a draft extend that SGLang is about to run."""
         return (
             draft.speculative_num_steps == 0
             and draft is self._draft
@@ -94,10 +116,12 @@ class DeferredDraftExtend(LeftForLater):
             and not batch.forward_mode.is_idle()
         )
 
-    def after_verify(
-        self, extend: Callable[..., None], batch: Any, result: Any, note: RoundNote, **kwargs: Any
-    ) -> None:
-        """Replace a zero-step round's draft extend: keep its rows, and run the pending ones when they are due."""
+    def after_verify(self, extend: Rest, batch: Any, result: Any) -> bool:
+        """Replace a zero-step round's draft extend: keep its rows, and run the pending ones when they are due.
+
+        Return False after an error: then the round's own draft extend has to run.
+        """
+        note = note_of(result, self._worker)
         try:
             keys = self._keys(batch)
             if self._shadow_drafts is not None:
@@ -120,7 +144,8 @@ class DeferredDraftExtend(LeftForLater):
         except Exception as error:
             self._give_up(error)
             note.extended = True
-            extend(self._draft, batch, result, **kwargs)
+            return False
+        return True
 
     def after_lookups(self, batch: Any, result: Any) -> None:
         """After a round of looked-up drafts, let a following zero-step round check the draft's first token.
@@ -186,9 +211,7 @@ class DeferredDraftExtend(LeftForLater):
         self._held.append(block)
         self._rounds += 1
 
-    def _run(
-        self, extend: Callable[..., None], batch: Any, draft_input: Any, keys: list[Key], ahead: int
-    ) -> ShadowDrafts | None:
+    def _run(self, extend: Rest, batch: Any, draft_input: Any, keys: list[Key], ahead: int) -> ShadowDrafts | None:
         """Run the pending rows of the requests *keys* of *batch*; write the output into their rows of *draft_input*.
 
         Returns the draft's first choices, of the requests that ran last where some ran separately.
@@ -207,7 +230,7 @@ class DeferredDraftExtend(LeftForLater):
         self._held.clear()
         return shadow_drafts
 
-    def _write(self, extend: Callable[..., None], batch: Any, keys: list[Key], ahead: int, whole: bool = False) -> None:
+    def _write(self, extend: Rest, batch: Any, keys: list[Key], ahead: int, whole: bool = False) -> None:
         """Write the keys and values of the pending rows of the requests *keys* of *batch*.
 
         Each request has a row of the latest round, which stays pending for the output of a full draft extend. A *whole*
@@ -225,7 +248,7 @@ class DeferredDraftExtend(LeftForLater):
         self._writes += 1
 
     def _catch_up(
-        self, extend: Callable[..., None], state: SpecRuntimeState, batch: Any, plan: CatchUp, ahead: int,
+        self, extend: Rest, state: SpecRuntimeState, batch: Any, plan: CatchUp, ahead: int,
         early: bool = False,
     ) -> tuple[Any, Any]:  # fmt: skip
         self._draft.draft_runner.shared_read_done_event = None

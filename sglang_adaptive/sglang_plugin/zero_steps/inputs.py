@@ -6,16 +6,16 @@ those of the largest batch so far are kept, and a smaller batch uses the first r
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from sglang_adaptive.sglang_plugin.guard import Guard
+from sglang_adaptive.sglang_plugin.stage import Rest, Stage
 
 _LINKS = ("retrieve_index", "retrieve_next_token", "retrieve_next_sibling")
 """Tensors of a verify input whose row i does not depend on how many rows there are."""
 
 
-class ZeroStepInputs:
+class ZeroStepInputs(Stage):
     """Makes the verify inputs of one worker's zero-step rounds."""
 
     def __init__(self) -> None:
@@ -23,13 +23,13 @@ class ZeroStepInputs:
         self._links: dict[str, Any] = {}
         self._rows = 0
 
-    def made(self, build: Callable[..., Any], worker: Any, batch: Any) -> Any:
-        """Return the verify input of a zero-step round of *batch*, from kept tensors or SGLang's *build*."""
+    def zero_step_input(self, rest: Rest, worker: Any, batch: Any) -> Any:
+        """Return the verify input of a zero-step round of *batch*, from kept tensors or SGLang."""
         mask = self.guard.attempt(_unread_mask, worker, batch)
         mine = None if mask is None else self.guard.attempt(self._built, worker, batch, mask)
         if mine is not None:
             return mine
-        made = build(worker, batch)
+        made = rest(worker, batch)
         if mask is not None:
             self._links, self._rows = {name: getattr(made, name) for name in _LINKS}, batch.seq_lens.shape[0]
         return made

@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from sglang_adaptive.policy.config import AdaptiveConfig
 from sglang_adaptive.runtime.pending_drafts import PendingDrafts
 from sglang_adaptive.runtime.states import SpecRuntimeState
 from sglang_adaptive.sglang_plugin.guard import Guard
+from sglang_adaptive.sglang_plugin.stage import Rest, Stage
 
 Key = tuple[int, int]
 
 
-class LeftForLater:
+class LeftForLater(Stage):
     """The pending rows of one worker's draft, one per request and zero-step round."""
 
     def __init__(
@@ -33,6 +35,10 @@ class LeftForLater:
         """The most rounds that one pass can process."""
         return self._states[-1].speculative_num_draft_tokens
 
+    def reconfigured(self, config: AdaptiveConfig) -> None:
+        """Follow a new configuration from the next round on."""
+        self.set_every(config.zero_step_extend_every)
+
     def set_every(self, rounds: int) -> None:
         """From the next round on, keep at most *rounds* pending; 1 defers nothing."""
         self._every = min(rounds, self.max_every)
@@ -47,7 +53,11 @@ class LeftForLater:
             "extends": self._extends,
         }
 
-    def owned_length(self, owned: int, req: Any) -> int:
+    def owned_length(self, rest: Rest, req: Any) -> int:
+        """Return how many tokens of a leaving request the prefix cache may keep."""
+        return self.kept_length(rest(req), req)
+
+    def kept_length(self, owned: int, req: Any) -> int:
         """Return how many of a leaving request's *owned* tokens the prefix cache may keep.
 
         The prefix cache keeps the KV of target and draft in the same slots, so it must not keep tokens with pending

@@ -12,38 +12,36 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from sglang_adaptive.sglang_plugin.guard import Guard
+from sglang_adaptive.sglang_plugin.stage import Rest, Stage
 
 
-class KnownLengths:
+class KnownLengths(Stage):
     """Request lengths after the latest zero-step round; empty after any other decode round."""
 
-    def __init__(self) -> None:
+    def __init__(self, unread: Callable[[Any], bool] = lambda batch: False) -> None:
+        """*unread* says whether the round of a batch reads no lengths on the host."""
+        self._unread = unread
         self.guard = Guard("host-lengths")
         self._after: dict[Any, int] = {}
         """Tokens by request, including the one from the round."""
 
-    def expect(self, batch: Any) -> None:
+    def before_zero_steps(self, batch: Any) -> None:
         """Note how long *batch*'s requests will be after the zero-step round that begins."""
         if batch.seq_lens_cpu is not None:
             self.guard.attempt(self._expect, batch.reqs, batch.seq_lens_cpu.tolist())
 
-    def resolve(
-        self, original: Callable[..., None], future_map: Any, batch: Any, unread: Callable[[], bool], **kwargs: Any
-    ) -> None:
-        """Give *batch* its lengths on the host where they are known, without SGLang's wait in *original*.
-
-        If *unread* returns True, nothing will read them and the batch gets none.
-        """
+    def lengths_on_host(self, rest: Rest, future_map: Any, batch: Any, **kwargs: Any) -> None:
+        """Give *batch* its lengths on the host where they are known, without SGLang's wait; none if they are unread."""
         needed = future_map.needs_cpu_seq_lens
         known = self.guard.attempt(self._known, batch) if needed else None
-        if needed and unread():
+        if needed and self._unread(batch):
             known = None
         elif known is None:
-            original(future_map, batch, **kwargs)
+            rest(future_map, batch, **kwargs)
             return
         future_map.needs_cpu_seq_lens = False
         try:
-            original(future_map, batch, **kwargs)
+            rest(future_map, batch, **kwargs)
         finally:
             future_map.needs_cpu_seq_lens = True
         if known is not None:
@@ -60,7 +58,7 @@ class KnownLengths:
             for request in batch.reqs:  # a prefill starts or restarts them
                 self._after.pop(request, None)
             return None
-        # Each decode round clears all lengths; `expect` sets them again when a zero-step round begins.
+        # Each decode round clears all lengths; a zero-step round sets them again when it begins.
         after, self._after = self._after, {}
         lengths = [after.get(request) for request in batch.reqs]
         return None if None in lengths else torch.tensor(lengths, dtype=torch.int64)

@@ -129,7 +129,7 @@ def test_nothing_is_kept_without_the_option_or_in_the_warm_up() -> None:
 def test_what_other_weights_have_written_is_not_compared() -> None:
     mine = audits()
     mine.add(done("before"))
-    mine.weights_change()
+    mine.weights_changed()
     mine.add(done("it began before"))
     assert mine.take(is_idle=False)["finished"] is None and mine.take(is_idle=True)["finished"] is None
     mine.add(done("after"))
