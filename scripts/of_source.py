@@ -120,9 +120,7 @@ def hooks() -> Tables:
     lines: list[str] = []
     for process in Process:
         lines.append(f"\n**{process.value}**\n")
-        lines.append(
-            "| SGLang's function, below `sglang.srt` | | By | What it does there |\n|---|---|---|---|"
-        )
+        lines.append("| SGLang's function, below `sglang.srt` | | By | What it does there |\n|---|---|---|---|")
         for hook in declared(process):
             target, name = hook.target.removeprefix("sglang.srt."), hook.function.__qualname__
             if not name.startswith("Stage."):

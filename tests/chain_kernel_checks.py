@@ -110,7 +110,7 @@ def a_fault_leaves_passes_to_sglang() -> None:
     kernel, broken, backend = ChainKernel(), _arguments(), _backend()
     broken[7] = None
     assert not kernel.attended(*broken) and kernel.guard.closed and not kernel.attended(*_arguments())
-    kernel.serve(backend, _batch())
+    kernel.triton_metadata(lambda *_: None, backend, _batch())
     assert not backend.use_verify_shared_kv
 
 
@@ -180,7 +180,7 @@ def _batch() -> Any:
 
 def _serves(backend: Any, batch: Any) -> bool:
     kernel = ChainKernel()
-    kernel.serve(backend, batch)
+    kernel.triton_metadata(lambda *_: None, backend, batch)
     assert not kernel.guard.closed
     return bool(backend.use_verify_shared_kv)
 

@@ -79,7 +79,7 @@ def _round(at: int, rank: int, ranks: int, group: Any, now: Round) -> tuple[int,
         _gathered(ranks, group, 300 if rank == 0 else 0, extends=rank == 0)
         return -1, -1
     _gathered(ranks, group, requests)
-    now.choose_steps(requests)
+    found.activate_step_by_batch(requests)
     steps = found.worker.speculative_num_steps
     result = SimpleNamespace(speculative_num_draft_tokens=steps + 1)
     now.run(Stage.launch, lambda _: result, found.worker)

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from sglang_adaptive.sglang_plugin.fast_path import greedy_commit
+from sglang_adaptive.sglang_plugin.round import Round
 from sglang_adaptive.sglang_plugin.zero_steps import choice as zero_step_choice
 from sglang_adaptive.sglang_plugin.zero_steps.choice import LikeliestTokens
 from tests import checks
@@ -80,10 +81,12 @@ def it_is_what_sglang_verifies() -> None:
 
 def anything_between_logits_and_choice_is_left_to_sglang() -> None:
     """Sampling, penalties, biases, grammars, watermarks, idle batches, drafts, and logits not on the device."""
-    likeliest, output = LikeliestTokens(), SimpleNamespace(next_token_logits=_OnDevice(torch.zeros(2, 9)))
+    now, likeliest = Round(None, None), LikeliestTokens()
+    now.use([likeliest])
+    output = SimpleNamespace(next_token_logits=_OnDevice(torch.zeros(2, 9)))
 
     def sampled(*given: Any, **options: Any) -> Any:
-        return likeliest.sample(lambda *_, **__: SGLANGS, *given, **options)
+        return now.sample(lambda *_, **__: SGLANGS, *given, **options)
 
     for change in NOT_GREEDY:
         assert sampled(_drafts(1), _batch(2, **change), output) is SGLANGS
@@ -103,7 +106,7 @@ def a_fault_leaves_the_choice_to_sglang() -> None:
     likeliest, choices = LikeliestTokens(), []
     given = _drafts(1), _batch(2), SimpleNamespace(next_token_logits=_OnDevice(torch.zeros(2, 9)))
     for choice in (RuntimeError("no such kernel"), OURS):
-        choices.append(_choosing(choice, lambda: likeliest.sample(lambda *_, **__: SGLANGS, *given)))
+        choices.append(_choosing(choice, lambda: likeliest.sample(lambda *_: SGLANGS, *given, None, None)))
     assert choices == [SGLANGS, SGLANGS] and likeliest.guard.closed, choices
 
 

@@ -338,7 +338,7 @@ def _attended(backend: Any, layer: int, mode: str = "TARGET_VERIFY", **unlike_a_
     }
     batch = SimpleNamespace(forward_mode=ForwardMode[mode])
     alike = SimpleNamespace(**{**plain, **unlike_a_plain_layer})
-    return backend.round.run(Stage.fa3_extend, forward, backend, None, None, None, alike, batch)
+    return backend.round.run(Stage.fa3_attention, forward, backend, None, None, None, alike, batch)
 
 
 class _Backend:
@@ -417,11 +417,9 @@ def _query_at_kernel(q: Any, mode: str, now: Any = None, **unlike: Any) -> Any:
         given.append(q)
         return q
 
-    event, theirs = Stage.fa3_extend, type(backend).forward_extend
-    if mode == "DECODE":
-        event, theirs = Stage.fa3_decode, type(backend).forward_decode
+    theirs = type(backend).forward_decode if mode == "DECODE" else type(backend).forward_extend
     with patch("sglang.srt.layers.attention.flashattention_backend.flash_attn_with_kvcache", kernel):
-        (now or Round(None, None)).run(event, theirs, backend, q, None, None, layer, batch)
+        (now or Round(None, None)).run(Stage.fa3_attention, theirs, backend, q, None, None, layer, batch)
     return given[0]
 
 

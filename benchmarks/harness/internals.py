@@ -19,8 +19,8 @@ RESOLVING = _PLUGIN + "round.Round.resolving"
 SHORT_RESULT = _PLUGIN + "fast_path.short_verify.ShortVerify._result"
 """(verifier, batch, verify_input, output, plan): the result of a replayed verify pass."""
 
-ROUND_SAMPLE = _PLUGIN + "repairs.Repairs.sample"
-"""(stage, rest, verify_input, batch, logits_output, ...): the result of any other verify pass."""
+ROUND_SAMPLE = _PLUGIN + "round.Round.sample"
+"""(round, accept, verify_input, batch, logits_output, ...): the result of any other verify pass."""
 
 ROUND_DRAFT = _PLUGIN + "round.Round.draft"
 """(round, draft, drafter, batch) -> the verify input of a round that drafts, or looks its drafts up."""

@@ -73,7 +73,7 @@ def stages_of_rounds(now: Round, looks_up: bool) -> Iterator[Stage]:
     The first one acts first, and may leave nothing for the others and SGLang.
     """
     worker, controller = now.worker, now.controller
-    short_draft, looked_up = ShortDraft(), never
+    short_draft, looked_up = ShortDraft(), _never
     yield Metrics(controller)
     yield ProposedDrafts()
     yield Audits(controller, configuration().audit)  # before what prepares a batch, because it reads the result
@@ -96,13 +96,12 @@ def stages_of_rounds(now: Round, looks_up: bool) -> Iterator[Stage]:
     yield from ExactVerify.where_it_can(worker)
 
 
-def never(batch: Any) -> bool:
-    """Return False: no round verifies looked-up drafts."""
-    return False
-
-
 _EVENTS = [of for name, of in vars(Stage).items() if not name.startswith("_")]
 _NOTHING = Stage()
+
+
+def _never(batch: Any) -> bool:
+    return False
 
 
 class Round:
@@ -171,19 +170,28 @@ class Round:
 
     # -- a round --------------------------------------------------------------------------------------------------
 
-    def choose_steps(self, batch_size: int) -> None:
-        """Choose the steps of the next round, and make them live."""
-        self.controller.activate_step_by_batch(batch_size)
-
     def zero_step_input(self, build: Callable[..., Any], worker: Any, batch: Any) -> Any:
         """Begin a round that drafts nothing; return its verify input, one token per request."""
         self.tell(Stage.before_zero_steps, batch)
         return self.run(Stage.zero_step_input, build, worker, batch)
 
     def draft(self, draft: Callable[..., Any], drafter: Any, batch: Any, **kwargs: Any) -> Any:
-        """Begin a round that drafts; return its verify input. Then SGLang verifies it, and samples."""
+        """Begin a round that drafts; return its verify input."""
         self.tell(Stage.before_draft, drafter, batch)
         return self.run(Stage.draft, draft, drafter, batch, **kwargs)
+
+    def sample(
+        self, accept: Callable[..., Any], verify_input: Any, batch: Any, logits_output: Any, grammar_mask: Any = None,
+        *more: Any, watermark_state: Any = None, **options: Any,
+    ) -> Any:  # fmt: skip
+        """Accept drafts and choose the tokens after them, once the target has verified the drafts."""
+
+        def accept_as_asked(*asked: Any) -> Any:
+            given = verify_input, batch, logits_output, grammar_mask, *more
+            return accept(*given, watermark_state=watermark_state, **options)
+
+        asked = verify_input, batch, logits_output, grammar_mask, watermark_state
+        return self.run(Stage.sample, accept_as_asked, *asked)
 
     def draft_extend(self, extend: Callable[..., None], drafter: Any, batch: Any, result: Any, **kwargs: Any) -> None:
         """Run the draft over the accepted tokens, or postpone that at zero steps."""

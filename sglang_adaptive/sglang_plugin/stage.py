@@ -124,12 +124,9 @@ class Stage:
         """Verify the drafts of a round."""
         return rest(worker, batch, **kwargs)
 
-    def sample(
-        self, rest: Rest, verify_input: Any, batch: Any, logits_output: Any, grammar_mask: Any = None, *more: Any,
-        watermark_state: Any = None, **options: Any,
-    ) -> Any:  # fmt: skip
+    def sample(self, rest: Rest, verify_input: Any, batch: Any, logits_output: Any, mask: Any, watermark: Any) -> Any:
         """Accept drafts, and choose the token after them."""
-        return rest(verify_input, batch, logits_output, grammar_mask, *more, watermark_state=watermark_state, **options)
+        return rest(verify_input, batch, logits_output, mask, watermark)
 
     def draft_extend(self, rest: Rest, drafter: Any, batch: Any, result: Any, **kwargs: Any) -> None:
         """Run the draft model over the accepted tokens."""
@@ -164,34 +161,17 @@ class Stage:
         """Plan a FlashInfer pass that is captured or replayed."""
         rest(backend, forward_batch, in_capture)
 
-    def plan_draft(self, rest: Rest, backend: Any, forward_batch: Any, *args: Any, **kwargs: Any) -> None:
-        """Plan a FlashInfer draft that runs without a graph."""
-        rest(backend, forward_batch, *args, **kwargs)
-
     def plan_draft_replay(self, rest: Rest, backend: Any, forward_batch: Any, in_capture: bool = False) -> None:
         """Plan all passes of a FlashInfer draft that is captured or replayed."""
         rest(backend, forward_batch, in_capture)
 
-    def forward_extend(
-        self, rest: Rest, backend: Any, q: Any, k: Any, v: Any, layer: Any, forward_batch: Any, *args: Any,
-        **kwargs: Any,
-    ) -> Any:  # fmt: skip
+    def forward_extend(self, rest: Rest, backend: Any, *args: Any, **kwargs: Any) -> Any:
         """Run attention in an extend or verify pass."""
-        return rest(backend, q, k, v, layer, forward_batch, *args, **kwargs)
+        return rest(backend, *args, **kwargs)
 
-    def fa3_extend(
-        self, rest: Rest, backend: Any, q: Any, k: Any, v: Any, layer: Any, forward_batch: Any, *args: Any,
-        **kwargs: Any,
-    ) -> Any:  # fmt: skip
-        """Run attention with fa3 in an extend or verify pass."""
-        return rest(backend, q, k, v, layer, forward_batch, *args, **kwargs)
-
-    def fa3_decode(
-        self, rest: Rest, backend: Any, q: Any, k: Any, v: Any, layer: Any, forward_batch: Any, *args: Any,
-        **kwargs: Any,
-    ) -> Any:  # fmt: skip
-        """Run attention with fa3 in a decode pass."""
-        return rest(backend, q, k, v, layer, forward_batch, *args, **kwargs)
+    def fa3_attention(self, rest: Rest, backend: Any, *args: Any, **kwargs: Any) -> Any:
+        """Run attention with fa3."""
+        return rest(backend, *args, **kwargs)
 
     def fa3_kernel(self, rest: Rest, *args: Any, **kwargs: Any) -> Any:
         """Call fa3's kernel."""

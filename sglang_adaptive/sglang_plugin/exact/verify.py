@@ -77,17 +77,10 @@ class ExactVerify(Stage):
 
     # -- a round --------------------------------------------------------------------------------------------------
 
-    def sample(
-        self, rest: Rest, verify_input: Any, batch: Any, logits_output: Any, grammar_mask: Any = None, *more: Any,
-        watermark_state: Any = None, **options: Any,
-    ) -> Any:  # fmt: skip
-        """Accept the drafts that the sampler would draw, and choose the token after them."""
-        found = self.accepted(verify_input, batch, logits_output, grammar_mask, watermark_state)
-        if found is None:
-            return rest(
-                verify_input, batch, logits_output, grammar_mask, *more, watermark_state=watermark_state, **options
-            )
-        return found
+    def sample(self, rest: Rest, verify_input: Any, batch: Any, logits_output: Any, mask: Any, watermark: Any) -> Any:
+        """Accept the drafts that SGLang's sampler draws, and choose the token after them."""
+        found = self.accepted(verify_input, batch, logits_output, mask, watermark)
+        return rest(verify_input, batch, logits_output, mask, watermark) if found is None else found
 
     def accepted(
         self, verify_input: Any, batch: Any, logits_output: Any, grammar_mask: Any, watermark_state: Any

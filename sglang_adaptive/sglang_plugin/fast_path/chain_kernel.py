@@ -168,12 +168,7 @@ class ChainKernel(Stage):
         self._processors = 0
 
     def triton_metadata(self, rest: Rest, backend: Any, forward_batch: Any, *args: Any, **kwargs: Any) -> None:
-        """Build the metadata of a pass, for this kernel where it can run."""
-        self.serve(backend, forward_batch)
-        rest(backend, forward_batch, *args, **kwargs)
-
-    def serve(self, backend: Any, forward_batch: Any) -> None:
-        """Let *backend* verify with this kernel if the pass of *forward_batch* verifies chains.
+        """Build the metadata of a pass; let *backend* use this kernel from now on if the pass verifies chains.
 
         It takes the place of a kernel that SGLang uses only on AMD GPUs.
         """
@@ -182,6 +177,7 @@ class ChainKernel(Stage):
             if self.guard.attempt(_verifies_chains, backend, forward_batch.spec_info):
                 self._processors = backend.device_core_count
                 backend.use_verify_shared_kv, backend.verify_shared_kv_fwd = True, self.attended
+        rest(backend, forward_batch, *args, **kwargs)
 
     def attended(self, *arguments: Any, **options: Any) -> bool:
         """Run attention with the *arguments* of SGLang's verify kernels; False where its prefill kernel has to run."""

@@ -35,13 +35,9 @@ class ExtendMetadata(Stage):
             self._replaying = None
 
     def fa3_metadata(self, rest: Rest, backend: Any, forward_batch: Any, *args: Any, **kwargs: Any) -> None:
-        """Build the metadata before a replay, unless the graph does."""
-        if not self.is_made(backend, forward_batch):
+        """Build the metadata before a replay, unless the graph fills in all of it."""
+        if backend is not self._replaying or not self.guard.attempt(_bound, backend, forward_batch):
             rest(backend, forward_batch, *args, **kwargs)
-
-    def is_made(self, backend: Any, forward_batch: Any) -> bool:
-        """Return whether the graph fills in all metadata itself; if so, bind that metadata to *backend*."""
-        return backend is self._replaying and bool(self.guard.attempt(_bound, backend, forward_batch))
 
 
 def _bound(backend: Any, forward_batch: Any) -> bool:
@@ -77,7 +73,7 @@ class VerifySchedule(Stage):
         self._passes: WeakKeyDictionary[Any, tuple[int, Any]] = WeakKeyDictionary()
         """By backend, the layer that ran last and the schedule of its pass."""
 
-    def fa3_extend(
+    def fa3_attention(
         self, rest: Rest, backend: Any, q: Any, k: Any, v: Any, layer: Any, forward_batch: Any, *args: Any,
         **kwargs: Any,
     ) -> Any:  # fmt: skip
@@ -182,14 +178,12 @@ class QueriesInPlace(Stage):
     def __init__(self) -> None:
         self.guard = Guard("queries-in-place")
 
-    def fa3_extend(
+    def fa3_attention(
         self, rest: Rest, backend: Any, q: Any, k: Any, v: Any, layer: Any, forward_batch: Any, *args: Any,
         **kwargs: Any,
     ) -> Any:  # fmt: skip
         """Run attention on the queries where they lie."""
         return rest(backend, self.in_place(backend, q, forward_batch), k, v, layer, forward_batch, *args, **kwargs)
-
-    fa3_decode = fa3_extend
 
     def in_place(self, backend: Any, q: Any, forward_batch: Any) -> Any:
         """Return the queries *q* for fa3, without a copy where possible."""

@@ -58,8 +58,6 @@ class DevicePlans(Stage):
         """Let SGLang plan a pass without a graph, with the lengths that its planner reads."""
         rest(backend, with_lengths(forward_batch), *args, **kwargs)
 
-    plan_draft = plan
-
     def plan_replay(self, rest: Rest, backend: Any, forward_batch: Any, in_capture: bool = False) -> None:
         """Plan a pass that is captured or replayed."""
         decodes = self._decode_kernel.runs(backend, forward_batch)

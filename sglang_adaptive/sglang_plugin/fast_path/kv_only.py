@@ -8,7 +8,7 @@ zero steps leave for later (zero_steps/) and of the chunks of a long prompt, onl
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import cached_property
 from types import SimpleNamespace
@@ -89,29 +89,24 @@ class Chunks(Stage):
         return features.may("short-prefill", Setup.of(self._worker))
 
     def draft_prefill(self, rest: Rest, drafter: Any, batch: Any, *args: Any, **kwargs: Any) -> Any:
-        """Run the draft over a prompt; for every chunk but the last, only compute keys and values."""
-        found = self.written(rest, drafter, batch, *args, **kwargs)
-        return rest(drafter, batch, *args, **kwargs) if found is None else found
+        """Run the draft over a prompt; for every chunk but the last, only write keys and values.
+
+        Such a chunk returns a placeholder EagleDraftInput that is never read.
+        """
+        if not self.guard.closed and len(batch.reqs) == 1 and batch.reqs[0] is batch.chunked_req:
+            before = batch.input_ids, batch.spec_info
+            found = self.guard.attempt(self._written, rest, drafter, batch, *args, **kwargs)
+            if found is not None:
+                return found
+            batch.input_ids, batch.spec_info = before
+        return rest(drafter, batch, *args, **kwargs)
 
     def shortened(self) -> dict[str, int]:
         """Return the number of passes that ended early."""
         return {"prefills": self.passes}
 
-    def written(self, extend: Callable[..., Any], draft: Any, batch: Any, *args: Any, **kwargs: Any) -> Any:
-        """Run SGLang's *extend* of *draft* over a chunk that is not the last, up to keys and values.
-
-        Return a placeholder EagleDraftInput that is never read; None where the whole pass has to run.
-        """
-        if self.guard.closed or len(batch.reqs) != 1 or batch.reqs[0] is not batch.chunked_req:
-            return None
-        before = batch.input_ids, batch.spec_info
-        found = self.guard.attempt(self._written, extend, draft, batch, *args, **kwargs)
-        if found is None:
-            batch.input_ids, batch.spec_info = before
-        return found
-
     def _written(
-        self, extend: Callable[..., Any], draft: Any, batch: Any, hidden: Any, tokens: Any, *args: Any, **kwargs: Any
+        self, extend: Rest, draft: Any, batch: Any, hidden: Any, tokens: Any, *args: Any, **kwargs: Any
     ) -> Any:
         from sglang.srt.speculative.eagle_info import EagleDraftInput
 

@@ -86,13 +86,9 @@ class LookupRounds(Stage):
     def update_running_batch(self, rest: Rest, scheduler: Any, batch: Any) -> Any:
         """Prepare the decode batch for its next round, and name its requests to the policy."""
         found = rest(scheduler, batch)
-        if found is not None:  # otherwise SGLang skips this round
-            self.expect(found)
+        if found is not None and len(found.reqs) <= self._controller.lookup_requests:  # SGLang may skip this round
+            self._controller.expect([req.rid for req in found.reqs])
         return found
-
-    def before_zero_steps(self, batch: Any) -> None:
-        """Update the texts of *batch*."""
-        self.begin(batch)
 
     def draft(self, rest: Rest, drafter: Any, batch: Any, **kwargs: Any) -> Any:
         """Update the texts of *batch*, and return the verify input: looked-up drafts, or else the draft's."""
@@ -103,20 +99,17 @@ class LookupRounds(Stage):
         return rest(drafter, batch, **kwargs)
 
     def after_draft_extend(self, batch: Any, result: Any) -> None:
-        """Append the round's tokens to the texts."""
-        if not batch.forward_mode.is_idle():
-            self.end(batch, result, note_of(result, self._worker))
-
-    def expect(self, batch: Any) -> None:
-        """Name the requests of the coming round to the policy, which does not know who has joined."""
-        if len(batch.reqs) <= self._controller.lookup_requests:
-            self._controller.expect([req.rid for req in batch.reqs])
+        """Append the round's tokens to the texts, and look up the next round's drafts."""
+        if batch is self._batch and not batch.forward_mode.is_idle():
+            self._attempt(self._end, batch, result)
 
     def begin(self, batch: Any) -> None:
         """Update the texts of *batch* before a round, if it is tracked."""
         self._batch = batch if self._attempt(self._begin, batch) else None
         if self._batch is None:
             self._slots, self._followed = None, []
+
+    before_zero_steps = begin
 
     def drafted(self, drafter: Any, batch: Any) -> Any:
         """Return a lookup round's verify input."""
@@ -127,11 +120,6 @@ class LookupRounds(Stage):
             drafts = self._texts.drafts(self._slots, count)
         found = self._link(drafter, batch, drafts) if batch.seq_lens.is_cuda else None
         return _linked(drafter, batch, drafts) if found is None else found
-
-    def end(self, batch: Any, result: Any, note: RoundNote) -> None:
-        """Append a verified round's tokens, and look up the next round's drafts."""
-        if batch is self._batch:
-            self._attempt(self._end, batch, result, note)
 
     def _attempt(self, part: Callable[..., Any], *args: Any) -> Any:
         """Run *part*; after its first error, the policy chooses no lookup rounds any more."""
@@ -179,10 +167,10 @@ class LookupRounds(Stage):
             return next(slot for slot in range(SLOTS) if slot not in taken)
         return self._tracked.pop(next(iter(self._tracked))).slot
 
-    def _end(self, batch: Any, result: Any, note: RoundNote) -> None:
+    def _end(self, batch: Any, result: Any) -> None:
         told = self._texts.follow(self._slots, batch.seq_lens, result.next_token_ids, result.accept_lens)
         on_host = told.to("cpu", non_blocking=True)
-        note.arriving.append(partial(_tell, on_host))
+        note_of(result, self._worker).arriving.append(partial(_tell, on_host))
 
 
 def _tell(told: torch.Tensor, note: RoundNote, result: Any) -> None:

@@ -45,7 +45,7 @@ for _event, _maker in (
     (Stage.triton_metadata, _TRITON + _GRAPH),
     (Stage.plan, _FLASHINFER + _EAGER),
     (Stage.plan_replay, _FLASHINFER + _GRAPH),
-    (Stage.plan_draft, _FLASHINFER_DRAFT + _EAGER),
+    (Stage.plan, _FLASHINFER_DRAFT + _EAGER),
     (Stage.plan_draft_replay, _FLASHINFER_DRAFT + _GRAPH),
 ):
     to_stages(_event, _maker, "self", "forward_batch", process=Process.SCHEDULER_CUDA)
@@ -54,8 +54,8 @@ _ATTENTION = ("self", "q", "k", "v", "layer", "forward_batch")
 for _backend in _DECODING:
     to_stages(Stage.forward_extend, _backend + "forward_extend", *_ATTENTION, process=Process.SCHEDULER_CUDA)
 _FA3 = FA3 + "FlashAttentionBackend."
-to_stages(Stage.fa3_extend, _FA3 + "forward_extend", *_ATTENTION, process=Process.SCHEDULER_CUDA)
-to_stages(Stage.fa3_decode, _FA3 + "forward_decode", *_ATTENTION, process=Process.SCHEDULER_CUDA)
+for _forward in ("forward_extend", "forward_decode"):
+    to_stages(Stage.fa3_attention, _FA3 + _forward, *_ATTENTION, process=Process.SCHEDULER_CUDA)
 to_stages(Stage.fa3_kernel, FA3 + "flash_attn_with_kvcache", "scheduler_metadata", process=Process.SCHEDULER_CUDA)
 to_stages(
     Stage.fa3_metadata,

@@ -80,7 +80,7 @@ def build_state(now: Round, original: Callable[..., Any], worker: Any, *args: An
 @event(WORKER + "EAGLEWorkerV2.activate_step_by_batch", "self", "batch_size")
 def choose_steps(now: Round, original: Callable[..., None], worker: Any, batch_size: int) -> None:
     """Choose the steps of the next round."""
-    now.choose_steps(batch_size)
+    now.controller.activate_step_by_batch(batch_size)
 
 
 to_stages(Stage.switch, WORKER + "EAGLEWorkerV2.apply_runtime_state", "self", "state")
@@ -99,11 +99,15 @@ def draft(now: Round, original: Callable[..., Any], drafter: Any, batch: Any, **
 
 
 to_stages(Stage.verify, WORKER + "EAGLEWorkerV2.verify", "self", "batch", "pp_proxy_tensors", "grammar_barrier")
-to_stages(
-    Stage.sample,
+
+
+@event(
     SRT + "speculative.eagle_utils.eagle_sample",
     *("verify_input", "batch", "logits_output", "grammar_mask", "watermark_state"),
 )
+def sample(now: Round, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Accept drafts, and choose the token after them."""
+    return now.sample(original, *args, **kwargs)
 
 
 @event(WORKER + "EagleDraftWorker._draft_extend_for_decode", "self", "batch", "batch_result", "kv_loc_plan")

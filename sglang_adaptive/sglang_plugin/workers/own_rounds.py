@@ -93,7 +93,7 @@ class OwnRounds:
 
     def activate_step_by_batch(self, batch_size: int) -> None:
         """Let the controller choose the steps of the next round."""
-        self.round.choose_steps(batch_size)
+        self.adaptive_controller.activate_step_by_batch(batch_size)
 
     def on_verify_complete_cpu(self, num_correct_drafts_per_req: list[int], batch_size: int = 0) -> None:
         """Pass a round's accepted drafts to the controller."""

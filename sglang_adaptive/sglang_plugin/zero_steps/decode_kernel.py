@@ -28,7 +28,9 @@ class DecodeKernel(Stage):
 
     def triton_metadata(self, rest: Rest, backend: Any, forward_batch: Any, *args: Any, **kwargs: Any) -> None:
         """Build the metadata of a pass: of a plain decode if it is a zero-step round."""
-        rest(backend, self.seen(backend, forward_batch), *args, **kwargs)
+        if self.runs(backend, forward_batch):
+            forward_batch = _as_decode(forward_batch)
+        rest(backend, forward_batch, *args, **kwargs)
 
     plan = plan_replay = triton_metadata
 
@@ -40,10 +42,6 @@ class DecodeKernel(Stage):
         if self.runs(backend, forward_batch):
             return backend.forward_decode(q, k, v, layer, forward_batch, *args, **kwargs)
         return rest(backend, q, k, v, layer, forward_batch, *args, **kwargs)
-
-    def seen(self, backend: Any, forward_batch: Any) -> Any:
-        """Return *forward_batch* for *backend*'s metadata: as a plain decode if it is a zero-step round."""
-        return _as_decode(forward_batch) if self.runs(backend, forward_batch) else forward_batch
 
     def runs(self, backend: Any, forward_batch: Any) -> bool:
         """Whether the pass verifies one token a request, and *backend* does so with its decode kernel."""

@@ -96,15 +96,6 @@ class DeferredDraftExtend(LeftForLater):
         if not (self.applies(drafter, batch) and self.after_verify(rest, batch, result)):
             rest(drafter, batch, result, **kwargs)
 
-    def after_draft_extend(self, batch: Any, result: Any) -> None:
-        """Let a zero-step round check the draft after a round of looked-up drafts."""
-        if self._looked_up(batch):
-            self.after_lookups(batch, result)
-
-    def before_zero_steps(self, batch: Any) -> None:
-        """Prepare the verify of a zero-step round."""
-        self.before_verify()
-
     def applies(self, draft: Any, batch: Any) -> bool:
         """Whether this stage handles a draft extend that SGLang is about to run."""
         return (
@@ -147,12 +138,12 @@ class DeferredDraftExtend(LeftForLater):
             return False
         return True
 
-    def after_lookups(self, batch: Any, result: Any) -> None:
+    def after_draft_extend(self, batch: Any, result: Any) -> None:
         """After a round of looked-up drafts, let a following zero-step round check the draft's first token.
 
         Otherwise nothing is learned about the draft as long as lookup rounds come before the next output.
         """
-        if self.guard.closed or self._every == 1:
+        if self.guard.closed or self._every == 1 or not self._looked_up(batch):
             return
         try:
             chosen = result.next_draft_input.topk_index
@@ -178,7 +169,7 @@ class DeferredDraftExtend(LeftForLater):
         except Exception as error:
             self._give_up(error)
 
-    def before_verify(self) -> None:
+    def before_zero_steps(self, batch: Any) -> None:
         """Clear the read event before a zero-step round verifies, so that the one found afterwards is this round's."""
         if not self.guard.closed:
             self._worker.target_worker.model_runner.shared_read_done_event = None

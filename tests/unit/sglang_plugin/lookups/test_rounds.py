@@ -98,8 +98,12 @@ def test_small_batches_without_a_grammar_are_tracked(made: LookupRounds) -> None
 
 def test_the_policy_hears_who_comes(made: LookupRounds) -> None:
     controller: Any = made._controller
-    made.expect(batch(Req("a", [1]), Req("b", [1])))
-    made.expect(batch(*(Req(str(number), [1]) for number in range(REQUESTS + 1))))
+    for prepared in (
+        batch(Req("a", [1]), Req("b", [1])),
+        batch(*(Req(str(n), [1]) for n in range(REQUESTS + 1))),
+        None,
+    ):
+        assert made.update_running_batch(lambda *_, found=prepared: found, None, None) is prepared
     assert controller.expected == [["a", "b"]]
 
 
