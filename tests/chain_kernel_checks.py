@@ -14,10 +14,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sglang_adaptive.sglang_plugin.fast_path.chain_kernel import ChainKernel, attend, parts_of, rows_of
 from sglang_adaptive.sglang_plugin.round import Round
 from sglang_adaptive.sglang_plugin.stage import Stage
-from sglang_adaptive.sglang_plugin.zero_steps.decode_kernel import DecodeKernel
+from sglang_adaptive.sglang_plugin.stages.fast_path.chain_kernel import ChainKernel, attend, parts_of, rows_of
+from sglang_adaptive.sglang_plugin.stages.fast_path.decode_kernel import DecodeKernel
 from tests import checks
 from tests.decode_kernel_checks import (
     HEADS,

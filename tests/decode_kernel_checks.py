@@ -16,7 +16,7 @@ import torch
 
 from sglang_adaptive.sglang_plugin.round import Round
 from sglang_adaptive.sglang_plugin.stage import Stage
-from sglang_adaptive.sglang_plugin.zero_steps.decode_kernel import DecodeKernel
+from sglang_adaptive.sglang_plugin.stages.fast_path.decode_kernel import DecodeKernel
 from tests import checks
 
 HEADS, KV_HEADS, DIM, CONTEXT, ROWS = 8, 2, 64, 128, 4

@@ -12,12 +12,12 @@ from unittest import mock
 
 import torch
 
-from sglang_adaptive.sglang_plugin.fast_path import flashinfer
-from sglang_adaptive.sglang_plugin.fast_path.flashinfer import DevicePlans, with_lengths
-from sglang_adaptive.sglang_plugin.fast_path.tile_kernel import TILE, with_small_tiles
 from sglang_adaptive.sglang_plugin.round import Round
 from sglang_adaptive.sglang_plugin.stage import Stage
-from sglang_adaptive.sglang_plugin.zero_steps.decode_kernel import DecodeKernel
+from sglang_adaptive.sglang_plugin.stages.fast_path import flashinfer
+from sglang_adaptive.sglang_plugin.stages.fast_path.decode_kernel import DecodeKernel
+from sglang_adaptive.sglang_plugin.stages.fast_path.flashinfer import DevicePlans, with_lengths
+from sglang_adaptive.sglang_plugin.stages.fast_path.tile_kernel import TILE, with_small_tiles
 from tests import checks
 from tests.tile_checks import COLUMNS, POISON, PROCESSORS, ROWS, poison, sums, wrapper_of
 

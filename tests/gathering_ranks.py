@@ -21,11 +21,11 @@ from sglang.srt.runtime_context import get_parallel
 from sglang_adaptive.policy.throughput import ThroughputOptions, ThroughputPolicy
 from sglang_adaptive.runtime.joint_steps import JointSteps
 from sglang_adaptive.sglang_plugin import current, hooks
-from sglang_adaptive.sglang_plugin.attention_dp import AgreedSteps
 from sglang_adaptive.sglang_plugin.hooks import Process
 from sglang_adaptive.sglang_plugin.notes import note_of
 from sglang_adaptive.sglang_plugin.round import Round
 from sglang_adaptive.sglang_plugin.stage import Stage
+from sglang_adaptive.sglang_plugin.stages.attention_dp import AgreedSteps
 from tests.fakes import controller
 from tests.gathering_plan import FAILS, FORCED, IDLE, ROUNDS, WARM
 

@@ -11,10 +11,10 @@ from typing import Any
 
 import torch
 
-from sglang_adaptive.sglang_plugin.fast_path import greedy_commit
 from sglang_adaptive.sglang_plugin.round import Round
-from sglang_adaptive.sglang_plugin.zero_steps import choice as zero_step_choice
-from sglang_adaptive.sglang_plugin.zero_steps.choice import LikeliestTokens
+from sglang_adaptive.sglang_plugin.stages.fast_path import choice as zero_step_choice
+from sglang_adaptive.sglang_plugin.stages.fast_path import greedy_commit
+from sglang_adaptive.sglang_plugin.stages.fast_path.choice import LikeliestTokens
 from tests import checks
 
 DEVICE = checks.device()

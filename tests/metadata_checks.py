@@ -11,10 +11,10 @@ from typing import Any
 
 import torch
 
-from sglang_adaptive.sglang_plugin.fast_path.fa3 import ExtendMetadata
-from sglang_adaptive.sglang_plugin.fast_path.length_kernel import LengthKernel
 from sglang_adaptive.sglang_plugin.round import Round
 from sglang_adaptive.sglang_plugin.stage import Stage
+from sglang_adaptive.sglang_plugin.stages.fast_path.fa3 import ExtendMetadata
+from sglang_adaptive.sglang_plugin.stages.fast_path.length_kernel import LengthKernel
 from tests import checks
 
 DEVICE = checks.device()

@@ -13,9 +13,9 @@ from typing import Any
 import torch
 
 from sglang_adaptive.sglang_plugin import current, hooks
-from sglang_adaptive.sglang_plugin.fast_path.reserve_ahead import AHEAD, ReserveAhead
 from sglang_adaptive.sglang_plugin.hooks import Process
 from sglang_adaptive.sglang_plugin.round import Round
+from sglang_adaptive.sglang_plugin.stages.fast_path.reserve_ahead import AHEAD, ReserveAhead
 from tests import checks
 
 RESERVE = 16

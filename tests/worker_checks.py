@@ -15,13 +15,13 @@ from unittest.mock import patch
 import torch
 
 from sglang_adaptive.sglang_plugin import hooks
-from sglang_adaptive.sglang_plugin.captures import Captures, thaw
-from sglang_adaptive.sglang_plugin.fast_path import launches
-from sglang_adaptive.sglang_plugin.fast_path.fa3 import QueriesInPlace, VerifySchedule
 from sglang_adaptive.sglang_plugin.hooks import Process
 from sglang_adaptive.sglang_plugin.round import Round
 from sglang_adaptive.sglang_plugin.stage import Stage
-from sglang_adaptive.sglang_plugin.zero_steps.inputs import ZeroStepInputs
+from sglang_adaptive.sglang_plugin.stages.captures import Captures
+from sglang_adaptive.sglang_plugin.stages.fast_path import launches
+from sglang_adaptive.sglang_plugin.stages.fast_path.fa3 import QueriesInPlace, VerifySchedule
+from sglang_adaptive.sglang_plugin.stages.zero_steps.inputs import ZeroStepInputs
 from tests import checks
 
 FIELDS = (
@@ -203,7 +203,7 @@ def what_a_capture_finds_is_frozen_until_start_up_is_over() -> None:
             with Captures().freeze_gc(original.append, False):
                 counts.append(gc.get_freeze_count())
     finally:
-        thaw()
+        gc.unfreeze()
     assert 0 < counts[0] <= counts[1] and gc.get_freeze_count() == 0 and original == []
     Captures().freeze_gc(original.append, True)
     assert original == [True]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 _PLUGIN = "sglang_adaptive.sglang_plugin."
 
-SHADOW_ACCEPTS = _PLUGIN + "zero_steps.shadow.accepts"
+SHADOW_ACCEPTS = _PLUGIN + "stages.zero_steps.shadow.accepts"
 """(drafts, pairs, result) -> list[int]: whether the first draft of each checked request at zero steps was right.
 
 *pairs* are the checked requests: each one's row in the batch of the result, and its index among the drafts.
@@ -16,7 +16,7 @@ SHADOW_ACCEPTS = _PLUGIN + "zero_steps.shadow.accepts"
 RESOLVING = _PLUGIN + "round.Round.resolving"
 """(round, result, batch): a decode result has arrived; its drafts are checked next."""
 
-SHORT_RESULT = _PLUGIN + "fast_path.short_verify.ShortVerify._result"
+SHORT_RESULT = _PLUGIN + "stages.fast_path.short_verify.ShortVerify._result"
 """(verifier, batch, verify_input, output, plan): the result of a replayed verify pass."""
 
 ROUND_SAMPLE = _PLUGIN + "round.Round.sample"

@@ -72,7 +72,7 @@ class Recorded:
         self, draft: Callable[..., Any], rounds: Any, original: Any, drafter: Any, batch: Any, **more: Any
     ) -> Any:
         """Draft, then insert the recorded drafts; looked-up drafts stay."""
-        from sglang_adaptive.sglang_plugin.lookups.rounds import LookupRounds
+        from sglang_adaptive.sglang_plugin.stages.lookups.rounds import LookupRounds
 
         made = draft(rounds, original, drafter, batch, **more)
         steps, table = drafter.speculative_num_steps, self._of(batch)

@@ -13,40 +13,40 @@ from typing import Any, TypeVar
 from sglang_adaptive.policy.base import AdaptivePolicy
 from sglang_adaptive.runtime.controller import AdaptiveController
 from sglang_adaptive.runtime.round_note import RoundNote
-from sglang_adaptive.sglang_plugin.attention_dp import AgreedSteps
-from sglang_adaptive.sglang_plugin.audit_scheduler import Audits
-from sglang_adaptive.sglang_plugin.capacity import Capacity
-from sglang_adaptive.sglang_plugin.captures import Captures
 from sglang_adaptive.sglang_plugin.configuration import configuration
 from sglang_adaptive.sglang_plugin.current import current, use
-from sglang_adaptive.sglang_plugin.exact.verify import ExactVerify
-from sglang_adaptive.sglang_plugin.fast_path.chain_kernel import ChainKernel
-from sglang_adaptive.sglang_plugin.fast_path.fa3 import ExtendMetadata, QueriesInPlace, VerifySchedule
-from sglang_adaptive.sglang_plugin.fast_path.flashinfer import DevicePlans
-from sglang_adaptive.sglang_plugin.fast_path.isolation import Isolation
-from sglang_adaptive.sglang_plugin.fast_path.kv_only import Chunks
-from sglang_adaptive.sglang_plugin.fast_path.launches import AlignedCopies, ignore_alignment
-from sglang_adaptive.sglang_plugin.fast_path.length_kernel import LengthKernel
-from sglang_adaptive.sglang_plugin.fast_path.relay import Relay
-from sglang_adaptive.sglang_plugin.fast_path.reserve_ahead import ReserveAhead
-from sglang_adaptive.sglang_plugin.fast_path.short_draft import ShortDraft
-from sglang_adaptive.sglang_plugin.fast_path.short_verify import ShortVerify
-from sglang_adaptive.sglang_plugin.lookups.rounds import LookupRounds, allow_lookups
 from sglang_adaptive.sglang_plugin.notes import note_of
 from sglang_adaptive.sglang_plugin.repairs import Repairs
-from sglang_adaptive.sglang_plugin.reporting.finished_texts import FinishedTexts
-from sglang_adaptive.sglang_plugin.reporting.metrics import Metrics
-from sglang_adaptive.sglang_plugin.reporting.proposed_drafts import ProposedDrafts
 from sglang_adaptive.sglang_plugin.stage import Stage
+from sglang_adaptive.sglang_plugin.stages.attention_dp import AgreedSteps
+from sglang_adaptive.sglang_plugin.stages.audit_scheduler import Audits
+from sglang_adaptive.sglang_plugin.stages.capacity import Capacity
+from sglang_adaptive.sglang_plugin.stages.captures import Captures
+from sglang_adaptive.sglang_plugin.stages.exact.verify import ExactVerify
+from sglang_adaptive.sglang_plugin.stages.fast_path.chain_kernel import ChainKernel
+from sglang_adaptive.sglang_plugin.stages.fast_path.choice import LikeliestTokens
+from sglang_adaptive.sglang_plugin.stages.fast_path.decode_kernel import DecodeKernel
+from sglang_adaptive.sglang_plugin.stages.fast_path.fa3 import ExtendMetadata, QueriesInPlace, VerifySchedule
+from sglang_adaptive.sglang_plugin.stages.fast_path.flashinfer import DevicePlans
+from sglang_adaptive.sglang_plugin.stages.fast_path.isolation import Isolation
+from sglang_adaptive.sglang_plugin.stages.fast_path.kv_only import Chunks
+from sglang_adaptive.sglang_plugin.stages.fast_path.launches import AlignedCopies, ignore_alignment
+from sglang_adaptive.sglang_plugin.stages.fast_path.length_kernel import LengthKernel
+from sglang_adaptive.sglang_plugin.stages.fast_path.relay import Relay
+from sglang_adaptive.sglang_plugin.stages.fast_path.reserve_ahead import ReserveAhead
+from sglang_adaptive.sglang_plugin.stages.fast_path.short_draft import ShortDraft
+from sglang_adaptive.sglang_plugin.stages.fast_path.short_verify import ShortVerify
+from sglang_adaptive.sglang_plugin.stages.lookups.rounds import LookupRounds, allow_lookups
+from sglang_adaptive.sglang_plugin.stages.reporting.finished_texts import FinishedTexts
+from sglang_adaptive.sglang_plugin.stages.reporting.metrics import Metrics
+from sglang_adaptive.sglang_plugin.stages.reporting.proposed_drafts import ProposedDrafts
+from sglang_adaptive.sglang_plugin.stages.zero_steps.deferred_append import DeferredAppend
+from sglang_adaptive.sglang_plugin.stages.zero_steps.deferred_draft_extend import DeferredDraftExtend
+from sglang_adaptive.sglang_plugin.stages.zero_steps.inputs import ZeroStepInputs
+from sglang_adaptive.sglang_plugin.stages.zero_steps.lengths import KnownLengths
 from sglang_adaptive.sglang_plugin.start.controller import make_controller
+from sglang_adaptive.sglang_plugin.start.state_builds import build_state, draft_parts_in_their_scope
 from sglang_adaptive.sglang_plugin.start.weight_updates import follow_update
-from sglang_adaptive.sglang_plugin.state_builds import build_state, draft_parts_in_their_scope
-from sglang_adaptive.sglang_plugin.zero_steps.choice import LikeliestTokens
-from sglang_adaptive.sglang_plugin.zero_steps.decode_kernel import DecodeKernel
-from sglang_adaptive.sglang_plugin.zero_steps.deferred_append import DeferredAppend
-from sglang_adaptive.sglang_plugin.zero_steps.deferred_draft_extend import DeferredDraftExtend
-from sglang_adaptive.sglang_plugin.zero_steps.inputs import ZeroStepInputs
-from sglang_adaptive.sglang_plugin.zero_steps.lengths import KnownLengths
 
 S = TypeVar("S", bound=Stage)
 

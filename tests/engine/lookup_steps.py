@@ -20,9 +20,9 @@ from sglang_adaptive.policy.throughput import lookups as choice
 from sglang_adaptive.runtime.round_note import RoundNote
 from sglang_adaptive.sglang_plugin import features
 from sglang_adaptive.sglang_plugin.current import current
-from sglang_adaptive.sglang_plugin.lookups.rounds import LookupRounds
-from sglang_adaptive.sglang_plugin.lookups.texts import Texts
 from sglang_adaptive.sglang_plugin.setup import Setup
+from sglang_adaptive.sglang_plugin.stages.lookups.rounds import LookupRounds
+from sglang_adaptive.sglang_plugin.stages.lookups.texts import Texts
 from tests.engine.stepping import TIERS, Stepped, no_memory
 
 LOOPS = {"overlap": True, "normal loop": False}

@@ -7,7 +7,7 @@ from typing import Any
 from unittest import mock
 
 from sglang_adaptive.lab.cpu_engine import models
-from sglang_adaptive.sglang_plugin.fast_path import kv_only
+from sglang_adaptive.sglang_plugin.stages.fast_path import kv_only
 from tests.engine.stepping import Stepper
 
 CHUNK = 64

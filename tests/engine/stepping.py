@@ -25,8 +25,8 @@ from sglang_adaptive.runtime.round_note import RoundNote
 from sglang_adaptive.serve_cpu import default_arguments
 from sglang_adaptive.sglang_plugin import hooks
 from sglang_adaptive.sglang_plugin.current import current
-from sglang_adaptive.sglang_plugin.zero_steps.deferred_draft_extend import DeferredDraftExtend
-from sglang_adaptive.sglang_plugin.zero_steps.lengths import KnownLengths
+from sglang_adaptive.sglang_plugin.stages.zero_steps.deferred_draft_extend import DeferredDraftExtend
+from sglang_adaptive.sglang_plugin.stages.zero_steps.lengths import KnownLengths
 
 TIERS = [0, 1, 3, 7]
 SLOTS = 8192

@@ -8,8 +8,8 @@ from unittest import mock
 
 from sglang_adaptive.lab.cpu_engine import models
 from sglang_adaptive.runtime.pending_drafts import MOST_WRITES
-from sglang_adaptive.sglang_plugin.fast_path import kv_only
-from sglang_adaptive.sglang_plugin.zero_steps import deferred_draft_extend
+from sglang_adaptive.sglang_plugin.stages.fast_path import kv_only
+from sglang_adaptive.sglang_plugin.stages.zero_steps import deferred_draft_extend
 from tests.engine.stepping import Script, Stepper, no_memory
 
 EASY = models.prompts("easy")

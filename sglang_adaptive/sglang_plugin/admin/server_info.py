@@ -6,11 +6,11 @@ from typing import Any
 
 from sglang_adaptive.runtime.history import SPANS
 from sglang_adaptive.sglang_plugin import features, ranks
-from sglang_adaptive.sglang_plugin.audit_scheduler import TAKE, Audits
 from sglang_adaptive.sglang_plugin.current import current
 from sglang_adaptive.sglang_plugin.notes import NOTE
+from sglang_adaptive.sglang_plugin.stages.audit_scheduler import TAKE, Audits
+from sglang_adaptive.sglang_plugin.stages.zero_steps.left_for_later import LeftForLater
 from sglang_adaptive.sglang_plugin.start.profiles import profile_key
-from sglang_adaptive.sglang_plugin.zero_steps.left_for_later import LeftForLater
 
 LOOK = "sglang-adaptive look"
 """Id of a request for only this package's part of the internal state."""

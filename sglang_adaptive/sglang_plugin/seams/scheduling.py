@@ -125,7 +125,7 @@ def begin_weight_update(now: Round, original: Callable[..., Any], manager: Any, 
 @around(SRT + "managers.scheduler.Scheduler.get_init_info", "self")
 def scheduler_ready(original: Callable[..., dict[str, Any]], scheduler: Any) -> dict[str, Any]:
     """Tell the launcher that this scheduler has its hooks, and which runtime states it built."""
-    from sglang_adaptive.sglang_plugin.launch.handshake import report
+    from sglang_adaptive.sglang_plugin.start.handshake import report
 
     return report(original(scheduler))
 
@@ -133,7 +133,7 @@ def scheduler_ready(original: Callable[..., dict[str, Any]], scheduler: Any) -> 
 @around(SRT + "managers.data_parallel_controller.aggregate_scheduler_startup_times", "startup_times")
 def replicas_ready(original: Callable[..., dict[str, Any]], startup_times: Iterable[Any]) -> dict[str, Any]:
     """Summarize the start-up of replicas; the launcher gets nothing else from their schedulers."""
-    from sglang_adaptive.sglang_plugin.launch.handshake import pass_on
+    from sglang_adaptive.sglang_plugin.start.handshake import pass_on
 
     startup_times = list(startup_times)
     return pass_on(original(startup_times), startup_times)

@@ -17,7 +17,7 @@ from sglang.srt.runtime_context import get_spec
 from sglang.srt.speculative.frozen_kv_mtp_worker_v2 import FrozenKVMTPDraftWorker, FrozenKVMTPWorkerV2
 
 from sglang_adaptive.runtime.states import SpecRuntimeState
-from sglang_adaptive.sglang_plugin.state_builds import new_backend
+from sglang_adaptive.sglang_plugin.start.state_builds import new_backend
 from sglang_adaptive.sglang_plugin.workers.own_rounds import begin_rounds
 
 

@@ -22,7 +22,7 @@ from sglang.srt.speculative.spec_utils import draft_pp_context
 
 from sglang_adaptive.runtime.states import SpecRuntimeState
 from sglang_adaptive.sglang_plugin.releases import draft_placement
-from sglang_adaptive.sglang_plugin.state_builds import target_parts
+from sglang_adaptive.sglang_plugin.start.state_builds import target_parts
 from sglang_adaptive.sglang_plugin.workers.own_rounds import NOTHING, OwnRounds, Parts, begin_rounds
 
 _CHAIN = ("_topk1_parents_prealloc", "_topk1_score_indices_prealloc")

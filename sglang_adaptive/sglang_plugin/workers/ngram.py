@@ -22,7 +22,7 @@ from sglang.srt.speculative.ngram_worker import NGRAMWorker
 from sglang_adaptive.runtime.states import SpecRuntimeState
 from sglang_adaptive.sglang_plugin.guard import Guard
 from sglang_adaptive.sglang_plugin.stage import Stage
-from sglang_adaptive.sglang_plugin.state_builds import target_parts
+from sglang_adaptive.sglang_plugin.start.state_builds import target_parts
 from sglang_adaptive.sglang_plugin.workers.ngram_inputs import Ints, Prompts, cut, prepare_roots, read_lengths
 from sglang_adaptive.sglang_plugin.workers.own_rounds import NOTHING, OwnRounds, Parts, begin_rounds
 

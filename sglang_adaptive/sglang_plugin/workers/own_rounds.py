@@ -12,7 +12,7 @@ from sglang_adaptive.sglang_plugin import repairs
 from sglang_adaptive.sglang_plugin.configuration import configuration
 from sglang_adaptive.sglang_plugin.round import Round, begin
 from sglang_adaptive.sglang_plugin.start.controller import build_policy
-from sglang_adaptive.sglang_plugin.state_builds import build_state
+from sglang_adaptive.sglang_plugin.start.state_builds import build_state
 
 if TYPE_CHECKING:
     from sglang_adaptive.runtime.controller import AdaptiveController

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from sglang_adaptive.sglang_plugin.lookups.rounds import LookupRounds
-from sglang_adaptive.sglang_plugin.lookups.texts import SLOTS, Texts
+from sglang_adaptive.sglang_plugin.stages.lookups.rounds import LookupRounds
+from sglang_adaptive.sglang_plugin.stages.lookups.texts import SLOTS, Texts
 
 REQUESTS = 4
 

@@ -15,13 +15,12 @@ import torch
 from torch import Tensor
 
 from sglang_adaptive.sglang_plugin import features, ranks
-from sglang_adaptive.sglang_plugin.acceptance import accept
 from sglang_adaptive.sglang_plugin.configuration import configuration
-from sglang_adaptive.sglang_plugin.exact import penalties, rows
 from sglang_adaptive.sglang_plugin.guard import Guard
 from sglang_adaptive.sglang_plugin.notes import NOTE
 from sglang_adaptive.sglang_plugin.setup import Setup
 from sglang_adaptive.sglang_plugin.stage import Rest, Stage
+from sglang_adaptive.sglang_plugin.stages.exact import penalties, rows
 
 logger = logging.getLogger(__name__)
 
@@ -164,3 +163,37 @@ def _agree(drawn: Tensor) -> None:
     group = ranks.of_the_batch()
     if group.world_size > 1:
         group.broadcast(drawn, src=0)
+
+
+def accept(verify_input: Any, chosen: Tensor, first_children: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
+    """Return what SGLang's eagle_sample returns if the target chose *chosen* [requests * width], int64.
+
+    These are the token after each node, int32 [requests * width]; the number of accepted tokens of each request, its
+    drafts plus one, int32 [requests]; and their nodes, padded with -1, int32 [requests, depth]. Drafts without a link
+    are not accepted, whatever *chosen* has at the nodes before them. *first_children* [requests, width] replace the
+    links of *verify_input*.
+    """
+    from sglang.srt.speculative import eagle_utils, spec_utils
+
+    candidates = verify_input.draft_token.view(verify_input.retrieve_next_token.shape)
+    requests, width = candidates.shape
+    depth, device = verify_input.max_tree_depth, candidates.device
+    target = chosen.view(requests, width)
+    predict, index, accepted = eagle_utils.verify_tree_greedy_func(
+        predicts=torch.zeros(requests * width, dtype=torch.int32, device=device),
+        accept_index=torch.full((requests, depth), -1, dtype=torch.int32, device=device),
+        accept_token_num=torch.empty(requests, dtype=torch.int32, device=device),
+        candidates=candidates,
+        retrieve_index=verify_input.retrieve_index,
+        retrieve_next_token=verify_input.retrieve_next_token if first_children is None else first_children,
+        retrieve_next_sibling=verify_input.retrieve_next_sibling,
+        target_predict=target,
+        topk=verify_input.tree_topk,
+    )
+    if spec_utils.SIMULATE_ACC_LEN > 0:  # where benchmarks replay acceptance, as in eagle_sample
+        index = spec_utils.generate_simulated_accept_index(
+            accept_index=index, predict=predict, num_correct_drafts=accepted, candidates=candidates,
+            target_predict=target, simulate_acc_len=spec_utils.SIMULATE_ACC_LEN,
+            simulate_acc_token_mode=spec_utils.SIMULATE_ACC_TOKEN_MODE, bs=requests, spec_steps=depth - 1,
+        )  # fmt: skip
+    return predict, accepted + 1, index

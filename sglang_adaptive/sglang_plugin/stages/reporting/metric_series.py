@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from sglang_adaptive.runtime import alarms
 from sglang_adaptive.runtime.counters import CAUSES, REGIONS, Counters, Region
 from sglang_adaptive.runtime.meters import MeterReading
-from sglang_adaptive.sglang_plugin.audit_scheduler import VERDICTS
+from sglang_adaptive.sglang_plugin.stages.audit_scheduler import VERDICTS
 
 PREFIX = "sglang:adaptive_"
 COUNTER, GAUGE = "counter", "gauge"

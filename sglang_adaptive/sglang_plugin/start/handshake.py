@@ -5,11 +5,11 @@ The report travels with SGLang's start-up times, because a controller of replica
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Sequence
 from typing import Any
 
 from sglang_adaptive.sglang_plugin import hooks
-from sglang_adaptive.sglang_plugin.captures import thaw
 from sglang_adaptive.sglang_plugin.contract import ContractError
 from sglang_adaptive.sglang_plugin.current import current
 from sglang_adaptive.sglang_plugin.hooks import Process
@@ -27,7 +27,7 @@ def report(info: dict[str, Any]) -> dict[str, Any]:
     hooks.require(hooks.problems(on_cuda=True) if is_cuda() else [])
     wanted = hooks.of_scheduler()
     hooks.require_installed((*hooks.hooks(Process.EVERY), *wanted))
-    thaw()
+    gc.unfreeze()  # what the captures have frozen
     now = current()
     built = {} if now is None else {BUILT: now.controller.built.as_pairs()}
     return {**info, TIMES: {**(info.get(TIMES) or {}), KEY: len(wanted), **built}}

@@ -12,8 +12,8 @@ from typing import Any
 import triton
 import triton.language as tl
 
-from sglang_adaptive.sglang_plugin.fast_path.launches import Launches
-from sglang_adaptive.sglang_plugin.fast_path.length_kernel import BLOCK, PARTS, fill_pages, room
+from sglang_adaptive.sglang_plugin.stages.fast_path.launches import Launches
+from sglang_adaptive.sglang_plugin.stages.fast_path.length_kernel import BLOCK, PARTS, fill_pages, room
 
 _NUMBERS = ("table_stride", "table_width", "page_stride", "drafts_stride", "requests", "padded", "most_pages")
 _SOURCES = ("tokens", "rows", "seq_lens", "table", "chosen", "chances", "ids", "correct", "accepted", "select", "last")

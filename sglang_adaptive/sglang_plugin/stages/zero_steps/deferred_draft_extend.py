@@ -21,16 +21,16 @@ from sglang_adaptive.sglang_plugin.guard import Guard
 from sglang_adaptive.sglang_plugin.notes import note_of
 from sglang_adaptive.sglang_plugin.setup import SEVERAL_LAYERS, Setup, drafts_like_eagle
 from sglang_adaptive.sglang_plugin.stage import Rest, Stage
-from sglang_adaptive.sglang_plugin.state_builds import draft_extend_state
-from sglang_adaptive.sglang_plugin.zero_steps.catch_up import (
+from sglang_adaptive.sglang_plugin.stages.zero_steps.catch_up import (
     HeldRound,
     choose_state,
     choose_widest,
     has_graph,
     run_catch_up,
 )
-from sglang_adaptive.sglang_plugin.zero_steps.left_for_later import Key, LeftForLater
-from sglang_adaptive.sglang_plugin.zero_steps.shadow import ShadowDrafts
+from sglang_adaptive.sglang_plugin.stages.zero_steps.left_for_later import Key, LeftForLater
+from sglang_adaptive.sglang_plugin.stages.zero_steps.shadow import ShadowDrafts
+from sglang_adaptive.sglang_plugin.start.state_builds import draft_extend_state
 
 _OUTPUTS = ("topk_p", "topk_index", "hidden_states")
 """Fields of EagleDraftInput from which a draft starts, one row per request."""

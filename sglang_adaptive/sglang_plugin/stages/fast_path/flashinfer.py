@@ -15,12 +15,12 @@ from weakref import WeakKeyDictionary
 
 import torch
 
-from sglang_adaptive.sglang_plugin.fast_path import plain
-from sglang_adaptive.sglang_plugin.fast_path.tile_kernel import Layout, lay_out, with_small_tiles
 from sglang_adaptive.sglang_plugin.guard import Guard
 from sglang_adaptive.sglang_plugin.setup import Setup, is_plain_flashinfer
 from sglang_adaptive.sglang_plugin.stage import Rest, Stage
-from sglang_adaptive.sglang_plugin.zero_steps.decode_kernel import DecodeKernel
+from sglang_adaptive.sglang_plugin.stages.fast_path import plain
+from sglang_adaptive.sglang_plugin.stages.fast_path.decode_kernel import DecodeKernel
+from sglang_adaptive.sglang_plugin.stages.fast_path.tile_kernel import Layout, lay_out, with_small_tiles
 
 AMPERE, MOST_HEAD_DIM = 8, 256
 """From this compute capability on, and up to this head size, FlashInfer has 16-row tiles for every shape."""

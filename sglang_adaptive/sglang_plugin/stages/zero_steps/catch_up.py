@@ -13,7 +13,7 @@ from torch import Tensor
 
 from sglang_adaptive.runtime.pending_drafts import CatchUp
 from sglang_adaptive.runtime.states import SpecRuntimeState
-from sglang_adaptive.sglang_plugin.fast_path.kv_only import at_keys_and_values, swapped
+from sglang_adaptive.sglang_plugin.stages.fast_path.kv_only import at_keys_and_values, swapped
 
 # After a drafted round SGLang runs the draft over all draft tokens of the verify pass and uses the output at the last
 # accepted one. A catch-up has the same form: a request with n pending tokens looks like one whose verify pass read all

@@ -18,8 +18,8 @@ import torch
 import triton
 import triton.language as tl
 
-from sglang_adaptive.sglang_plugin.fast_path.launches import Launches
-from sglang_adaptive.sglang_plugin.fast_path.length_kernel import BLOCK, room
+from sglang_adaptive.sglang_plugin.stages.fast_path.launches import Launches
+from sglang_adaptive.sglang_plugin.stages.fast_path.length_kernel import BLOCK, room
 
 LEAST_KEYS = 128
 """Minimum keys per block in FlashInfer's planner."""

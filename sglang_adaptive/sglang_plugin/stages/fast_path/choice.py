@@ -15,10 +15,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from sglang_adaptive.sglang_plugin.acceptance import is_plainly_greedy
-from sglang_adaptive.sglang_plugin.fast_path.launches import Launches
 from sglang_adaptive.sglang_plugin.guard import Guard
 from sglang_adaptive.sglang_plugin.stage import Rest, Stage
+from sglang_adaptive.sglang_plugin.stages.fast_path.launches import Launches
 
 PARTS, BLOCK = 64, 1024
 """Thread blocks that read a row of logits, and logits that a block reads at a time."""
@@ -111,3 +110,17 @@ def _chosen(batch: Any, logits: Tensor, grammar_mask: Any, watermark_state: Any)
         and not batch.forward_mode.is_idle()
     )
     return choose(logits) if whole and is_plainly_greedy(batch, grammar_mask, watermark_state) else None
+
+
+def is_plainly_greedy(batch: Any, grammar_mask: Any, watermark_state: Any) -> bool:
+    """Whether each token of *batch* is simply the likeliest one of its row of logits."""
+    from sglang.srt.environ import envs
+
+    info = batch.sampling_info
+    between = (info.acc_additive_penalties, info.acc_scaling_penalties, info.logit_bias, grammar_mask, watermark_state)
+    return bool(
+        info.is_all_greedy
+        and not info.has_custom_logit_processor
+        and all(part is None for part in between)
+        and not envs.SGLANG_SANITIZE_NAN_LOGITS.get()
+    )

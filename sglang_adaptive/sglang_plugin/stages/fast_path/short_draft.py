@@ -13,10 +13,10 @@ from typing import Any
 
 import torch
 
-from sglang_adaptive.sglang_plugin.fast_path import graph_inputs, plain
 from sglang_adaptive.sglang_plugin.guard import Guard
 from sglang_adaptive.sglang_plugin.setup import Setup
 from sglang_adaptive.sglang_plugin.stage import Rest, Stage
+from sglang_adaptive.sglang_plugin.stages.fast_path import graph_inputs, plain
 
 
 @dataclass(slots=True)

@@ -13,8 +13,15 @@ from typing import Any
 
 from sglang_adaptive.runtime.controller import AdaptiveController
 from sglang_adaptive.sglang_plugin.guard import Guard
-from sglang_adaptive.sglang_plugin.reporting.metric_series import BY_NAME, COUNTER, METRICS, PREFIX, Metric, series
 from sglang_adaptive.sglang_plugin.stage import Rest, Stage
+from sglang_adaptive.sglang_plugin.stages.reporting.metric_series import (
+    BY_NAME,
+    COUNTER,
+    METRICS,
+    PREFIX,
+    Metric,
+    series,
+)
 
 logger = logging.getLogger(__name__)
 

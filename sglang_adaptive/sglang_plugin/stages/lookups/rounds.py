@@ -22,10 +22,10 @@ from sglang_adaptive.runtime.round_note import RoundNote
 from sglang_adaptive.sglang_plugin import features
 from sglang_adaptive.sglang_plugin.configuration import configuration
 from sglang_adaptive.sglang_plugin.guard import Guard
-from sglang_adaptive.sglang_plugin.lookups.texts import SLOTS, Texts, tokens_from
 from sglang_adaptive.sglang_plugin.notes import note_of
 from sglang_adaptive.sglang_plugin.setup import Setup
 from sglang_adaptive.sglang_plugin.stage import Rest, Stage
+from sglang_adaptive.sglang_plugin.stages.lookups.texts import SLOTS, Texts, tokens_from
 
 UNDER_WAY = 3
 """Rounds after a request joins in which the host brings tokens that the device has not seen: those of the prefill and

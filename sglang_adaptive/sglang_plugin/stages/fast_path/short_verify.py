@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from sglang_adaptive.sglang_plugin.capacity import slots_of_a_round
-from sglang_adaptive.sglang_plugin.fast_path import graph_inputs, plain
-from sglang_adaptive.sglang_plugin.fast_path.greedy_commit import GreedyCommit
 from sglang_adaptive.sglang_plugin.guard import Guard
 from sglang_adaptive.sglang_plugin.setup import VERIFY_INPUTS, Setup
 from sglang_adaptive.sglang_plugin.stage import Rest, Stage
+from sglang_adaptive.sglang_plugin.stages.capacity import slots_of_a_round
+from sglang_adaptive.sglang_plugin.stages.fast_path import graph_inputs, plain
+from sglang_adaptive.sglang_plugin.stages.fast_path.greedy_commit import GreedyCommit
 
 
 class ShortVerify(Stage):

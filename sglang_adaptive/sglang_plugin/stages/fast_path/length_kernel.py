@@ -14,9 +14,9 @@ from typing import Any
 import triton
 import triton.language as tl
 
-from sglang_adaptive.sglang_plugin.fast_path.launches import Launches
 from sglang_adaptive.sglang_plugin.guard import Guard
 from sglang_adaptive.sglang_plugin.stage import Rest, Stage
+from sglang_adaptive.sglang_plugin.stages.fast_path.launches import Launches
 
 BLOCK, PARTS = 512, 4
 """Pages that a block copies at a time, and blocks per request."""

@@ -8,9 +8,9 @@ from sglang_adaptive.lookups.counter import LookupCounter
 from sglang_adaptive.lookups.tally import Tally
 from sglang_adaptive.runtime.controller import AdaptiveController
 from sglang_adaptive.sglang_plugin import ranks
-from sglang_adaptive.sglang_plugin.audit_scheduler import AUDITED
 from sglang_adaptive.sglang_plugin.guard import Guard
 from sglang_adaptive.sglang_plugin.stage import Rest, Stage
+from sglang_adaptive.sglang_plugin.stages.audit_scheduler import AUDITED
 
 
 class FinishedTexts(Stage):

@@ -16,7 +16,7 @@ from typing import Any
 from uuid import uuid4
 
 from sglang_adaptive import ties
-from sglang_adaptive.sglang_plugin.audit_scheduler import AUDITED, MOST_TOKENS, UNFINISHED, Report
+from sglang_adaptive.sglang_plugin.stages.audit_scheduler import AUDITED, MOST_TOKENS, UNFINISHED, Report
 
 logger = logging.getLogger(__name__)
 

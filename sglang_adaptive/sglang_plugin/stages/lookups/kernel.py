@@ -12,7 +12,7 @@ import triton
 import triton.language as tl
 
 from sglang_adaptive.lookups.lookup import DRAFTS, LONGEST, SHORTEST
-from sglang_adaptive.sglang_plugin.fast_path.launches import Launches
+from sglang_adaptive.sglang_plugin.stages.fast_path.launches import Launches
 
 if TYPE_CHECKING:
     from torch import Tensor

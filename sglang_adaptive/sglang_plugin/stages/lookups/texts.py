@@ -61,7 +61,7 @@ class Texts:
         if self.device.type != "cuda":
             self._follow_on_host(slots, seq_lens, tokens, counts, told)
             return told
-        from sglang_adaptive.sglang_plugin.lookups import kernel
+        from sglang_adaptive.sglang_plugin.stages.lookups import kernel
 
         kernel.append(self._texts, self._ends, slots, seq_lens, tokens, counts, self._drafts, self.matches, told)
         kernel.look_up(self._texts, self._ends, slots, self._drafts, self.matches, told, self._best, self._done)

@@ -140,11 +140,6 @@ class Captures(Stage):
                     tables[name] = self._tables.setdefault(alike, own)
 
 
-def thaw() -> None:
-    """Unfreeze all objects, once start-up is over."""
-    gc.unfreeze()
-
-
 def _captured(
     original: Callable[..., None], backend: Any, shape_key: Any, forward: Callable[[], Any], *args: Any, **kwargs: Any
 ) -> bool:

@@ -13,9 +13,9 @@ import torch
 import triton
 import triton.language as tl
 
-from sglang_adaptive.sglang_plugin.fast_path.launches import Launches
 from sglang_adaptive.sglang_plugin.guard import Guard
 from sglang_adaptive.sglang_plugin.stage import Rest, Stage
+from sglang_adaptive.sglang_plugin.stages.fast_path.launches import Launches
 
 _POINTERS = ("indices", "tokens", "chosen", "chances", "hidden", "to_tokens", "to_chosen", "to_chances", "to_hidden")
 BLOCK = 1024

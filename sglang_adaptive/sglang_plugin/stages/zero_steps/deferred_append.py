@@ -19,8 +19,8 @@ from sglang_adaptive.sglang_plugin.configuration import configuration
 from sglang_adaptive.sglang_plugin.guard import Guard
 from sglang_adaptive.sglang_plugin.setup import Setup, drafts_blocks
 from sglang_adaptive.sglang_plugin.stage import Stage
-from sglang_adaptive.sglang_plugin.zero_steps.catch_up import on_device
-from sglang_adaptive.sglang_plugin.zero_steps.left_for_later import Key, LeftForLater
+from sglang_adaptive.sglang_plugin.stages.zero_steps.catch_up import on_device
+from sglang_adaptive.sglang_plugin.stages.zero_steps.left_for_later import Key, LeftForLater
 
 Append = Callable[..., None]
 """SGLang's ``_append_target_hidden_to_draft_kv_by_loc``."""
