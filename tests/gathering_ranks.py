@@ -82,7 +82,7 @@ def _round(at: int, rank: int, ranks: int, group: Any, now: Round) -> tuple[int,
     found.activate_step_by_batch(requests)
     steps = found.worker.speculative_num_steps
     result = SimpleNamespace(speculative_num_draft_tokens=steps + 1)
-    now.run(Stage.launch, lambda _: result, found.worker)
+    now.at[Stage.launch](lambda _: result, found.worker)
     note = note_of(result, found.worker)
     largest = note.largest_batch
     assert largest is not None

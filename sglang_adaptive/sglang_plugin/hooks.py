@@ -5,10 +5,9 @@ A hook is a small function in ``seams/`` that wraps or replaces one function of 
     @around(WORKER + "EAGLEWorkerV2.build_adaptive_runtime_state", "speculative_num_steps")
     def build_state(original, worker, *args, **kwargs): ...
 
-The decorator names SGLang's function and the parameters that the hook relies on. An *event* is a hook whose first
-argument is the process's `Round`. Where speculation is static there is no round, and only SGLang's function runs. Each
-function of SGLang has at most one hook, so that function, not the registration order, decides what happens in which
-order.
+The decorator names SGLang's function and the parameters that the hook relies on. `to_stages` declares a hook at which
+the stages of the process's `Round` act, in their order. Where speculation is static there is no round, and only
+SGLang's function runs. Each function of SGLang has at most one hook, so the registration order does not matter.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ FA3 = SRT + "layers.attention.flashattention_backend."
 
 SEAMS = (
     *("arguments", "launcher", "http", "reporting", "worker", "scheduling", "graphs", "attention"),
-    *("memory", "attention_dp", "state"),
+    *("memory", "state"),
 )
 """Modules of ``seams/``; each is one area of SGLang."""
 
@@ -106,28 +105,13 @@ def replace(target: str, *parameters: str, process: Processes = Process.SCHEDULE
     return _declare("replace", target, parameters, process)
 
 
-def event(target: str, *parameters: str, process: Processes = Process.SCHEDULER) -> Callable[[F], F]:
-    """Declare a round event: a function that gets the `Round`, *target* and its arguments and returns the result."""
-
-    def declare(function: F) -> F:
-        @functools.wraps(function)
-        def raised(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-            now = current()
-            return original(*args, **kwargs) if now is None else function(now, original, *args, **kwargs)
-
-        _declare("around", target, parameters, process)(raised)
-        return function
-
-    return declare
-
-
 def to_stages(of: Callable[..., Any], target: str, *parameters: str, process: Processes = Process.SCHEDULER) -> None:
     """Declare that the stages of the `Round` act at *target* with *of*, a method of `Stage`."""
 
     @functools.wraps(of)
     def raised(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         now = current()
-        return original(*args, **kwargs) if now is None else now.run(of, original, *args, **kwargs)
+        return original(*args, **kwargs) if now is None else now.at[of](original, *args, **kwargs)
 
     _declare("around", target, parameters, process)(raised)
 

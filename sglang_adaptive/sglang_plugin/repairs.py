@@ -256,9 +256,9 @@ class Repairs(Stage):
         """Prepare a zero-step round, with the draft distribution that rejection sampling reads."""
         return with_draft_probs(rest(worker, batch), worker, batch)
 
-    def sample(self, rest: Rest, verify_input: Any, batch: Any, logits_output: Any, mask: Any, watermark: Any) -> Any:
+    def sample(self, rest: Rest, verify_input: Any, batch: Any, logits_output: Any, *more: Any, **options: Any) -> Any:
         """Accept drafts, and keep the hidden states of the accepted path."""
-        found = rest(verify_input, batch, logits_output, mask, watermark)
+        found = rest(verify_input, batch, logits_output, *more, **options)
         if verify_input.tree_topk != 1 and batch.return_hidden_states and logits_output.hidden_states is not None:
             logits_output.hidden_states = logits_output.hidden_states[found[2].clamp(min=0).flatten().long()]
         return found

@@ -17,7 +17,7 @@ from sglang_adaptive.sglang_plugin.configuration import configuration
 from sglang_adaptive.sglang_plugin.current import current, use
 from sglang_adaptive.sglang_plugin.notes import note_of
 from sglang_adaptive.sglang_plugin.repairs import Repairs
-from sglang_adaptive.sglang_plugin.stage import Stage
+from sglang_adaptive.sglang_plugin.stage import Rest, Stage
 from sglang_adaptive.sglang_plugin.stages.attention_dp import AgreedSteps
 from sglang_adaptive.sglang_plugin.stages.audit_scheduler import Audits
 from sglang_adaptive.sglang_plugin.stages.capacity import Capacity
@@ -52,15 +52,18 @@ S = TypeVar("S", bound=Stage)
 
 
 def first_stages(now: Round) -> Iterator[Stage]:
-    """Yield the stages that act from the launch on, in order: SGLang captures graphs before its setup is complete."""
-    yield Repairs()  # around all others: it also corrects what they return
+    """Yield the stages that act from the launch on, in order: SGLang captures graphs before its setup is complete.
+
+    A stage without a reason here shares no event with another, or does not depend on it.
+    """
+    yield Repairs()  # first, because it also corrects what the others return
     yield now.captures
     yield AlignedCopies()
-    yield ChainKernel()  # before the decode kernel, after which a zero-step round does not look like a verify pass
     decode_kernel = DecodeKernel()
-    yield (plans := DevicePlans(decode_kernel))  # the same
+    yield ChainKernel()  # before the decode kernel, which makes a verify pass of zero steps look like a decode
+    yield (plans := DevicePlans(decode_kernel))  # for the same reason, and it may leave nothing to plan
     yield decode_kernel
-    yield QueriesInPlace()  # before the schedule, which it does not need
+    yield QueriesInPlace()
     yield VerifySchedule()
     yield ExtendMetadata()
     yield LengthKernel()
@@ -68,50 +71,60 @@ def first_stages(now: Round) -> Iterator[Stage]:
 
 
 def stages_of_rounds(now: Round, looks_up: bool) -> Iterator[Stage]:
-    """Yield the stages that act after those, in order, as far as the features and the built runtime states allow them.
-
-    The first one acts first, and may leave nothing for the others and SGLang.
-    """
+    """Yield the stages that act after those, in order, if features and setup allow; all runtime states are built."""
     worker, controller = now.worker, now.controller
     short_draft, looked_up = ShortDraft(), _never
     yield Metrics(controller)
     yield ProposedDrafts()
-    yield Audits(controller, configuration().audit)  # before what prepares a batch, because it reads the result
+    yield Audits(controller, configuration().audit)  # around what prepares a batch: it needs the prepared one
     yield FinishedTexts(controller)
     yield from AgreedSteps.where_it_can(worker, controller)
-    if looks_up:  # before the short draft, whose drafts it replaces, and before what asks whether it did
+    if looks_up:  # before the short draft, which its drafts replace; around capacity, like the audit
         yield (lookups := LookupRounds(worker, controller, short_draft.linked))
-        looked_up = lookups.verified
+        looked_up = lookups.looked_up
     yield Capacity(controller)
     yield ReserveAhead(controller)
     yield Isolation()
     yield Relay()
     yield Chunks(worker)
     yield ZeroStepInputs()
-    yield from DeferredDraftExtend.where_it_can(worker, controller, looked_up)  # before what runs an extend at once
+    yield from DeferredDraftExtend.where_it_can(worker, controller, looked_up)  # before what extends at once
     yield from DeferredAppend.where_it_can(worker, controller)
     yield short_draft
-    yield ShortVerify()  # after the short draft, whose extend needs no slots
-    yield LikeliestTokens()  # before the exact verify, which would draw what it can read
+    yield ShortVerify()  # after the short draft: only SGLang's extend needs the slots that it looks up
+    yield LikeliestTokens()  # before the exact verify: greedy tokens need no sampler
     yield from ExactVerify.where_it_can(worker)
 
 
-_EVENTS = [of for name, of in vars(Stage).items() if not name.startswith("_")]
-_NOTHING = Stage()
+Event = Callable[..., Any]
+_EVENTS: list[Event] = [of for name, of in vars(Stage).items() if not name.startswith("_")]
+
+
+def _chain(acting: list[Event]) -> Event:
+    """Return a function of SGLang's function and its arguments that runs *acting*, each around the next ones."""
+    if not acting:
+        return lambda original, *args, **kwargs: original(*args, **kwargs)
+    first, *others = acting
+    if not others:
+        return first
+    rest = _chain(others)
+    return lambda original, *args, **kwargs: first(partial(rest, original), *args, **kwargs)
 
 
 def _never(batch: Any) -> bool:
     return False
 
 
-class Round:
-    """All rounds of one scheduler. A process has one `Round`, or none where steps are fixed."""
+class Round(Stage):
+    """All rounds of one scheduler. A process has one `Round`, or none where steps are fixed.
+
+    It holds the stages, and is the first one itself: it lets the controller choose steps and learn from results.
+    """
 
     def __init__(self, worker: Any, controller: AdaptiveController) -> None:
         """*worker* is SGLang's speculative worker, before it builds anything."""
         self.worker = worker
         self.controller = controller
-        """Chooses the steps of each round, and passes its result to the policy."""
         self.captures = Captures()
         self._resolving: RoundNote | None = None
         self.use(first_stages(self))
@@ -121,25 +134,18 @@ class Round:
     def use(self, stages: Iterable[Stage]) -> None:
         """Let *stages* act from now on, in this order."""
         self.stages = tuple(stages)
-        self._acting: dict[Callable[..., Any], tuple[Callable[..., Any], list[Callable[..., Any]]]] = {}
-        """By event, the first stage's method and those of the others, last one first; without those that do nothing."""
+        self._acting: dict[Event, list[Event]] = {}
+        """By event, the methods of the stages that act at it, in order."""
+        self.at: dict[Event, Event] = {}
+        """By event, the function to call with SGLang's function, which runs last, and its arguments."""
         for of in _EVENTS:
-            acting = [stage for stage in self.stages if getattr(type(stage), of.__name__) is not of]
-            first, *others = [getattr(stage, of.__name__) for stage in acting or (_NOTHING,)]
-            self._acting[of] = first, others[::-1]
+            acting = [stage for stage in (self, *self.stages) if getattr(type(stage), of.__name__) is not of]
+            self._acting[of] = [getattr(stage, of.__name__) for stage in acting]
+            self.at[of] = _chain(self._acting[of])
 
-    def run(self, of: Callable[..., Any], original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """Let the stages act at *of*, an event of `Stage`; SGLang's *original* runs as the last of them."""
-        first, others = self._acting[of]
-        for act in others:
-            original = partial(act, original)
-        return first(original, *args, **kwargs)
-
-    def tell(self, of: Callable[..., Any], *args: Any) -> None:
+    def tell(self, of: Event, *args: Any) -> None:
         """Give the stages the notice *of*."""
-        first, others = self._acting[of]
-        first(*args)
-        for act in reversed(others):
+        for act in self._acting[of]:
             act(*args)
 
     def of(self, kind: type[S]) -> list[S]:
@@ -148,58 +154,47 @@ class Round:
 
     # -- start-up -------------------------------------------------------------------------------------------------
 
-    def start(self, build: Callable[[Any], None], worker: Any) -> None:
-        """Build the runtime states of all steps with SGLang's *build*, then make all stages.
+    def start(self, rest: Rest, worker: Any) -> None:
+        """Build the runtime states of all steps, then make all stages.
 
         SGLang builds the state of the launch steps in the draft's scope, and would build the others there too.
         """
         ignore_alignment()
         with self.controller.states_postponed():
-            build(worker)
+            rest(worker)
             looks_up = allow_lookups(worker, self.controller)
         with self.captures.of_a_further_state():
             self.use([*self.stages, *stages_of_rounds(self, looks_up)])
 
-    def build_state(
-        self, build: Callable[..., Any], worker: Any, speculative_num_steps: int, *args: Any, **kwargs: Any
-    ) -> Any:
-        """Build another runtime state with SGLang's *build*: each part in its own scope, with fewer model runs."""
+    def build_state(self, rest: Rest, worker: Any, speculative_num_steps: int, *args: Any, **kwargs: Any) -> Any:
+        """Build another runtime state: each part in its own scope, with fewer model runs."""
         drafts_nothing = speculative_num_steps in self.controller.lookups
         with self.captures.of_a_further_state(), draft_parts_in_their_scope(worker._draft_worker, drafts_nothing):
-            return build_state(build, worker, speculative_num_steps, *args, **kwargs)
+            return build_state(rest, worker, speculative_num_steps, *args, **kwargs)
 
-    # -- a round --------------------------------------------------------------------------------------------------
+    # -- a round, in order ----------------------------------------------------------------------------------------
 
-    def zero_step_input(self, build: Callable[..., Any], worker: Any, batch: Any) -> Any:
+    def choose_steps(self, rest: Rest, worker: Any, batch_size: int) -> None:
+        """Choose the steps of the next round, and make them live."""
+        self.controller.activate_step_by_batch(batch_size)
+
+    def zero_step_input(self, rest: Rest, worker: Any, batch: Any) -> Any:
         """Begin a round that drafts nothing; return its verify input, one token per request."""
         self.tell(Stage.before_zero_steps, batch)
-        return self.run(Stage.zero_step_input, build, worker, batch)
+        return rest(worker, batch)
 
-    def draft(self, draft: Callable[..., Any], drafter: Any, batch: Any, **kwargs: Any) -> Any:
+    def draft(self, rest: Rest, drafter: Any, batch: Any, **kwargs: Any) -> Any:
         """Begin a round that drafts; return its verify input."""
         self.tell(Stage.before_draft, drafter, batch)
-        return self.run(Stage.draft, draft, drafter, batch, **kwargs)
+        return rest(drafter, batch, **kwargs)
 
-    def sample(
-        self, accept: Callable[..., Any], verify_input: Any, batch: Any, logits_output: Any, grammar_mask: Any = None,
-        *more: Any, watermark_state: Any = None, **options: Any,
-    ) -> Any:  # fmt: skip
-        """Accept drafts and choose the tokens after them, once the target has verified the drafts."""
-
-        def accept_as_asked(*asked: Any) -> Any:
-            given = verify_input, batch, logits_output, grammar_mask, *more
-            return accept(*given, watermark_state=watermark_state, **options)
-
-        asked = verify_input, batch, logits_output, grammar_mask, watermark_state
-        return self.run(Stage.sample, accept_as_asked, *asked)
-
-    def draft_extend(self, extend: Callable[..., None], drafter: Any, batch: Any, result: Any, **kwargs: Any) -> None:
-        """Run the draft over the accepted tokens, or postpone that at zero steps."""
-        self.run(Stage.draft_extend, extend, drafter, batch, result, **kwargs)
+    def draft_extend(self, rest: Rest, drafter: Any, batch: Any, result: Any, **kwargs: Any) -> None:
+        """Once drafts are verified and accepted, run the draft over the accepted tokens."""
+        rest(drafter, batch, result, **kwargs)
         self.tell(Stage.after_draft_extend, batch, result)
 
-    def resolving(self, result: Any, batch: Any) -> None:
-        """Complete the note of a decode result that has arrived, for `verified` and for statistics."""
+    def resolve(self, rest: Rest, processor: Any, result: Any, batch: Any) -> Any:
+        """Complete the note of a decode result that has arrived, and let SGLang turn it into tokens."""
         if result.speculative_num_draft_tokens:
             note = note_of(result, self.worker)
             note.context_tokens = batch.seq_lens_sum and int(batch.seq_lens_sum)
@@ -208,26 +203,35 @@ class Round:
             note.arrived(result)
             self._resolving = note
             self.tell(Stage.arrived, note, result, batch)
+        return rest(processor, result, batch)
 
-    def verified(self, num_correct_drafts_per_req: Sequence[int], batch_size: int) -> None:
-        """Pass the accepted drafts of the round being resolved to the controller."""
+    def verified(self, rest: Rest, worker: Any, counts: Sequence[int], batch_size: int = 0) -> None:
+        """Pass the accepted drafts of the round that has been resolved to the controller, with its note."""
         note, self._resolving = self._resolving, None
-        self.controller.on_verify_complete(num_correct_drafts_per_req, batch_size, note)
+        self.controller.on_verify_complete(counts, batch_size, note)
 
     # -- between rounds -------------------------------------------------------------------------------------------
 
-    def interrupted(self) -> None:
+    def interrupt(self, rest: Rest, *args: Any, **kwargs: Any) -> Any:
         """Do not time the next decode round, because a prefill, its launch or an idle batch precedes it.
 
         A prefill without CUDA graphs is launched kernel by kernel, which occupies the scheduler's thread for 20 ms or
         more. With overlap, the previous round's result is processed only after that.
         """
         self.controller.interrupt()
+        return rest(*args, **kwargs)
 
-    def weights_updated(self, result: Any, request: Any) -> None:
-        """Recapture all graphs if requested, and trust the learned acceptance less."""
+    def begin_weight_update(self, rest: Rest, manager: Any, request: Any) -> Any:
+        """Begin a weight update that takes several messages."""
+        self.tell(Stage.weights_changed)
+        return rest(manager, request)
+
+    def update_weights(self, rest: Rest, manager: Any, request: Any) -> Any:
+        """Update weights, recapture all graphs if requested, and trust the learned acceptance less."""
+        result = rest(manager, request)
         follow_update(self.controller, result, request)
         self.tell(Stage.weights_changed)
+        return result
 
 
 def begin(worker: Any, policy: AdaptivePolicy) -> Round:

@@ -96,13 +96,6 @@ def drafts_layers(spec: Any) -> bool:
     return spec.speculative_algorithm in ("EAGLE", "EAGLE3") and bool(spec.enable_multi_layer_eagle)
 
 
-def drafts_like_eagle(worker: Any) -> bool:
-    """Whether SGLang runs *worker*'s rounds as EAGLE's with one draft model, whichever its class."""
-    from sglang.srt.speculative.eagle_worker_v2 import EAGLEWorkerV2
-
-    return isinstance(worker, EAGLEWorkerV2)
-
-
 def is_eagle(worker: Any) -> bool:
     """Whether *worker* and its draft are SGLang's for one-layer EAGLE, whose drafts are chains when it adapts."""
     from sglang.srt.speculative.eagle_worker_v2 import EagleDraftWorker, EAGLEWorkerV2

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from sglang_adaptive.sglang_plugin.contract import Need
-from sglang_adaptive.sglang_plugin.hooks import SRT, Process, around, event, needs, to_stages
+from sglang_adaptive.sglang_plugin.hooks import SRT, Process, around, needs, to_stages
 from sglang_adaptive.sglang_plugin.stage import Stage
 
-if TYPE_CHECKING:
-    from sglang_adaptive.sglang_plugin.round import Round
-
 _RESULTS = SRT + "managers.scheduler_components.batch_result_processor.SchedulerBatchResultProcessor."
+_SYNC = SRT + "managers.scheduler_components.dp_attn.MLPSyncBatchInfo"
 _WEIGHTS = SRT + "managers.scheduler_components.weight_updater.SchedulerWeightUpdaterManager."
 
 
@@ -39,6 +37,10 @@ to_stages(
     *("self", "future_indices", "payload"),
     process=Process.SCHEDULER_CUDA,
 )
+# The ranks of attention DP gather rows before each batch.
+to_stages(Stage.local_row, _SYNC + "._get_local_tensor", "self")
+to_stages(Stage.absent_row, _SYNC + "._get_fallback_tensor", "self")
+to_stages(Stage.gathered, _SYNC + ".all_gather", "self")
 to_stages(Stage.isolate, SRT + "managers.scheduler.Scheduler._forward_isolation", "self", "batch", "overlap")
 to_stages(Stage.prepare_prefill, SRT + "managers.schedule_batch.ScheduleBatch.prepare_for_extend", "self")
 to_stages(Stage.count_penalties, SRT + "managers.schedule_batch.ScheduleBatch.cumulate_penalty_output_tokens", "self")
@@ -56,7 +58,7 @@ def is_overlap_off(original: Callable[..., bool], scheduler: Any, batch: Any, la
     now = current()
     if now is None:
         return is_off(scheduler, batch)
-    return bool(now.run(Stage.is_overlap_off, is_off, scheduler, batch))
+    return bool(now.at[Stage.is_overlap_off](is_off, scheduler, batch))
 
 
 @around(SRT + "speculative.dflash_info_v2.DFlashDraftInputV2.prepare_for_decode", "self", "batch")
@@ -77,24 +79,10 @@ def needs_lengths_on_host(original: Callable[..., bool], attn_backends: Sequence
 
 # -- after a round ------------------------------------------------------------------------------------------------
 
-
-@event(_RESULTS + "_resolve_spec_v2_tokens", "self", "result", "batch")
-def resolve(now: Round, original: Callable[..., Any], processor: Any, result: Any, batch: Any) -> Any:
-    """Turn a decode result that has arrived into tokens."""
-    now.resolving(result, batch)
-    return original(processor, result, batch)
-
-
-def _interrupting_result(now: Round, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Process the result of a batch that is not a decode round."""
-    now.interrupted()
-    return original(*args, **kwargs)
-
-
+to_stages(Stage.resolve, _RESULTS + "_resolve_spec_v2_tokens", "self", "result", "batch")
 # A prefill; an empty batch while other attention DP ranks go on; a batch that a prefill server has computed.
 for _kind in ("prefill", "idle", "prebuilt"):
-    event(_RESULTS + f"process_batch_result_{_kind}", "self")(_interrupting_result)
-
+    to_stages(Stage.interrupt, _RESULTS + f"process_batch_result_{_kind}", "self")
 to_stages(
     Stage.end_of_text, SRT + "managers.schedule_batch.Req._locate_str_stop_finished_len", "self", "new_accepted_len"
 )
@@ -103,23 +91,9 @@ to_stages(Stage.owned_length, SRT + "managers.schedule_batch.Req.owned_kv_len", 
 
 # -- beside rounds ------------------------------------------------------------------------------------------------
 
-
-def _update_weights(now: Round, original: Callable[..., Any], manager: Any, request: Any) -> Any:
-    """Update weights; graphs keep the addresses of weights, and acceptance was measured with the old ones."""
-    result = original(manager, request)
-    now.weights_updated(result, request)
-    return result
-
-
 for _update in ("update_weights_from_disk", "update_weights_from_ipc", "end_weight_update"):
-    event(_WEIGHTS + _update, "self", "recv_req")(_update_weights)
-
-
-@event(_WEIGHTS + "begin_weight_update", "self", "recv_req")
-def begin_weight_update(now: Round, original: Callable[..., Any], manager: Any, request: Any) -> Any:
-    """Begin a weight update that takes several messages."""
-    now.tell(Stage.weights_changed)
-    return original(manager, request)
+    to_stages(Stage.update_weights, _WEIGHTS + _update, "self", "recv_req")
+to_stages(Stage.begin_weight_update, _WEIGHTS + "begin_weight_update", "self", "recv_req")
 
 
 @around(SRT + "managers.scheduler.Scheduler.get_init_info", "self")
@@ -142,6 +116,9 @@ def replicas_ready(original: Callable[..., dict[str, Any]], startup_times: Itera
 _PENALTIES = SRT + "sampling.penaltylib."
 
 needs(
+    Need(_SYNC, attributes=("num_tokens", "is_extend_in_batch", "tp0_info_cpu")),
+    Need(SRT + "environ.envs.SGLANG_SCHEDULER_SKIP_ALL_GATHER"),
+    Need(SRT + "environ.envs.SGLANG_ENABLE_DP_SPEC_PREFILL_COORDINATION"),
     Need(_PENALTIES + "BatchedPenalizerOrchestrator", attributes=("penalizers", "is_required", "device")),
     Need(_PENALTIES + "BatchedFrequencyPenalizer", attributes=("cumulated_frequency_penalties", "frequency_penalties")),
     Need(_PENALTIES + "BatchedPresencePenalizer", attributes=("cumulated_presence_penalties", "presence_penalties")),

@@ -94,16 +94,11 @@ class Captures(Stage):
         finally:
             self._verifying = False
 
-    def capture(self, rest: Rest, runner: Any, *args: Any, **kwargs: Any) -> None:
-        """Capture all graphs of one kind, with shared page tables."""
-        self.share_page_tables(runner)
-        rest(runner, *args, **kwargs)
-
-    def capture_layers(self, rest: Rest, extend: Any, *args: Any, **kwargs: Any) -> None:
-        """Do the same for each layer of a multi-layer draft extend."""
-        for runner in filter(None, extend.runners):
+    def capture(self, rest: Rest, graphs: Any, *args: Any, **kwargs: Any) -> None:
+        """Capture all graphs of one kind, of each layer in a multi-layer draft extend, with shared page tables."""
+        for runner in filter(None, getattr(graphs, "runners", (graphs,))):
             self.share_page_tables(runner)
-        rest(extend, *args, **kwargs)
+        rest(graphs, *args, **kwargs)
 
     def join_hidden_states(self, rest: Rest, hidden_states: Any) -> Any:
         """Join a list of [tokens, hidden size]; while a verify pass is being captured, into the shared rows."""

@@ -67,5 +67,5 @@ class AdaptiveFrozenKVWorker(FrozenKVMTPWorkerV2):  # type: ignore[misc]  # SGLa
         Without overlap SGLang passes *pp_proxy_tensors*, which its own worker does not take.
         """
         if batch.forward_mode.is_extend() or batch.is_extend_in_batch:
-            self.round.interrupted()
+            self.adaptive_controller.interrupt()
         return super().forward_batch_generation(batch, *args, **kwargs)

@@ -97,7 +97,7 @@ class OwnRounds:
 
     def on_verify_complete_cpu(self, num_correct_drafts_per_req: list[int], batch_size: int = 0) -> None:
         """Pass a round's accepted drafts to the controller."""
-        self.round.verified(num_correct_drafts_per_req, batch_size)
+        self.round.verified(super().on_verify_complete_cpu, self, num_correct_drafts_per_req, batch_size)  # type: ignore[misc]
 
     def _take_target(self, state: SpecRuntimeState, **spec: int) -> None:
         """Let the target verify with the backend and graphs of *state*, and override SGLang's arguments with *spec*."""

@@ -191,7 +191,7 @@ def test_shadow_acceptance_is_drawn_from_the_request_s_process(
     process.declared = Declared(0.25)
     draw, batch = Draw(process), SimpleNamespace(reqs=[request(), request([1.0, 1.0]), request([0.0, 1.0])])
     monkeypatch.setattr(shadow, "accepts", partial(draw.shadow_accepts, shadow.accepts))
-    draw.resolving(None, None, batch)
+    draw.resolving(None, None, None, None, batch)
     drafts = shadow.ShadowDrafts(torch.zeros(3), {"a": 0, "c": 1})
 
     def told(keys: list[str]) -> list[int]:
@@ -276,7 +276,7 @@ def test_the_server_s_draw_takes_a_request_s_counts_from_the_trace(
         replay.begin(expected)
         assert correct.tolist() == replay.accept(steps)
     result, drafts = SimpleNamespace(next_token_ids=torch.zeros(2)), shadow.ShadowDrafts(torch.zeros(2), {})
-    draw.resolving(None, result, SimpleNamespace(reqs=reqs))
+    draw.resolving(None, None, None, result, SimpleNamespace(reqs=reqs))
     drawn = draw.shadow_accepts(shadow.accepts, drafts, [(0, 0), (1, 1)], result)
     assert drawn == [replay.shadow(one) for one in reqs]
 

@@ -76,10 +76,13 @@ class ExactVerify(Stage):
 
     # -- a round --------------------------------------------------------------------------------------------------
 
-    def sample(self, rest: Rest, verify_input: Any, batch: Any, logits_output: Any, mask: Any, watermark: Any) -> Any:
+    def sample(
+        self, rest: Rest, verify_input: Any, batch: Any, logits_output: Any, grammar_mask: Any = None, *more: Any,
+        **options: Any,
+    ) -> Any:  # fmt: skip
         """Accept the drafts that SGLang's sampler draws, and choose the token after them."""
-        found = self.accepted(verify_input, batch, logits_output, mask, watermark)
-        return rest(verify_input, batch, logits_output, mask, watermark) if found is None else found
+        found = self.accepted(verify_input, batch, logits_output, grammar_mask, options.get("watermark_state"))
+        return rest(verify_input, batch, logits_output, grammar_mask, *more, **options) if found is None else found
 
     def accepted(
         self, verify_input: Any, batch: Any, logits_output: Any, grammar_mask: Any, watermark_state: Any

@@ -94,12 +94,15 @@ class LikeliestTokens(Stage):
     def __init__(self) -> None:
         self.guard = Guard("zero-step-choice")
 
-    def sample(self, rest: Rest, verify_input: Any, batch: Any, logits_output: Any, mask: Any, watermark: Any) -> Any:
+    def sample(
+        self, rest: Rest, verify_input: Any, batch: Any, logits_output: Any, grammar_mask: Any = None, *more: Any,
+        **options: Any,
+    ) -> Any:  # fmt: skip
         """Return a round's outcome, as `choose` does where it can."""
         found, logits = None, logits_output.next_token_logits
         if logits.is_cuda and verify_input.draft_token_num == 1:
-            found = self.guard.attempt(_chosen, batch, logits, mask, watermark)
-        return rest(verify_input, batch, logits_output, mask, watermark) if found is None else found
+            found = self.guard.attempt(_chosen, batch, logits, grammar_mask, options.get("watermark_state"))
+        return rest(verify_input, batch, logits_output, grammar_mask, *more, **options) if found is None else found
 
 
 def _chosen(batch: Any, logits: Tensor, grammar_mask: Any, watermark_state: Any) -> Any:

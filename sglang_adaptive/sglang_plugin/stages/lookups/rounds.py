@@ -79,7 +79,7 @@ class LookupRounds(Stage):
         """Whether the coming round verifies looked-up drafts."""
         return self._worker.speculative_num_steps in self._controller.lookups
 
-    def verified(self, batch: Any) -> bool:
+    def looked_up(self, batch: Any) -> bool:
         """Whether this round is of *batch* and verified looked-up drafts."""
         return batch is self._batch and self.live
 

@@ -36,29 +36,23 @@ class Metrics(Stage):
 
     def __init__(self, controller: AdaptiveController) -> None:
         self._controller = controller
-        self._made: AdaptiveMetrics | None = None
+        self.made: AdaptiveMetrics | None = None
 
     def init_metrics(self, rest: Rest, scheduler: Any, *args: Any, **kwargs: Any) -> None:
-        """Create the metrics of a scheduler."""
+        """Create the metrics of a scheduler; ours as well, except on a rank that logs none, and after an error."""
         rest(scheduler, *args, **kwargs)
-        self._made = metrics_beside(scheduler.metrics_collector_context, self._controller)
+        context = scheduler.metrics_collector_context
+        if context.collector is not None and context.current_scheduler_metrics_enabled:
+            try:
+                self.made = AdaptiveMetrics(context.collector, self._controller)
+            except Exception:
+                logger.exception("adaptive: no metrics of adaptive speculation, because they could not be created")
 
     def log_stats(self, rest: Rest, *args: Any, **kwargs: Any) -> None:
         """Set the metrics."""
         rest(*args, **kwargs)
-        if self._made is not None:
-            self._made.update()
-
-
-def metrics_beside(context: Any, controller: AdaptiveController) -> AdaptiveMetrics | None:
-    """Return our metrics next to those of SGLang's *context*; None on a rank that logs none, and after an error."""
-    if context.collector is None or not context.current_scheduler_metrics_enabled:
-        return None
-    try:
-        return AdaptiveMetrics(context.collector, controller)
-    except Exception:
-        logger.exception("adaptive: no metrics of adaptive speculation, because they could not be created")
-        return None
+        if self.made is not None:
+            self.made.update()
 
 
 class AdaptiveMetrics:

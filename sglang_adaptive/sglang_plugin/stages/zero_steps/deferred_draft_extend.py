@@ -19,7 +19,7 @@ from sglang_adaptive.sglang_plugin import features
 from sglang_adaptive.sglang_plugin.configuration import configuration
 from sglang_adaptive.sglang_plugin.guard import Guard
 from sglang_adaptive.sglang_plugin.notes import note_of
-from sglang_adaptive.sglang_plugin.setup import SEVERAL_LAYERS, Setup, drafts_like_eagle
+from sglang_adaptive.sglang_plugin.setup import SEVERAL_LAYERS, Setup
 from sglang_adaptive.sglang_plugin.stage import Rest, Stage
 from sglang_adaptive.sglang_plugin.stages.zero_steps.catch_up import (
     HeldRound,
@@ -70,7 +70,9 @@ class DeferredDraftExtend(LeftForLater):
     @classmethod
     def where_it_can(cls, worker: Any, controller: AdaptiveController, looked_up: Callable[[Any], bool]) -> list[Stage]:
         """Return a stage that defers *worker*'s draft extends; none if they run in every round."""
-        if not drafts_like_eagle(worker):
+        from sglang.srt.speculative.eagle_worker_v2 import EAGLEWorkerV2
+
+        if not isinstance(worker, EAGLEWorkerV2):  # whose zero-step rounds have no draft extend
             return []
         if controller.tiers[0] or len(controller.tiers) == 1 or not features.may("deferred-extend", Setup.of(worker)):
             return []
