@@ -56,9 +56,7 @@ def is_overlap_off(original: Callable[..., bool], scheduler: Any, batch: Any, la
         return original(scheduler, batch, last_batch=last_batch) or repairs.mixed_batch_waits(scheduler, batch)
 
     now = current()
-    if now is None:
-        return is_off(scheduler, batch)
-    return bool(now.at[Stage.is_overlap_off](is_off, scheduler, batch))
+    return is_off(scheduler, batch) if now is None else bool(now.at[Stage.is_overlap_off](is_off, scheduler, batch))
 
 
 @around(SRT + "speculative.dflash_info_v2.DFlashDraftInputV2.prepare_for_decode", "self", "batch")

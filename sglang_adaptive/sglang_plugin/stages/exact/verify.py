@@ -59,12 +59,8 @@ class ExactVerify(Stage):
             self.guard.attempt(self._text.count_again, batch)
 
     def is_overlap_off(self, rest: Rest, scheduler: Any, batch: Any) -> bool:
-        """Return whether pending results are processed before *batch* is launched."""
-        return bool(rest(scheduler, batch) or self.waits(scheduler, batch))
-
-    def waits(self, scheduler: Any, batch: Any) -> bool:
-        """Whether pending results have to be processed before *batch* because a processor reads a request's text."""
-        return bool(
+        """Return whether pending results have to be processed before *batch*, as where a processor reads their text."""
+        return rest(scheduler, batch) or bool(
             batch
             and not self.guard.closed
             and scheduler.result_queue

@@ -77,9 +77,8 @@ class DevicePlans(Stage):
         *decodes* says whether it is a zero-step round, which runs as a plain decode. SGLang plans any pass whose
         lengths are on the host.
         """
-        if forward_batch.seq_lens_cpu is not None:
-            return False
-        return bool(self.guard.attempt(self._planned, backend, forward_batch, decodes))
+        known = forward_batch.seq_lens_cpu is not None
+        return not known and bool(self.guard.attempt(self._planned, backend, forward_batch, decodes))
 
     def captured(self, backend: Any, forward_batch: Any) -> None:
         """Size the tiles of a pass that *backend* has planned for a graph by the queries per request."""
@@ -87,9 +86,8 @@ class DevicePlans(Stage):
 
     def draft_planned(self, backends: Any, forward_batch: Any) -> bool:
         """Do the same as `planned` for all passes of a draft."""
-        if forward_batch.seq_lens_cpu is not None:
-            return False
-        return bool(self.guard.attempt(self._draft_planned, backends, forward_batch))
+        known = forward_batch.seq_lens_cpu is not None
+        return not known and bool(self.guard.attempt(self._draft_planned, backends, forward_batch))
 
     def _planned(self, backend: Any, forward_batch: Any, decodes: bool) -> bool:
         if not self._may(backend) or forward_batch.encoder_lens is not None:

@@ -40,7 +40,8 @@ class ProposedDrafts(Stage):
 
         rounds = reporter.spec_num_forward_ct
         if reporter.forward_ct_decode % reporter.decode_log_interval or rounds == 0:  # SGLang reports nothing this time
-            return rest(reporter, *args, **kwargs)  # type: ignore[no-any-return]
+            rest(reporter, *args, **kwargs)
+            return
         proposed = reporter.spec_num_cap_tokens
         reporter.spec_num_cap_tokens = 0  # else the log would report the drafts as a cap
         try:
@@ -49,7 +50,6 @@ class ProposedDrafts(Stage):
         finally:
             if reporter.spec_num_forward_ct:  # nothing was reported this time: keep counting
                 reporter.spec_num_cap_tokens = proposed
-        return None
 
 
 def correct_request_metrics(meta_info: dict[str, Any], recv_obj: Any, i: int) -> None:
