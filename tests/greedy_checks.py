@@ -11,7 +11,6 @@ from typing import Any
 
 import torch
 
-from sglang_adaptive.sglang_plugin.round import Round
 from sglang_adaptive.sglang_plugin.stages.fast_path import choice as zero_step_choice
 from sglang_adaptive.sglang_plugin.stages.fast_path import greedy_commit
 from sglang_adaptive.sglang_plugin.stages.fast_path.choice import LikeliestTokens
@@ -81,12 +80,10 @@ def it_is_what_sglang_verifies() -> None:
 
 def anything_between_logits_and_choice_is_left_to_sglang() -> None:
     """Sampling, penalties, biases, grammars, watermarks, idle batches, drafts, and logits not on the device."""
-    now, likeliest = Round(None, None), LikeliestTokens()
-    now.use([likeliest])
-    output = SimpleNamespace(next_token_logits=_OnDevice(torch.zeros(2, 9)))
+    likeliest, output = LikeliestTokens(), SimpleNamespace(next_token_logits=_OnDevice(torch.zeros(2, 9)))
 
     def sampled(*given: Any, **options: Any) -> Any:
-        return now.sample(lambda *_, **__: SGLANGS, *given, **options)
+        return likeliest.sample(lambda *_, **__: SGLANGS, *given, **options)
 
     for change in NOT_GREEDY:
         assert sampled(_drafts(1), _batch(2, **change), output) is SGLANGS
@@ -106,7 +103,7 @@ def a_fault_leaves_the_choice_to_sglang() -> None:
     likeliest, choices = LikeliestTokens(), []
     given = _drafts(1), _batch(2), SimpleNamespace(next_token_logits=_OnDevice(torch.zeros(2, 9)))
     for choice in (RuntimeError("no such kernel"), OURS):
-        choices.append(_choosing(choice, lambda: likeliest.sample(lambda *_: SGLANGS, *given, None, None)))
+        choices.append(_choosing(choice, lambda: likeliest.sample(lambda *_, **__: SGLANGS, *given)))
     assert choices == [SGLANGS, SGLANGS] and likeliest.guard.closed, choices
 
 
