@@ -54,7 +54,9 @@ class Served:
 
     def metrics(self) -> metrics.AdaptiveMetrics | None:
         """Return the metrics that a scheduler would have."""
-        return metrics.metrics_beside(self.context, self.controller)
+        stage = metrics.Metrics(self.controller)
+        stage.init_metrics(lambda scheduler: None, SimpleNamespace(metrics_collector_context=self.context))
+        return stage.made
 
     def serve(self, accepted: list[int], rounds: int = 20) -> None:
         for _ in range(rounds):
