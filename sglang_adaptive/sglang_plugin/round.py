@@ -236,7 +236,7 @@ class Round(Stage):
 
 def begin(worker: Any, policy: AdaptivePolicy) -> Round:
     """Create the round of this process, with a controller for SGLang's *worker* that starts with *policy*."""
-    assert current() is None, "this process has a round already"
+    assert not current(), "this process has a round already"
     made = Round(worker, make_controller(worker, policy))
     use(made)
     return made
