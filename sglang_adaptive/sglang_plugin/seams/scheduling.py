@@ -52,11 +52,10 @@ def is_overlap_off(original: Callable[..., bool], scheduler: Any, batch: Any, la
     from sglang_adaptive.sglang_plugin import repairs
     from sglang_adaptive.sglang_plugin.current import current
 
-    def is_off(scheduler: Any, batch: Any) -> bool:
-        return original(scheduler, batch, last_batch=last_batch) or repairs.mixed_batch_waits(scheduler, batch)
-
+    if original(scheduler, batch, last_batch=last_batch) or repairs.mixed_batch_waits(scheduler, batch):
+        return True
     now = current()
-    return is_off(scheduler, batch) if now is None else bool(now.at[Stage.is_overlap_off](is_off, scheduler, batch))
+    return now is not None and bool(now.at[Stage.is_overlap_off](lambda *_: False, scheduler, batch))
 
 
 @around(SRT + "speculative.dflash_info_v2.DFlashDraftInputV2.prepare_for_decode", "self", "batch")
