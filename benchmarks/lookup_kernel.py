@@ -22,7 +22,7 @@ import torch
 
 from benchmarks.harness.results import command_parser, origin, write
 from sglang_adaptive.lookups.lookup import DRAFTS, LONGEST, SHORTEST, Text
-from sglang_adaptive.sglang_plugin.lookups import kernel
+from sglang_adaptive.sglang_plugin.stages.lookups import kernel
 
 BATCHES, CONTEXTS = (1, 4, 16, 64), (2_000, 32_000, 128_000)
 PARTS = (132, 264, 528)

@@ -14,7 +14,7 @@ from sglang_adaptive.runtime.alarms import ACCEPTANCE
 from sglang_adaptive.runtime.controller import AdaptiveController
 from sglang_adaptive.runtime.round_times import RoundClock
 from sglang_adaptive.runtime.states import SpecRuntimeState
-from sglang_adaptive.sglang_plugin.audit_scheduler import Audits, Report
+from sglang_adaptive.sglang_plugin.stages.audit_scheduler import Audits, Report
 
 
 def state(steps: int) -> SpecRuntimeState:

@@ -22,7 +22,10 @@ from sglang_adaptive.policy.throughput import ThroughputOptions, ThroughputPolic
 from sglang_adaptive.runtime.joint_steps import JointSteps
 from sglang_adaptive.sglang_plugin import current, hooks
 from sglang_adaptive.sglang_plugin.hooks import Process
+from sglang_adaptive.sglang_plugin.notes import note_of
 from sglang_adaptive.sglang_plugin.round import Round
+from sglang_adaptive.sglang_plugin.stage import Stage
+from sglang_adaptive.sglang_plugin.stages.attention_dp import AgreedSteps
 from tests.fakes import controller
 from tests.gathering_plan import FAILS, FORCED, IDLE, ROUNDS, WARM
 
@@ -42,7 +45,7 @@ def one(rank: int, ranks: int, file: str) -> dict[str, Any]:
         before = _fields(_gathered(ranks, group, 5 + rank))
         found = controller(ThroughputPolicy(3, ThroughputOptions((0, 1, 2, 3, 5, 7))))
         now = Round(found.worker, found)
-        now.ranks = JointSteps(found, rank)
+        now.use([AgreedSteps(found.worker, JointSteps(found, rank))])
         current.use(now)
         after = _fields(_gathered(ranks, group, 5 + rank))
         rounds = [_round(at, rank, ranks, group, now) for at in range(ROUNDS)]
@@ -76,11 +79,11 @@ def _round(at: int, rank: int, ranks: int, group: Any, now: Round) -> tuple[int,
         _gathered(ranks, group, 300 if rank == 0 else 0, extends=rank == 0)
         return -1, -1
     _gathered(ranks, group, requests)
-    now.choose_steps(requests)
+    found.activate_step_by_batch(requests)
     steps = found.worker.speculative_num_steps
     result = SimpleNamespace(speculative_num_draft_tokens=steps + 1)
-    now.launched(result)
-    note = now.note(result)
+    now.at[Stage.launch](lambda _: result, found.worker)
+    note = note_of(result, found.worker)
     largest = note.largest_batch
     assert largest is not None
     if requests:

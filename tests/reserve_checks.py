@@ -13,10 +13,10 @@ from typing import Any
 import torch
 
 from sglang_adaptive.sglang_plugin import current, hooks
-from sglang_adaptive.sglang_plugin.capacity import SPARE
-from sglang_adaptive.sglang_plugin.fast_path.reserve_ahead import AHEAD, ReserveAhead
 from sglang_adaptive.sglang_plugin.hooks import Process
 from sglang_adaptive.sglang_plugin.round import Round
+from sglang_adaptive.sglang_plugin.stages.capacity import SPARE
+from sglang_adaptive.sglang_plugin.stages.fast_path.reserve_ahead import AHEAD, ReserveAhead
 from tests import checks
 
 RESERVE = 16
@@ -136,9 +136,11 @@ def a_fault_leaves_reservations_to_sglang() -> None:
 
 def _begin(controller: Any = None) -> ReserveAhead:
     """Begin a round of *controller*, or of one whose warm-up is over; return the object that reserves its slots."""
-    now = Round(None, controller or SimpleNamespace(warms_up=False))
+    reserve = ReserveAhead(controller or SimpleNamespace(warms_up=False))
+    now: Any = Round(None, None)
+    now.use([reserve])
     current.use(now)
-    return now.reserve
+    return reserve
 
 
 def _batch(requests: int, size: int = 20_000, width: int = 4096, evictable: int = 0) -> Any:

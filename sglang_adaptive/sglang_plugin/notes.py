@@ -6,5 +6,21 @@
 - On a batch: what its penalizers have `Counted`, for the next round.
 """
 
+from __future__ import annotations
+
+from typing import Any
+
+from sglang_adaptive.runtime.round_note import RoundNote
+
 NOTE = "_adaptive_note"
 """ServerArgs accepts new attributes only with a leading underscore."""
+
+
+def note_of(result: Any, worker: Any) -> RoundNote:
+    """Return the note on the round of *result*; it is made while the steps of that round are live on *worker*."""
+    found: RoundNote | None = getattr(result, NOTE, None)
+    if found is None:
+        width = result.speculative_num_draft_tokens
+        found = RoundNote(worker.speculative_num_steps if width is None else width - 1)
+        setattr(result, NOTE, found)
+    return found

@@ -20,8 +20,9 @@ from sglang_adaptive.policy.throughput import lookups as choice
 from sglang_adaptive.runtime.round_note import RoundNote
 from sglang_adaptive.sglang_plugin import features
 from sglang_adaptive.sglang_plugin.current import current
-from sglang_adaptive.sglang_plugin.lookups.texts import Texts
 from sglang_adaptive.sglang_plugin.setup import Setup
+from sglang_adaptive.sglang_plugin.stages.lookups.rounds import LookupRounds
+from sglang_adaptive.sglang_plugin.stages.lookups.texts import Texts
 from tests.engine.stepping import TIERS, Stepped, no_memory
 
 LOOPS = {"overlap": True, "normal loop": False}
@@ -48,8 +49,8 @@ class LookupStepper(Stepped):
         choice.Lookups.rests = False  # type: ignore[method-assign, assignment]  # track text in every round here
         super().__init__(folder, config, *drafting, *more)
         now = current()
-        assert now is not None and now.lookups is not None, "nothing is looked up"
-        self.lookups = now.lookups
+        assert now is not None
+        (self.lookups,) = now.of(LookupRounds)
         self.rounds: list[dict[str, Any]] = []
         self._log_rounds()
 

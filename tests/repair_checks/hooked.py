@@ -39,6 +39,5 @@ def worker_in_a_round(config: Any = LADDER, launch_steps: int = 3) -> Any:
         controller.register(state)
     worker.adaptive_controller = controller
     now = Round(worker, controller)
-    now.exact = None
     current.use(now)
     return worker

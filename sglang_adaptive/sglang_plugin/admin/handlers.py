@@ -22,11 +22,12 @@ from sglang_adaptive.policy.errors import ConfigError, printable, shown
 from sglang_adaptive.policy.options import is_integer
 from sglang_adaptive.runtime.controller import AdaptiveController
 from sglang_adaptive.sglang_plugin import ranks
-from sglang_adaptive.sglang_plugin.audit_scheduler import REPORT_KEY, Audits, Report
 from sglang_adaptive.sglang_plugin.current import current
+from sglang_adaptive.sglang_plugin.stage import Stage
+from sglang_adaptive.sglang_plugin.stages.audit_scheduler import REPORT_KEY, Audits, Report
+from sglang_adaptive.sglang_plugin.stages.zero_steps.left_for_later import LeftForLater
 from sglang_adaptive.sglang_plugin.start.controller import build_successor, fitted, trace_rounds
 from sglang_adaptive.sglang_plugin.start.profiles import CostSharing
-from sglang_adaptive.sglang_plugin.zero_steps.left_for_later import LeftForLater
 
 if TYPE_CHECKING:
     from sglang_adaptive.sglang_plugin.round import Round
@@ -171,7 +172,7 @@ class LeaseOver(OfController):
 class ExtendEvery(Handler):
     """``adaptive_zero_step_extend_every``: how many zero-step rounds share one draft extend."""
 
-    def __init__(self, deferred: LeftForLater | None) -> None:
+    def __init__(self, deferred: LeftForLater | None = None) -> None:
         self._deferred = deferred
 
     def problem(self, key: str, value: Any) -> str | None:
@@ -217,7 +218,7 @@ class WarmUpSwitch(OfController):
 class TakeReport(Handler):
     """``adaptive_audit``: the `Report` on a finished request that was decoded again."""
 
-    def __init__(self, audits: Audits | None) -> None:
+    def __init__(self, audits: Audits | None = None) -> None:
         self._audits = audits
 
     def problem(self, key: str, value: Any) -> str | None:
@@ -276,10 +277,8 @@ class Reconfigure(OfController):
         if isinstance(retiring, CostSharing):
             retiring.retire()
         now = current()
-        if now is not None and now.left_for_later is not None:
-            now.left_for_later.set_every(config.zero_step_extend_every)
-        if now is not None and now.audits is not None:
-            now.audits.change(config.audit)
+        if now is not None:
+            now.tell(Stage.reconfigured, config)
         trace_rounds(controller, config.trace)
         if ranks.is_first():
             changes = describe_change(before, _config_of(controller))
@@ -296,6 +295,6 @@ _HANDLERS: Mapping[str, Callable[[Round], Handler]] = {
     LEASE_OVER_KEY: lambda now: LeaseOver(now.controller),
     CONFIG_KEY: lambda now: Reconfigure(now.controller),
     WARM_UP_KEY: lambda now: WarmUpSwitch(now.controller),
-    EXTEND_KEY: lambda now: ExtendEvery(now.left_for_later),
-    REPORT_KEY: lambda now: TakeReport(now.audits),
+    EXTEND_KEY: lambda now: ExtendEvery(*now.of(LeftForLater)),
+    REPORT_KEY: lambda now: TakeReport(*now.of(Audits)),
 }

@@ -17,7 +17,7 @@ from sglang_adaptive.sglang_plugin import ranks
 from sglang_adaptive.sglang_plugin.configuration import configuration, require_on_all_ranks
 from sglang_adaptive.sglang_plugin.setup import drafts_blocks, drafts_layers
 from sglang_adaptive.sglang_plugin.start.profiles import CostSharing, load_shared, share_known
-from sglang_adaptive.sglang_plugin.state_builds import GraphedDevice, ranks_pad_alike
+from sglang_adaptive.sglang_plugin.start.state_builds import GraphedDevice, ranks_pad_alike
 
 logger = logging.getLogger(__name__)
 

@@ -8,15 +8,14 @@ from sglang.srt.model_executor.cuda_graph_config import Backend, Phase, check_cu
 from sglang.srt.runtime_context import get_context, get_exec, get_spec
 
 from sglang_adaptive.runtime.states import SpecRuntimeState
-from sglang_adaptive.sglang_plugin import current, repairs
+from sglang_adaptive.sglang_plugin import repairs
 from sglang_adaptive.sglang_plugin.configuration import configuration
-from sglang_adaptive.sglang_plugin.fast_path import launches
+from sglang_adaptive.sglang_plugin.round import Round, begin
 from sglang_adaptive.sglang_plugin.start.controller import build_policy
-from sglang_adaptive.sglang_plugin.state_builds import build_state
+from sglang_adaptive.sglang_plugin.start.state_builds import build_state
 
 if TYPE_CHECKING:
     from sglang_adaptive.runtime.controller import AdaptiveController
-    from sglang_adaptive.sglang_plugin.round import Round
 
 Parts = tuple[Any, Any]
 """An attention backend and its CUDA graphs; each is None if a state has none."""
@@ -26,7 +25,7 @@ NOTHING: Parts = (None, None)
 def begin_rounds(worker: Any) -> Round:
     """Make this process's round for *worker*, with the configured policy."""
     spec = get_spec()
-    made = current.begin(worker, build_policy(worker.speculative_num_steps, configuration(), spec))
+    made = begin(worker, build_policy(worker.speculative_num_steps, configuration(), spec))
     worker.adaptive_controller = made.controller
     return made
 
@@ -48,8 +47,11 @@ class OwnRounds:
     # -- start-up -------------------------------------------------------------------------------------------------
 
     def init_cuda_graphs(self) -> None:
-        """Build the runtime state of every width except the launch width, which SGLang has built."""
-        launches.ignore_alignment()
+        """Build the runtime states of all widths, and get ready for rounds."""
+        self.round.start(type(self)._build_states, self)
+
+    def _build_states(self) -> None:
+        """Build the state of every width except the launch width, which SGLang has built."""
         super().init_cuda_graphs()  # type: ignore[misc]  # SGLang's
         self.adaptive_controller.register(self._launch_state())
         graphs_off = check_cuda_graph_backend(Phase.DECODE, Backend.DISABLED)
@@ -91,15 +93,15 @@ class OwnRounds:
 
     def activate_step_by_batch(self, batch_size: int) -> None:
         """Let the controller choose the steps of the next round."""
-        self.round.choose_steps(batch_size)
+        self.adaptive_controller.activate_step_by_batch(batch_size)
 
     def on_verify_complete_cpu(self, num_correct_drafts_per_req: list[int], batch_size: int = 0) -> None:
         """Pass a round's accepted drafts to the controller."""
-        self.round.verified(num_correct_drafts_per_req, batch_size)
+        self.round.verified(super().on_verify_complete_cpu, self, num_correct_drafts_per_req, batch_size)  # type: ignore[misc]
 
     def _take_target(self, state: SpecRuntimeState, **spec: int) -> None:
         """Let the target verify with the backend and graphs of *state*, and override SGLang's arguments with *spec*."""
         runner = self._target_worker.model_runner
         runner.attn_backend, runner.decode_cuda_graph_runner = state.target_attn_backend, state.target_graph_runner
         get_context().override(repairs.SWITCH, **spec)
-        self.round.switched()
+        repairs.keep_latest_switch()

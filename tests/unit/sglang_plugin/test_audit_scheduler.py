@@ -18,9 +18,9 @@ from sglang.srt.sampling.sampling_params import SamplingParams
 from sglang_adaptive import ties
 from sglang_adaptive.policy.config import AuditOptions
 from sglang_adaptive.runtime.round_note import RoundNote
-from sglang_adaptive.sglang_plugin import audit_scheduler
 from sglang_adaptive.sglang_plugin.admin.handlers import TakeReport, pack, unpack
-from sglang_adaptive.sglang_plugin.audit_scheduler import AUDITED, MOST_WAITING, REPORT_KEY, Audits, Report
+from sglang_adaptive.sglang_plugin.stages import audit_scheduler
+from sglang_adaptive.sglang_plugin.stages.audit_scheduler import AUDITED, MOST_WAITING, REPORT_KEY, Audits, Report
 from tests.fakes import serving
 
 PROMPT, OUTPUT = [5, 6, 7], [11, 12, 13, 14]
@@ -129,7 +129,7 @@ def test_nothing_is_kept_without_the_option_or_in_the_warm_up() -> None:
 def test_what_other_weights_have_written_is_not_compared() -> None:
     mine = audits()
     mine.add(done("before"))
-    mine.weights_change()
+    mine.weights_changed()
     mine.add(done("it began before"))
     assert mine.take(is_idle=False)["finished"] is None and mine.take(is_idle=True)["finished"] is None
     mine.add(done("after"))

@@ -22,7 +22,7 @@ from sglang_adaptive.policy.throughput.lookups import DRAFTS
 from sglang_adaptive.runtime.controller import AdaptiveController
 from sglang_adaptive.runtime.history import SPANS, SPEEDUP_SECONDS
 from sglang_adaptive.runtime.round_times import RoundClock
-from sglang_adaptive.sglang_plugin.reporting.metric_series import series
+from sglang_adaptive.sglang_plugin.stages.reporting.metric_series import series
 from sglang_adaptive.watch.command import line, main, screen
 from sglang_adaptive.watch.view import compared, read
 from tests.answering import Told, answering

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from sglang_adaptive.sglang_plugin.lookups.rounds import LookupRounds
-from sglang_adaptive.sglang_plugin.lookups.texts import SLOTS, Texts
+from sglang_adaptive.sglang_plugin.stages.lookups.rounds import LookupRounds
+from sglang_adaptive.sglang_plugin.stages.lookups.texts import SLOTS, Texts
 
 REQUESTS = 4
 
@@ -98,8 +98,12 @@ def test_small_batches_without_a_grammar_are_tracked(made: LookupRounds) -> None
 
 def test_the_policy_hears_who_comes(made: LookupRounds) -> None:
     controller: Any = made._controller
-    made.expect(batch(Req("a", [1]), Req("b", [1])))
-    made.expect(batch(*(Req(str(number), [1]) for number in range(REQUESTS + 1))))
+    for prepared in (
+        batch(Req("a", [1]), Req("b", [1])),
+        batch(*(Req(str(n), [1]) for n in range(REQUESTS + 1))),
+        None,
+    ):
+        assert made.update_running_batch(lambda *_, found=prepared: found, None, None) is prepared
     assert controller.expected == [["a", "b"]]
 
 

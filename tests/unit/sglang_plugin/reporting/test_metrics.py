@@ -21,8 +21,8 @@ from sglang_adaptive.policy.options import MAX_STEPS
 from sglang_adaptive.policy.throughput import ThroughputOptions, ThroughputPolicy
 from sglang_adaptive.runtime.controller import AdaptiveController
 from sglang_adaptive.runtime.round_times import RoundClock
-from sglang_adaptive.sglang_plugin.reporting import metrics
-from sglang_adaptive.sglang_plugin.reporting.metric_series import COUNTER, METRICS, PREFIX, most_series, series
+from sglang_adaptive.sglang_plugin.stages.reporting import metrics
+from sglang_adaptive.sglang_plugin.stages.reporting.metric_series import COUNTER, METRICS, PREFIX, most_series, series
 from tests.fakes import Ticks, Worker, state, with_alarm, with_audit, with_lookups
 
 LABELS = {"model_name": "tiny", "engine_type": "unified", "tp_rank": 0}
@@ -54,7 +54,9 @@ class Served:
 
     def metrics(self) -> metrics.AdaptiveMetrics | None:
         """Return the metrics that a scheduler would have."""
-        return metrics.metrics_beside(self.context, self.controller)
+        stage = metrics.Metrics(self.controller)
+        stage.init_metrics(lambda scheduler: None, SimpleNamespace(metrics_collector_context=self.context))
+        return stage.made
 
     def serve(self, accepted: list[int], rounds: int = 20) -> None:
         for _ in range(rounds):
