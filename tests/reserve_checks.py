@@ -106,11 +106,11 @@ def pools_of_other_kinds_are_left_to_sglang() -> None:
 
 def a_warm_up_reserves_in_every_round() -> None:
     """The kernel that writes slots must run at every batch size before the server is ready."""
-    controller: Any = SimpleNamespace(warms_up=True)
+    controller: Any = SimpleNamespace(warm_up=SimpleNamespace(runs=True))
     _begin(controller)
     batch = _batch(2)
     assert _rounds_with_slots(batch, 5, [1]) == 5
-    controller.warms_up = False
+    controller.warm_up.runs = False
     assert _rounds_with_slots(batch, 5, [1]) == 1
 
 
@@ -128,7 +128,7 @@ def a_fault_leaves_reservations_to_sglang() -> None:
 
 def _begin(controller: Any = None) -> ReserveAhead:
     """Begin a round of *controller*, or of one whose warm-up is over; return the object that reserves its slots."""
-    now = Round(None, controller or SimpleNamespace(warms_up=False))
+    now = Round(None, controller or SimpleNamespace(warm_up=SimpleNamespace(runs=False)))
     current.use(now)
     return now.reserve
 

@@ -92,19 +92,19 @@ class Capacity:
 
         None means any steps, and SGLang's number.
         """
-        controller = self._controller
-        live = controller.worker.speculative_num_steps
+        states = self._controller.states
+        live = states.live.steps
         # SGLang fills in the mask of a grammar for each row, on the host.
-        widest = controller.deepest if batch.has_grammar else controller.widest(len(batch.reqs))
+        widest = states.deepest if batch.has_grammar else states.widest(len(batch.reqs))
         # With overlap the previous round may still be running, and its tokens are not counted yet. The last place stays
         # free for the round that may follow a request's last one before its end is known.
         behind = live + 1 if batch.enable_overlap else 0
         longest = max([req.kv.kv_committed_len for req in batch.reqs]) + behind
         room = scheduler.model_config.context_len - 2 - longest
-        narrow = widest < controller.tiers[-1]
+        narrow = widest < states.tiers[-1]
         most = min(room, widest) if narrow or room < widest else None
         whole = 2 * (max(live, widest) + 1) if narrow else None
-        launch = controller.launch_steps
+        launch = states.launch.steps
         if launch == widest or self._fits(batch, 3 * (widest + 1)):
             return most, whole
         return launch if most is None else min(most, launch), 2 * (max(live, launch) + 1)

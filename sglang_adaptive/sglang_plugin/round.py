@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
+from sglang_adaptive.policy.choice import Source
 from sglang_adaptive.policy.vote import silent
 from sglang_adaptive.runtime.controller import AdaptiveController
 from sglang_adaptive.runtime.joint_steps import JointSteps
@@ -100,9 +101,9 @@ class Round:
         SGLang builds the state of the launch steps in the draft's scope, and would build the others there too.
         """
         launches.ignore_alignment()
-        with self.controller.states_postponed():
-            build(worker)
-            self.lookups = LookupRounds.where_it_can(worker, self.controller)
+        build(worker)
+        self.lookups = LookupRounds.where_it_can(worker, self.controller)
+        self.controller.build_states()
         self.ranks = attention_dp.joint_steps(self.controller)
         with self.captures.of_a_further_state():
             self.deferred = self.left_for_later = DeferredDraftExtend.where_it_can(worker, self.controller)
@@ -111,7 +112,7 @@ class Round:
         self, build: Callable[..., Any], worker: Any, speculative_num_steps: int, *args: Any, **kwargs: Any
     ) -> Any:
         """Build another runtime state with SGLang's *build*: each part in its own scope, with fewer model runs."""
-        drafts_nothing = speculative_num_steps in self.controller.lookups
+        drafts_nothing = self.controller.states.building is Source.LOOKUP
         with self.captures.of_a_further_state(), draft_parts_in_their_scope(worker._draft_worker, drafts_nothing):
             return build_state(build, worker, speculative_num_steps, *args, **kwargs)
 
@@ -173,7 +174,7 @@ class Round:
 
     def choose_steps(self, batch_size: int) -> None:
         """Choose the steps of the next round, and make them live."""
-        self.controller.activate_step_by_batch(batch_size)
+        self.controller.choose(batch_size)
 
     def switched(self) -> None:
         """Keep SGLang's own log of switches short."""
@@ -251,9 +252,10 @@ class Round:
         extend(drafter, batch, result, **kwargs)
 
     def launched(self, result: Any) -> None:
-        """Note the number of requests on the round's largest rank."""
+        """Note what the round does, and the number of requests on its largest rank."""
+        note = self.note(result)
         if self.ranks is not None:
-            self.note(result).largest_batch = self.ranks.largest
+            note.largest_batch = self.ranks.largest
 
     # -- after a round --------------------------------------------------------------------------------------------
 
@@ -274,7 +276,7 @@ class Round:
     def verified(self, num_correct_drafts_per_req: Sequence[int], batch_size: int) -> None:
         """Pass the accepted drafts of the round being resolved to the controller."""
         note, self._resolving = self._resolving, None
-        self.controller.on_verify_complete(num_correct_drafts_per_req, batch_size, note)
+        self.controller.verified(num_correct_drafts_per_req, batch_size, note)
 
     def interrupted(self) -> None:
         """Do not time the next decode round, because a prefill, its launch or an idle batch precedes it.
@@ -311,8 +313,8 @@ class Round:
         """Return the note on the round of *result*."""
         found: RoundNote | None = getattr(result, NOTE, None)
         if found is None:
-            width = result.speculative_num_draft_tokens
-            found = RoundNote(self.worker.speculative_num_steps if width is None else width - 1)
+            states, width = self.controller.states, result.speculative_num_draft_tokens
+            found = RoundNote(states.live if width in (None, states.live.steps + 1) else states.of(width - 1))
             setattr(result, NOTE, found)
         return found
 

@@ -10,10 +10,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from sglang_adaptive.policy.choice import drafted
+
 ORDER = "CAMPAIGN_ORDER"
 """The variable that names the file: ``{"id", "method", "nonsense", "rounds", "clocks"}``."""
-NONSENSE: list[Any] = [5, -1, 10**9, None, "7", 1.5, float("nan"), RuntimeError("raised by the campaign")]
-METHODS = ("get_steps_for_batch", "observe", "snapshot", "prices", "export_cost", "import_cost", "forecast")
+DEPTHS: list[Any] = [5, -1, 10**9, None, "7", 1.5, float("nan")]
+NONSENSE: list[Any] = [5, *map(drafted, DEPTHS), RuntimeError("raised by the campaign")]
+METHODS = ("choose", "observe", "snapshot", "prices", "export_cost", "import_cost", "forecast")
 """What of a policy is spoilt; of any but the first the answer is not used as a depth, and it raises."""
 MARK = "raised by the campaign"
 
@@ -60,7 +63,7 @@ def register() -> None:
     RoundClock.__init__.__defaults__ = (jumps.clock(time.perf_counter),)
     ProfileSaver.__init__.__defaults__ = (jumps.clock(time.monotonic),)
     AdaptiveController.__init__.__kwdefaults__["wall_time"] = jumps.clock(time.time)
-    activate = AdaptiveController.activate_step_by_batch
+    activate = AdaptiveController.choose
 
     def ordered(controller: Any, batch_size: int) -> None:
         text = file.read_text() if file.exists() else ""
@@ -68,7 +71,7 @@ def register() -> None:
             done[0], order = text, json.loads(text)
             jumps.on = bool(order.get("clocks"))
             if order.get("method"):
-                spoil(controller.params, order["method"], NONSENSE[order["nonsense"]], order["rounds"])
+                spoil(controller.policy, order["method"], NONSENSE[order["nonsense"]], order["rounds"])
         activate(controller, batch_size)
 
-    AdaptiveController.activate_step_by_batch = ordered  # type: ignore[method-assign]
+    AdaptiveController.choose = ordered  # type: ignore[method-assign]

@@ -87,7 +87,7 @@ class ExactStepper(Stepped):
         def step() -> bool:
             now = next(turn)
             if depths:
-                self.worker.adaptive_controller.force_steps(next(turns))
+                self.controller.force_steps(next(turns))
             kind = next(arrivals, None) if now % 2 == 0 else None
             if kind is not None:
                 family = "hard" if len(self.reqs) % 3 == 2 else "easy"

@@ -21,9 +21,11 @@ from sglang_adaptive.lab.simulate.ours import (
     given_profile,
 )
 from sglang_adaptive.lab.simulate.trace import Trace
-from sglang_adaptive.policy.base import POLICIES, build_policy
+from sglang_adaptive.policy.base import POLICIES, AdaptivePolicy, build_policy
+from sglang_adaptive.policy.choice import Choice, Coming, drafted
 from sglang_adaptive.policy.config import check_config
-from sglang_adaptive.policy.ema import BUILT_IN_EMA, AdaptiveSpeculativeParams
+from sglang_adaptive.policy.ema import BUILT_IN_EMA
+from sglang_adaptive.policy.observation import RoundObservation
 
 GRAPH_BATCHES = [1, 2, 3, 4, 5, 6, 7, 8, *range(10, 33, 2), *range(36, 65, 4)]
 """Batch sizes with CUDA graphs; a batch between two of them is padded to the next."""
@@ -47,11 +49,11 @@ class StaticPolicy:
     learns = False
 
     def __init__(self, steps: int) -> None:
-        self._steps = steps
+        self._choice = drafted(steps)
 
-    def get_steps_for_batch(self, batch_size: int) -> int:
+    def choose(self, coming: Coming) -> Choice:
         """Return the depth."""
-        return self._steps
+        return self._choice
 
 
 class OraclePolicy:
@@ -62,17 +64,37 @@ class OraclePolicy:
     def __init__(self, trace: Trace) -> None:
         self._depths = iter(trace.oracle_depths.tolist())
 
-    def get_steps_for_batch(self, batch_size: int) -> int:
+    def choose(self, coming: Coming) -> Choice:
         """Return the depth with the highest expected tokens/s in this round."""
-        return int(next(self._depths))
+        return drafted(int(next(self._depths)))
 
 
 class _AsSGLangFeedsIt:
-    """Hides ``observe``: SGLang gives its policy accept counts and batch size, not the depth that drafted."""
+    """SGLang gives its policy accept counts and batch size, not the depth that drafted: they count for the live one."""
+
+    def __init__(self, policy: AdaptivePolicy) -> None:
+        self.choose = policy.choose
+        self._policy = policy
+
+    def observe(self, observation: RoundObservation) -> None:
+        """Pass the round on as one of the live depth."""
+        observation.choice = self.choose(Coming(observation.batch_size))
+        self._policy.observe(observation)
+
+
+class OfSGLang:
+    """A policy with SGLang's two methods."""
 
     def __init__(self, policy: Any) -> None:
-        self.get_steps_for_batch = policy.get_steps_for_batch
-        self.on_verify_complete = policy.on_verify_complete
+        self._policy = policy
+
+    def choose(self, coming: Coming) -> Choice:
+        """Return the depth."""
+        return drafted(self._policy.get_steps_for_batch(coming.batch_size))
+
+    def observe(self, observation: RoundObservation) -> None:
+        """Pass on what SGLang would."""
+        self._policy.on_verify_complete(observation.num_correct_drafts_per_req, observation.batch_size)
 
 
 def _oracle(launch: Launch) -> Drivable:
@@ -88,7 +110,7 @@ def _sglang_ema(slots: dict[str, Any] | None) -> Make:
         given = slots or {"1": {"candidate_steps": list(launch.ladder)}}
         config = check_config(given, "simulator")
         steps = config.candidate_steps
-        policy = AdaptiveSpeculativeParams(steps[len(steps) // 2], config=config)
+        policy = build_policy(config, steps[len(steps) // 2])
         policy.set_cuda_graph_bs(GRAPH_BATCHES)
         return _AsSGLangFeedsIt(policy)
 
@@ -128,8 +150,8 @@ def contenders(ladder: tuple[int, ...]) -> dict[str, Contender]:
 def maker(name: str) -> Make:
     """Return the callable that *name*, such as ``package.module:callable``, refers to.
 
-    It is called for every run, with a `Launch`, and returns a fresh policy: with SGLang's two methods at least, ideally
-    with those of `sglang_adaptive.policy.base.AdaptivePolicy`.
+    It is called for every run, with a `Launch`, and returns a fresh policy: with the methods of
+    `sglang_adaptive.policy.base.AdaptivePolicy`, or with the two of SGLang's.
 
     Raises:
         SimulationError: the module or the name does not exist, or it is not callable. The returned callable
@@ -145,13 +167,13 @@ def maker(name: str) -> Make:
 
     def make(launch: Launch) -> Drivable:
         try:
-            policy: Drivable = made(launch)
+            policy = made(launch)
         except Exception as error:
             raise SimulationError(
                 f"--policy {name}: {type(error).__name__}: {error}; "
                 "expected a callable that takes a Launch and returns a policy"
             ) from error
-        return policy
+        return policy if hasattr(policy, "choose") else OfSGLang(policy)
 
     return make
 

@@ -34,7 +34,7 @@ class ReserveAhead:
 
     def prepare(self, original: Callable[[Any], None], batch: Any) -> None:
         """Prepare *batch* for a decode round, with SGLang's *original* where a request needs slots."""
-        if self._controller.warms_up:
+        if self._controller.warm_up.runs:
             original(batch)  # loads the kernel that writes slots, which has a variant for each power of two of requests
         elif self.guard.attempt(_is_covered, batch):
             _prepare_the_rest(batch)

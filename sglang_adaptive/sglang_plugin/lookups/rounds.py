@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 
+from sglang_adaptive.policy.choice import Source
 from sglang_adaptive.policy.observation import Lookup
 from sglang_adaptive.runtime.controller import AdaptiveController
 from sglang_adaptive.runtime.round_note import RoundNote
@@ -47,7 +48,7 @@ class LookupRounds:
     """The lookups of one scheduler's rounds."""
 
     def __init__(self, worker: Any, controller: AdaptiveController) -> None:
-        self._worker, self._controller = worker, controller
+        self._controller = controller
         runner = worker.target_worker.model_runner
         self._texts = Texts(runner.model_config.context_len, runner.model_config.vocab_size, runner.device)
         # Ranks with different drafts would wait for one another.
@@ -74,7 +75,7 @@ class LookupRounds:
     @property
     def live(self) -> bool:
         """Whether the coming round verifies looked-up drafts."""
-        return self._worker.speculative_num_steps in self._controller.lookups
+        return self._controller.states.live.source is Source.LOOKUP
 
     def verified(self, batch: Any) -> bool:
         """Whether this round is of *batch* and verified looked-up drafts."""
@@ -82,8 +83,8 @@ class LookupRounds:
 
     def expect(self, batch: Any) -> None:
         """Name the requests of the coming round to the policy, which does not know who has joined."""
-        if len(batch.reqs) <= self._controller.lookup_requests:
-            self._controller.expect([req.rid for req in batch.reqs])
+        few = len(batch.reqs) <= self._controller.policy.lookup_requests
+        self._controller.requests = [req.rid for req in batch.reqs] if few else ()
 
     def begin(self, batch: Any) -> None:
         """Update the texts of *batch* before a round, if it is tracked."""
@@ -93,7 +94,7 @@ class LookupRounds:
 
     def drafted(self, drafter: Any, batch: Any, link: Any) -> Any:
         """Return a lookup round's verify input; *link* makes one from drafts with a kernel, or returns None."""
-        count = self._worker.speculative_num_steps
+        count = self._controller.states.live.steps
         if self._batch is None:  # held by an operator at a larger batch, or lookups have ended
             drafts = torch.zeros((len(batch.reqs), count), dtype=torch.int64, device=batch.device)
         else:
@@ -109,7 +110,7 @@ class LookupRounds:
     def _attempt(self, part: Callable[..., Any], *args: Any) -> Any:
         """Run *part*; after its first error, the policy chooses no lookup rounds any more."""
         found = self.guard.attempt(part, *args)
-        if self.guard.closed and self._controller.lookup_requests:
+        if self.guard.closed and self._controller.policy.lookup_requests:
             self._controller.allow_lookups(False)
         return found
 
@@ -118,7 +119,7 @@ class LookupRounds:
         # An operator may hold lookups while tracking rests. Rounds with a grammar have no room for lookups, and without
         # matches the policy chooses none.
         tracked = self.live or (self._controller.tracks_texts and not batch.has_grammar)
-        if not tracked or len(rids) > self._controller.lookup_requests:
+        if not tracked or len(rids) > self._controller.policy.lookup_requests:
             return False
         for req in batch.reqs:
             self._bring(req)

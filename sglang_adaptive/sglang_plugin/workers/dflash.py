@@ -71,7 +71,7 @@ class AdaptiveDFlashWorker(OwnRounds, DFlashWorkerV2):  # type: ignore[misc]  # 
         """The batch of the running round, if it is a zero-step round."""
         self._appended = True
         self.round = begin_rounds(self)
-        if most not in self.adaptive_controller.candidate_steps:
+        if most not in self.round.controller.policy.candidate_steps:
             logger.warning(
                 "adaptive: rounds are narrower than the block of %d tokens: add %d to the candidate steps",
                 self.block_size,
@@ -83,7 +83,7 @@ class AdaptiveDFlashWorker(OwnRounds, DFlashWorkerV2):  # type: ignore[misc]  # 
     def init_cuda_graphs(self) -> None:
         """Build the runtime states, and decide whether zero-step rounds defer work."""
         super().init_cuda_graphs()
-        self.deferred = DeferredAppend.where_it_can(self, self.adaptive_controller)
+        self.deferred = DeferredAppend.where_it_can(self, self.round.controller)
         self.round.left_for_later = self.deferred
 
     def _launch_state(self) -> SpecRuntimeState:

@@ -68,4 +68,6 @@ class AdaptiveFrozenKVWorker(FrozenKVMTPWorkerV2):  # type: ignore[misc]  # SGLa
         """
         if batch.forward_mode.is_extend() or batch.is_extend_in_batch:
             self.round.interrupted()
-        return super().forward_batch_generation(batch, *args, **kwargs)
+        result = super().forward_batch_generation(batch, *args, **kwargs)
+        self.round.launched(result)
+        return result

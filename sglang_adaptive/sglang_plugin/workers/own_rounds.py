@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from sglang.srt.model_executor.cuda_graph_config import Backend, Phase, check_cuda_graph_backend
-from sglang.srt.runtime_context import get_context, get_exec, get_spec
+from sglang.srt.runtime_context import get_context, get_spec
 
 from sglang_adaptive.runtime.states import SpecRuntimeState
 from sglang_adaptive.sglang_plugin import current, repairs
 from sglang_adaptive.sglang_plugin.configuration import configuration
 from sglang_adaptive.sglang_plugin.fast_path import launches
-from sglang_adaptive.sglang_plugin.start.controller import build_policy
+from sglang_adaptive.sglang_plugin.start.controller import ForWorker, build_policy
 from sglang_adaptive.sglang_plugin.state_builds import build_state
 
 if TYPE_CHECKING:
-    from sglang_adaptive.runtime.controller import AdaptiveController
     from sglang_adaptive.sglang_plugin.round import Round
 
 Parts = tuple[Any, Any]
@@ -27,7 +25,7 @@ def begin_rounds(worker: Any) -> Round:
     """Make this process's round for *worker*, with the configured policy."""
     spec = get_spec()
     made = current.begin(worker, build_policy(worker.speculative_num_steps, configuration(), spec))
-    worker.adaptive_controller = made.controller
+    worker.adaptive_controller = ForWorker(made.controller)
     return made
 
 
@@ -40,7 +38,6 @@ class OwnRounds:
     """First base, before SGLang's worker, of an adaptive worker with one runtime state per width."""
 
     round: Round
-    adaptive_controller: AdaptiveController
     speculative_num_steps: int
     speculative_num_draft_tokens: int
     _target_worker: Any
@@ -51,9 +48,8 @@ class OwnRounds:
         """Build the runtime state of every width except the launch width, which SGLang has built."""
         launches.ignore_alignment()
         super().init_cuda_graphs()  # type: ignore[misc]  # SGLang's
-        self.adaptive_controller.register(self._launch_state())
-        graphs_off = check_cuda_graph_backend(Phase.DECODE, Backend.DISABLED)
-        self.adaptive_controller.init_states(None if graphs_off else get_exec().graph.cuda_graph_bs_decode)
+        self.round.controller.states.register(self._launch_state())
+        self.round.controller.build_states()
 
     def build_adaptive_runtime_state(
         self, speculative_num_steps: int, speculative_num_draft_tokens: int, cuda_graph_bs: list[int] | None = None
@@ -88,6 +84,12 @@ class OwnRounds:
         return SpecRuntimeState(steps, steps + 1, *draft, *target, *extend)
 
     # -- every round ----------------------------------------------------------------------------------------------
+
+    def forward_batch_generation(self, *args: Any, **kwargs: Any) -> Any:
+        """Run a batch as SGLang does, and note what its round does."""
+        result = super().forward_batch_generation(*args, **kwargs)  # type: ignore[misc]  # SGLang's
+        self.round.launched(result)
+        return result
 
     def activate_step_by_batch(self, batch_size: int) -> None:
         """Let the controller choose the steps of the next round."""

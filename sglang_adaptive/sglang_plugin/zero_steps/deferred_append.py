@@ -36,10 +36,11 @@ class DeferredAppend(LeftForLater):
     @classmethod
     def where_it_can(cls, worker: Any, controller: AdaptiveController) -> DeferredAppend | None:
         """Return an object that defers the appends of *worker*; None where that is not possible."""
-        if controller.tiers[0] or len(controller.tiers) == 1 or not features.may("deferred-append", Setup.of(worker)):
+        tiers = controller.states.tiers
+        if tiers[0] or len(tiers) == 1 or not features.may("deferred-append", Setup.of(worker)):
             return None
         pool, every = worker.model_runner.req_to_token_pool, configuration().zero_step_extend_every
-        return cls(Guard("deferred-append"), pool, controller.states, every)
+        return cls(Guard("deferred-append"), pool, controller.states.by_steps, every)
 
     def after_verify(
         self, append: Append, batch: Any, *, target_hidden: Tensor, cache_loc: Tensor, positions: Tensor, **more: Any

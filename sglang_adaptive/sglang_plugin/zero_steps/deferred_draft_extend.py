@@ -15,7 +15,7 @@ import torch
 from sglang_adaptive.runtime.controller import AdaptiveController
 from sglang_adaptive.runtime.pending_drafts import CatchUp, extend_schedule
 from sglang_adaptive.runtime.round_note import RoundNote
-from sglang_adaptive.runtime.states import SpecRuntimeState
+from sglang_adaptive.runtime.states import RuntimeStates, SpecRuntimeState
 from sglang_adaptive.sglang_plugin import features
 from sglang_adaptive.sglang_plugin.configuration import configuration
 from sglang_adaptive.sglang_plugin.guard import Guard
@@ -44,13 +44,13 @@ takes about as long as over one."""
 class DeferredDraftExtend(LeftForLater):
     """Keeps the pending rows of one worker's draft and runs the draft extend over them."""
 
-    def __init__(self, worker: Any, states: list[SpecRuntimeState], every: int) -> None:
-        """*states* ascend by draft tokens; at most *every* rounds, and the last state's draft tokens, are kept."""
-        self._worker = worker
+    def __init__(self, worker: Any, controller: AdaptiveController, every: int) -> None:
+        """At most *every* rounds, and the draft tokens of the widest runtime state, are kept."""
+        self._worker, self._controller = worker, controller
         self._draft = worker._draft_worker
         guard = Guard("deferred-extend")
         pairs = worker.speculative_algorithm.is_eagle()
-        super().__init__(guard, self._draft.req_to_token_pool, states, every, pairs)
+        super().__init__(guard, self._draft.req_to_token_pool, _states(worker, controller.states), every, pairs)
         self._context = self._draft.draft_runner.model_config.context_len
         self._held: list[HeldRound] = []
         self._shadow_drafts: ShadowDrafts | None = None  # of the previous round's draft extend
@@ -64,15 +64,16 @@ class DeferredDraftExtend(LeftForLater):
     @classmethod
     def where_it_can(cls, worker: Any, controller: AdaptiveController) -> DeferredDraftExtend | None:
         """Return an object that defers *worker*'s draft extends; None if they run in every round."""
-        if controller.tiers[0] or len(controller.tiers) == 1 or not features.may("deferred-extend", Setup.of(worker)):
+        tiers = controller.states.tiers
+        if tiers[0] or len(tiers) == 1 or not features.may("deferred-extend", Setup.of(worker)):
             return None
-        return cls(worker, _states(worker, controller), configuration().zero_step_extend_every)
+        return cls(worker, controller, configuration().zero_step_extend_every)
 
     def renew(self) -> None:
         """Use the new runtime states if they were rebuilt after a weight update."""
-        controller = self._worker.adaptive_controller
-        if controller.states[0] is not self._states[0]:
-            self._states = _states(self._worker, controller)
+        states = self._controller.states
+        if states.by_steps[0] is not self._states[0]:
+            self._states = _states(self._worker, states)
 
     def set_every(self, rounds: int) -> None:
         """From the next round on, keep at most *rounds* pending; 1 defers nothing."""
@@ -104,7 +105,7 @@ class DeferredDraftExtend(LeftForLater):
                 self._shadow_drafts.attach(note, keys)
                 self._shadow_drafts = None
             self._hold(result, keys)
-            curious = self._worker.adaptive_controller.wants_shadow_drafts
+            curious = self._controller.wants_shadow_drafts
             held, writes = extend_schedule(len(keys), self._every_of(batch), curious)
             if self._pending.rounds < held:
                 note.extended = False
@@ -144,7 +145,7 @@ class DeferredDraftExtend(LeftForLater):
             return
         try:
             extend, keys = type(draft)._draft_extend_for_decode, self._keys(batch)
-            warms_up = self._worker.adaptive_controller.warms_up and self._pending.all_in_latest(keys)
+            warms_up = self._controller.warm_up.runs and self._pending.all_in_latest(keys)
             if self._can_write and warms_up:  # for the kernels of a batch of this size
                 self._write(extend, batch, keys, ahead=0)
             self._run(extend, batch, batch.spec_info, keys, ahead=0)
@@ -255,9 +256,9 @@ class DeferredDraftExtend(LeftForLater):
         super()._give_up(error)
 
 
-def _states(worker: Any, controller: AdaptiveController) -> list[SpecRuntimeState]:
+def _states(worker: Any, built: RuntimeStates) -> list[SpecRuntimeState]:
     """Return the runtime states, plus an extend-only state of many tokens for a draft that is a whole model."""
-    states, graphs = controller.states, controller.built.graphs[controller.launch_steps]
+    states, graphs = built.by_steps, built.built.graphs[built.launch.steps]
     sizes = None if graphs is None else [size for size in graphs if size <= WIDE_REQUESTS]
     wide_enough = states[-1].speculative_num_draft_tokens >= WIDE_TOKENS
     if wide_enough or sizes == [] or worker.speculative_algorithm.is_eagle():

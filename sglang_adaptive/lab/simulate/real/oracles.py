@@ -13,6 +13,7 @@ from sglang_adaptive.lab.simulate.engine import Drivable
 from sglang_adaptive.lab.simulate.real.scenes import Live, Work
 from sglang_adaptive.lab.simulate.real.serve import Served, serve
 from sglang_adaptive.lab.simulate.trace import IntArray
+from sglang_adaptive.policy.choice import Choice, Coming, drafted
 
 # A round's value is the progress it brings to each request, less the price of its seconds. Progress is relative to the
 # request's own pace: it counts the rounds that its text would take at the best single depth. Tokens would work equally
@@ -41,14 +42,14 @@ class KnowsKinds:
         self._kind = live.work.kind
         self._at, self._seen = len(ladder) // 2, -1
 
-    def get_steps_for_batch(self, batch_size: int) -> int:
+    def choose(self, coming: Coming) -> Choice:
         """Return the steps with the highest expected speed for the batch's texts; moves only when the batch changes."""
         if self._live.changes != self._seen:
             self._seen = self._live.changes
             kinds = self._kind[self._live.requests]
-            times = self._seconds[batch_size] * self._slower[kinds, self._at].mean(axis=0)
+            times = self._seconds[coming.batch_size] * self._slower[kinds, self._at].mean(axis=0)
             self._at = int(np.argmin(times))
-        return self._ladder[self._at]
+        return drafted(self._ladder[self._at])
 
 
 class KnowsDrafts:
@@ -60,10 +61,10 @@ class KnowsDrafts:
         """*price* is the progress that a round must bring, by batch size; *progress* is ``Texts.progress``."""
         self._live, self._ladder, self._price, self._progress = live, ladder, price, progress
 
-    def get_steps_for_batch(self, batch_size: int) -> int:
+    def choose(self, coming: Coming) -> Choice:
         """Return the steps with the most progress over their price."""
         brought = self._progress[self._live.positions].sum(axis=0)
-        return self._ladder[int(np.argmax(brought - self._price[batch_size]))]
+        return drafted(self._ladder[int(np.argmax(brought - self._price[coming.batch_size]))])
 
 
 class KnowsContexts:
@@ -86,18 +87,18 @@ class KnowsContexts:
         self._sums = np.zeros((CONTEXTS, len(ladder)))
         self._counts = np.zeros(CONTEXTS)
 
-    def get_steps_for_batch(self, batch_size: int) -> int:
+    def choose(self, coming: Coming) -> Choice:
         """Return the steps with the most progress over their price, by the contexts of the batch."""
         live = self._live
         contexts = [self._known.get(request, FRESH) for request in live.requests]
         np.add.at(self._sums, contexts, self._progress[live.positions])
         np.add.at(self._counts, contexts, 1.0)
         brought = self._foretold[contexts].sum(axis=0)
-        steps = self._ladder[int(np.argmax(brought - self._price[batch_size]))]
+        steps = self._ladder[int(np.argmax(brought - self._price[coming.batch_size]))]
         self._known = self._arriving
         drawn = zip(live.requests, live.drawn(), strict=True)
         self._arriving = {request: _context(k, steps) for request, k in drawn}
-        return steps
+        return drafted(steps)
 
     def found(self) -> FloatArray:
         """Return this run's mean progress by context; a context that never occurred gets the overall mean."""
