@@ -250,6 +250,22 @@ class AdaptiveController:
                 logger.exception("adaptive: no history from now on, because the policy could not price its rounds")
         return self._history
 
+    def weights_updated(self, cause: str, recapture: bool) -> None:
+        """After a weight update: *recapture* all graphs if told to, and lower the evidence behind acceptance.
+
+        SGLang 0.5.23 recaptures only the graphs of the live steps; the others would replay with old addresses. The
+        evidence is lowered even if the update failed: success may differ between ranks, and all must decide alike.
+        """
+        try:
+            if recapture and (rebuilt := self.states.rebuild()):
+                logger.info("adaptive: new weights, recaptured the graphs of %d depths", rebuilt)
+            self.interrupt()
+            if self.policy.doubt_acceptance():
+                told = "adaptive: new weights (%s), what was learned about the draft counts for little from now on"
+                logger.info(told, cause)
+        except Exception:
+            logger.exception("adaptive: the work after a weight update failed; depths may run with old graphs")
+
     # -- the operator ---------------------------------------------------------------------------------------------
 
     def force_steps(self, steps: int | None, lease: int | None = None) -> None:

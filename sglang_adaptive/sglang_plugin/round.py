@@ -36,7 +36,6 @@ from sglang_adaptive.sglang_plugin.lookups.rounds import LookupRounds
 from sglang_adaptive.sglang_plugin.notes import NOTE
 from sglang_adaptive.sglang_plugin.reporting.metrics import AdaptiveMetrics, metrics_beside
 from sglang_adaptive.sglang_plugin.reporting.proposed_drafts import Proposed
-from sglang_adaptive.sglang_plugin.start.weight_updates import follow_update
 from sglang_adaptive.sglang_plugin.state_builds import build_state, draft_parts_in_their_scope
 from sglang_adaptive.sglang_plugin.zero_steps.choice import LikeliestTokens
 from sglang_adaptive.sglang_plugin.zero_steps.decode_kernel import DecodeKernel
@@ -320,7 +319,8 @@ class Round:
 
     def weights_updated(self, result: Any, request: Any) -> None:
         """Recapture all graphs if requested, and trust the learned acceptance less."""
-        follow_update(self.controller, result, request)
+        recapture = result.success and getattr(request, "recapture_cuda_graph", False)
+        self.controller.weights_updated(type(request).__name__, recapture)
         if self.deferred is not None:
             self.deferred.renew()
         self.weights_change()

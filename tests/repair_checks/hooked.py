@@ -5,7 +5,6 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
-from sglang_adaptive.policy.choice import drafted
 from sglang_adaptive.policy.config import check_config
 from sglang_adaptive.policy.ema import AdaptiveSpeculativeParams
 from sglang_adaptive.runtime.controller import AdaptiveController
@@ -32,20 +31,6 @@ def install() -> None:
         setattr(import_module(f"tests.repair_checks.{module}"), adaptive_worker.__name__, worker_in_a_round)
 
 
-class ByTheChecks(ForWorker):
-    """This package's controller as the checks use it: with the states by steps, of which one may be deleted."""
-
-    @property
-    def _states(self) -> dict[int, Any]:
-        of = self.controller.states._states
-
-        class BySteps(dict[int, Any]):
-            def __delitem__(self, steps: int) -> None:
-                del of[drafted(steps).state]
-
-        return BySteps({steps: state for (_, steps), state in of.items()})
-
-
 def worker_in_a_round(config: Any = LADDER, launch_steps: int = 3) -> Any:
     """Return the checks' worker with this package's controller, in a round that has begun."""
     worker = adaptive_worker(config, launch_steps)
@@ -53,7 +38,8 @@ def worker_in_a_round(config: Any = LADDER, launch_steps: int = 3) -> Any:
     controller = AdaptiveController(worker, policy)
     for state in worker.adaptive_controller._states.values():
         controller.states.register(state)
-    worker.adaptive_controller = ByTheChecks(controller)
+    worker.adaptive_controller = ForWorker(controller)
+    worker.adaptive_controller._states = controller.states._states
     now = Round(worker, controller)
     now.exact = None
     current.use(now)

@@ -9,7 +9,6 @@ from typing import Any
 
 from sglang_adaptive.command_line import listed
 from sglang_adaptive.lab.simulate.cost import SimulationError
-from sglang_adaptive.lab.simulate.engine import Drivable
 from sglang_adaptive.lab.simulate.ours import (
     ABLATIONS,
     LOOKUPS,
@@ -30,7 +29,7 @@ from sglang_adaptive.policy.observation import RoundObservation
 GRAPH_BATCHES = [1, 2, 3, 4, 5, 6, 7, 8, *range(10, 33, 2), *range(36, 65, 4)]
 """Batch sizes with CUDA graphs; a batch between two of them is padded to the next."""
 
-Make = Callable[[Launch], Drivable]
+Make = Callable[[Launch], AdaptivePolicy]
 
 
 @dataclass(frozen=True)
@@ -43,7 +42,7 @@ class Contender:
     """Steps that it chooses from on any ladder; empty for those of the ladder."""
 
 
-class StaticPolicy:
+class StaticPolicy(AdaptivePolicy):
     """Always the same depth."""
 
     learns = False
@@ -56,7 +55,7 @@ class StaticPolicy:
         return self._choice
 
 
-class OraclePolicy:
+class OraclePolicy(AdaptivePolicy):
     """Reads the best depth off the trace, round after round."""
 
     learns = False
@@ -69,12 +68,15 @@ class OraclePolicy:
         return drafted(int(next(self._depths)))
 
 
-class _AsSGLangFeedsIt:
+class _AsSGLangFeedsIt(AdaptivePolicy):
     """SGLang gives its policy accept counts and batch size, not the depth that drafted: they count for the live one."""
 
     def __init__(self, policy: AdaptivePolicy) -> None:
-        self.choose = policy.choose
         self._policy = policy
+
+    def choose(self, coming: Coming) -> Choice:
+        """Return the depth."""
+        return self._policy.choose(coming)
 
     def observe(self, observation: RoundObservation) -> None:
         """Pass the round on as one of the live depth."""
@@ -82,7 +84,7 @@ class _AsSGLangFeedsIt:
         self._policy.observe(observation)
 
 
-class OfSGLang:
+class OfSGLang(AdaptivePolicy):
     """A policy with SGLang's two methods."""
 
     def __init__(self, policy: Any) -> None:
@@ -97,7 +99,7 @@ class OfSGLang:
         self._policy.on_verify_complete(observation.num_correct_drafts_per_req, observation.batch_size)
 
 
-def _oracle(launch: Launch) -> Drivable:
+def _oracle(launch: Launch) -> AdaptivePolicy:
     assert isinstance(launch, Trace), "the oracle reads a drawn trace"
     return OraclePolicy(launch)
 
@@ -106,7 +108,7 @@ _BUILT_IN_STEPS = tuple(check_config(BUILT_IN_EMA, "simulator").candidate_steps)
 
 
 def _sglang_ema(slots: dict[str, Any] | None) -> Make:
-    def make(launch: Launch) -> Drivable:
+    def make(launch: Launch) -> AdaptivePolicy:
         given = slots or {"1": {"candidate_steps": list(launch.ladder)}}
         config = check_config(given, "simulator")
         steps = config.candidate_steps
@@ -120,7 +122,7 @@ def _sglang_ema(slots: dict[str, Any] | None) -> Make:
 def _registered(name: str) -> Make:
     """Return a maker of a policy that a configuration can name, with the depths of the trace."""
 
-    def make(launch: Launch) -> Drivable:
+    def make(launch: Launch) -> AdaptivePolicy:
         config = check_config({"policy": name, name: {"candidate_steps": list(launch.ladder)}}, "simulator")
         policy = build_policy(config, launch.ladder[len(launch.ladder) // 2], lambda: given_profile(launch))
         policy.set_cuda_graph_bs(GRAPH_BATCHES)
@@ -150,8 +152,7 @@ def contenders(ladder: tuple[int, ...]) -> dict[str, Contender]:
 def maker(name: str) -> Make:
     """Return the callable that *name*, such as ``package.module:callable``, refers to.
 
-    It is called for every run, with a `Launch`, and returns a fresh policy: with the methods of
-    `sglang_adaptive.policy.base.AdaptivePolicy`, or with the two of SGLang's.
+    It is called for every run, with a `Launch`, and returns a fresh `AdaptivePolicy`, or one with SGLang's two methods.
 
     Raises:
         SimulationError: the module or the name does not exist, or it is not callable. The returned callable
@@ -165,7 +166,7 @@ def maker(name: str) -> Make:
     if not callable(made):
         raise SimulationError(f"--policy {name}: a {type(made).__name__}; expected a callable that makes a policy")
 
-    def make(launch: Launch) -> Drivable:
+    def make(launch: Launch) -> AdaptivePolicy:
         try:
             policy = made(launch)
         except Exception as error:
@@ -173,7 +174,7 @@ def maker(name: str) -> Make:
                 f"--policy {name}: {type(error).__name__}: {error}; "
                 "expected a callable that takes a Launch and returns a policy"
             ) from error
-        return policy if hasattr(policy, "choose") else OfSGLang(policy)
+        return policy if isinstance(policy, AdaptivePolicy) else OfSGLang(policy)
 
     return make
 

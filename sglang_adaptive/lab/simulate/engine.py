@@ -6,24 +6,17 @@ from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, Protocol
 
 import numpy as np
 
 from sglang_adaptive.lab.simulate.cost import SimulationError
 from sglang_adaptive.lab.simulate.trace import IntArray, Trace
+from sglang_adaptive.policy.base import AdaptivePolicy
 from sglang_adaptive.policy.choice import Choice, Coming, Source
 from sglang_adaptive.policy.config import load_config
 from sglang_adaptive.policy.observation import Lookup, RoundObservation
 from sglang_adaptive.runtime.pending_drafts import rounds_between_outputs
 from sglang_adaptive.runtime.round_times import RoundClock
-
-
-class Drivable(Protocol):
-    """A policy; results are passed to its ``observe`` unless it has ``learns``, which is False."""
-
-    def choose(self, coming: Coming) -> Choice:
-        """Return what the round about to start does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +45,9 @@ class Driver:
     decision can use is that of the round before last. Times are read from the server's own clock.
     """
 
-    def __init__(self, policy: Any, ladder: Sequence[int]) -> None:
+    def __init__(self, policy: AdaptivePolicy, ladder: Sequence[int]) -> None:
         self.learns: bool = getattr(policy, "learns", True)
+        """Whether results are passed to the policy."""
         self._policy = policy
         self._runnable = captured_steps(policy, ladder)
         self._asked = 0
@@ -69,7 +63,7 @@ class Driver:
             SimulationError: the policy chose steps outside the ladder, or steps without a CUDA graph at that batch size
             although it has graphs.
         """
-        choice: Choice = self._policy.choose(coming)
+        choice = self._policy.choose(coming)
         batch, steps = coming.batch_size, choice.steps
         if choice.source is not Source.LOOKUP and steps not in self._runnable(batch):
             runnable = sorted(self._runnable(batch))
@@ -79,7 +73,7 @@ class Driver:
         self._asked += 1
         if self._running is not None:
             self._deliver(self._running)
-        if getattr(self._policy, "cost_sync_due", False):
+        if self._policy.cost_sync_due:
             hand_over_cost(self._policy)
         return choice
 
@@ -92,8 +86,7 @@ class Driver:
         self._arrival += done.seconds
         if not done.comparable:
             self._clock.interrupt()
-        curious = getattr(self._policy, "wants_shadow_drafts", False)
-        told = self._outputs.check(steps, size, curious, done.choice.source is Source.LOOKUP)
+        told = self._outputs.check(steps, size, self._policy.wants_shadow_drafts, done.choice.source is Source.LOOKUP)
         foretold = [min(k, 1) for k in done.drawn] if told else []
         read = self._clock.read(steps, size)
         observation = RoundObservation(
@@ -125,11 +118,10 @@ class DraftOutputs:
         return told
 
 
-def captured_steps(policy: Any, ladder: Sequence[int]) -> Callable[[int], frozenset[int]]:
+def captured_steps(policy: AdaptivePolicy, ladder: Sequence[int]) -> Callable[[int], frozenset[int]]:
     """Return a function from batch size to the depths that can run: those captured for it when the server starts."""
     every = frozenset(ladder)
-    graphs_of = getattr(policy, "cuda_graph_bs_for_step", lambda steps: None)
-    captured = {steps: graphs_of(steps) for steps in ladder}
+    captured = {steps: policy.cuda_graph_bs_for_step(steps) for steps in ladder}
     sizes = sorted({size for found in captured.values() for size in found or ()})
 
     @cache
@@ -142,12 +134,12 @@ def captured_steps(policy: Any, ladder: Sequence[int]) -> Callable[[int], frozen
     return runnable
 
 
-def hand_over_cost(policy: Any) -> None:
+def hand_over_cost(policy: AdaptivePolicy) -> None:
     """Apply the measured round times, as a server does from rank 0 to every rank."""
     policy.import_cost(policy.export_cost())
 
 
-def play(policy: Drivable, trace: Trace) -> IntArray:
+def play(policy: AdaptivePolicy, trace: Trace) -> IntArray:
     """Run *policy* through *trace*; return the draft steps of each round.
 
     Raises:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import permutations
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from sglang_adaptive.lab.traces import Trace, read
-from sglang_adaptive.policy.base import AdaptivePolicy, Finding
+from sglang_adaptive.policy.base import AdaptivePolicy, Finding, build_policy
 from sglang_adaptive.policy.choice import Choice, Source, drafted
-from sglang_adaptive.policy.ema import AdaptiveSpeculativeParams
+from sglang_adaptive.policy.config import check_config
+from sglang_adaptive.policy.ema import BUILT_IN_EMA
 from sglang_adaptive.policy.observation import RoundObservation
 from sglang_adaptive.policy.throughput import ThroughputPolicy
 from sglang_adaptive.runtime.alarms import (
@@ -203,17 +205,17 @@ def decode(found: AdaptiveController, ticks: Ticks, accepted: Callable[[int], in
         found.verified([accepted(steps)] * 4 if steps else [0] * 4, 4, note)
 
 
-@pytest.mark.parametrize("policy", [ThroughputPolicy, AdaptiveSpeculativeParams])
+@pytest.mark.parametrize("config", [{}, BUILT_IN_EMA], ids=["throughput", "ema"])
 def test_a_dead_draft_is_told_though_the_policy_stops_drafting(
-    policy: Callable[[int], AdaptivePolicy], caplog: pytest.LogCaptureFixture
+    config: Mapping[str, Any], caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
-    found, ticks = controller(policy(3))
+    found, ticks = controller(build_policy(check_config(config, "test"), 3))
     decode(found, ticks, lambda steps: 0, 100.0)
     assert found.snapshot()["alarms"] == [] and found.read_meters().alarms == frozenset()
     decode(found, ticks, lambda steps: 0, 300.0)
     state = found.snapshot()
-    if policy is ThroughputPolicy:
+    if found.policy.name == "throughput":
         assert state["current_steps"] == 0 and state["rounds_by_tier"]["0"] > 0.9 * state["rounds"]
     [alarm] = state["alarms"]
     assert alarm["name"] == ACCEPTANCE and 100.0 + WINDOW_SECONDS <= alarm["since"] <= ticks.now

@@ -13,6 +13,7 @@ from sglang_adaptive.lab.simulate.cost import RoundCost, SimulationError, load_c
 from sglang_adaptive.lab.simulate.engine import play
 from sglang_adaptive.lab.simulate.scenes import SUITES, Setting
 from sglang_adaptive.lab.simulate.trace import Scene, Trace, closed_loop
+from sglang_adaptive.policy.base import AdaptivePolicy
 from sglang_adaptive.policy.choice import Choice, Coming, drafted
 from sglang_adaptive.policy.observation import RoundObservation
 
@@ -27,7 +28,7 @@ def uniform_trace(batch: int, p: float, rounds: int = 200) -> Trace:
     return Scene(COST, who, np.full(rounds, p), np.ones(rounds), given=COST).build(rng)
 
 
-class Recorder:
+class Recorder(AdaptivePolicy):
     """Chooses a new depth every round and records its input."""
 
     def __init__(self, ladder: tuple[int, ...]) -> None:

@@ -9,10 +9,10 @@ from functools import cached_property
 import numpy as np
 
 from sglang_adaptive.lab.simulate.cost import FloatArray
-from sglang_adaptive.lab.simulate.engine import Drivable
 from sglang_adaptive.lab.simulate.real.scenes import Live, Work
 from sglang_adaptive.lab.simulate.real.serve import Served, serve
 from sglang_adaptive.lab.simulate.trace import IntArray
+from sglang_adaptive.policy.base import AdaptivePolicy
 from sglang_adaptive.policy.choice import Choice, Coming, drafted
 
 # A round's value is the progress it brings to each request, less the price of its seconds. Progress is relative to the
@@ -25,7 +25,7 @@ FRESH, NONE, SOME, ALL = range(4)
 CONTEXTS = 4
 
 
-class KnowsKinds:
+class KnowsKinds(AdaptivePolicy):
     """Knows each request's category, and what a round at each depth yields there on average.
 
     Relative to the live steps, s, other steps s' take ``T(B, s') / T(B, s) x mean_r pace_r(s) / pace_r(s')`` of the
@@ -52,7 +52,7 @@ class KnowsKinds:
         return drafted(self._ladder[self._at])
 
 
-class KnowsDrafts:
+class KnowsDrafts(AdaptivePolicy):
     """Knows how many drafts of each request will be accepted, in the next round and in all later ones."""
 
     learns = False
@@ -67,7 +67,7 @@ class KnowsDrafts:
         return drafted(self._ladder[int(np.argmax(brought - self._price[coming.batch_size]))])
 
 
-class KnowsContexts:
+class KnowsContexts(AdaptivePolicy):
     """Knows what each context of the last rounds predicts on average, and has the server's lag.
 
     A request's context is whether all, some or none of its drafts were accepted in its round before last; the result of
@@ -185,7 +185,7 @@ class Hindsight:
         rate = most / float(self.table[most, self._best]) * _rate(last) / _rate(self.single)
         return rate * self._seconds
 
-    def _serve(self, policy: Drivable, live: Live) -> Served:
+    def _serve(self, policy: AdaptivePolicy, live: Live) -> Served:
         return serve(policy, live, self.ladder, self.table, STILL)
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from sglang_adaptive.lab.simulate.cost import FloatArray
-from sglang_adaptive.lab.simulate.engine import Drivable, Driver, Round
+from sglang_adaptive.lab.simulate.engine import Driver, Round
 from sglang_adaptive.lab.simulate.real.scenes import Live, Work
 from sglang_adaptive.lab.simulate.trace import IntArray
 from sglang_adaptive.policy.base import AdaptivePolicy
@@ -39,7 +39,7 @@ class Served:
 
 
 def serve(
-    policy: Drivable, live: Live, ladder: Sequence[int], table: FloatArray, clock: FloatArray,
+    policy: AdaptivePolicy, live: Live, ladder: Sequence[int], table: FloatArray, clock: FloatArray,
     tracking: float = TRACKING_SECONDS,
 ) -> Served:  # fmt: skip
     """Run *policy* until the queue of *live* is served.
@@ -52,9 +52,7 @@ def serve(
         SimulationError: as `Driver.choose` does.
     """
     seconds, noise = table.tolist(), clock.tolist()
-    looks_up = policy if isinstance(policy, AdaptivePolicy) and live.work.texts.match is not None else None
-    if looks_up is not None:
-        looks_up.allow_lookups(True, behind=1)
+    policy.allow_lookups(live.work.texts.match is not None, behind=1)
     driver = Driver(policy, ladder)
     chosen: list[int] = []
     ended: list[float] = []
@@ -64,14 +62,13 @@ def serve(
         if not live.requests:
             now = max(now, live.next_arrival() or now)
             fresh = live.join(now)
-        size = len(live.requests)
-        requests = list(live.requests)
+        size, requests = len(live.requests), list(live.requests)
         choice = driver.choose(Coming(size, requests))
         steps, looked_up = choice.steps, choice.source is Source.LOOKUP
-        follows = looks_up is not None and looks_up.tracks_texts and size <= looks_up.lookup_requests
+        follows = policy.tracks_texts and size <= policy.lookup_requests
         drawn, took = live.drawn(), seconds[size][steps] + (tracking if follows else 0.0)
         heard = took * noise[len(chosen) % len(noise)]
-        found = live.lookups() if looks_up is not None and looks_up.lookup_drafts else []
+        found = live.lookups() if policy.lookup_drafts else []
         counts = live.advance([right for _, right in found] if looked_up else drawn, steps)
         then = live.lookups() if follows else []
         told = [

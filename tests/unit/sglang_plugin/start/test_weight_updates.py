@@ -13,7 +13,7 @@ from sglang_adaptive.policy.throughput import ThroughputPolicy
 from sglang_adaptive.runtime.controller import AdaptiveController
 from sglang_adaptive.runtime.start_up import Device
 from sglang_adaptive.runtime.states import SpecRuntimeState
-from sglang_adaptive.sglang_plugin.start.weight_updates import follow_update
+from sglang_adaptive.sglang_plugin.round import Round
 from tests.fakes import Worker, ema
 
 SIZES = [1, 2, 4]
@@ -54,7 +54,8 @@ def throughput(depths: list[int], device: Device | None = None) -> tuple[Adaptiv
 
 
 def update(controller: AdaptiveController, *, success: bool = True, recapture: bool = False) -> None:
-    follow_update(controller, SimpleNamespace(success=success), SimpleNamespace(recapture_cuda_graph=recapture))
+    now, request = Round(None, controller), SimpleNamespace(recapture_cuda_graph=recapture)
+    now.weights_updated(SimpleNamespace(success=success), request)
 
 
 def test_every_depth_is_captured_anew_at_its_batch_sizes() -> None:

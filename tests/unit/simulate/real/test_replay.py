@@ -79,7 +79,7 @@ def test_fixed_steps_are_what_playing_them_gives(batch: int, steps: int) -> None
     assert np.allclose(fast.joined_at[done], slow.joined_at[done])
 
 
-class Recorder:
+class Recorder(AdaptivePolicy):
     """Keeps changing the depth, and records its input with times."""
 
     def __init__(self) -> None:
@@ -120,7 +120,7 @@ def test_rounds_are_timed_where_they_can_be_compared() -> None:
         assert told[index].seconds == pytest.approx(TABLE[4, told[index].steps])
 
 
-class LooksUpAtTimes(Recorder, AdaptivePolicy):
+class LooksUpAtTimes(Recorder):
     """Looks up 15 or 31 drafts in three rounds of five, and drafts 3 in the others."""
 
     lookup_drafts, lookup_requests, tracks_texts = (15, 31), 2, True
