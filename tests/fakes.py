@@ -60,11 +60,7 @@ class ScriptedPolicy(AdaptivePolicy):
         self.candidate_steps = candidates
         self.answer: Any = answer
         self.seen: list[RoundObservation] = []
-        self.graph_bs: list[int] | None = None
         self.fails_on = ""
-
-    def set_cuda_graph_bs(self, cuda_graph_bs: list[int] | None) -> None:
-        self.graph_bs = cuda_graph_bs
 
     def choose(self, coming: Coming) -> Choice:
         if self.fails_on == "choose":
@@ -77,7 +73,7 @@ class ScriptedPolicy(AdaptivePolicy):
         self.seen.append(observation)
 
     def cuda_graph_bs_for_step(self, step: int) -> list[int] | None:
-        return None if self.graph_bs is None else [bs for bs in self.graph_bs if bs >= step]
+        return None if self._graph_sizes is None else [bs for bs in self._graph_sizes if bs >= step]
 
     def snapshot(self) -> dict[str, Any]:
         if self.fails_on == "snapshot":
@@ -99,8 +95,7 @@ class Sized(Device):
     """A device with graphs for these batch sizes, and one gigabyte less after every reading."""
 
     def __init__(self, sizes: list[int] | None) -> None:
-        self.sizes = sizes
-        self.free = 10.0
+        self.sizes, self.free = sizes, 10.0
 
     def graph_batch_sizes(self) -> list[int] | None:
         return self.sizes

@@ -72,7 +72,7 @@ class LookupStepper(Stepped):
         self.controller.force_steps(steps)
 
     def _log_rounds(self) -> None:
-        learn = self.controller.on_verify_complete
+        learn = self.controller.verified
 
         def told(counts: list[int], batch_size: int, note: RoundNote) -> None:
             self.rounds.append(
@@ -86,7 +86,7 @@ class LookupStepper(Stepped):
             )
             learn(counts, batch_size, note)
 
-        self.controller.on_verify_complete = told
+        self.controller.verified = told
 
 
 Script = Callable[[LookupStepper], Iterator[None]]

@@ -290,7 +290,7 @@ class Stepper(Stepped):
         draft_worker._draft_extend_for_decode = logged
 
     def _log_shadow_drafts(self) -> None:
-        after_verify, learn = self.deferred.after_verify, self.controller.on_verify_complete
+        after_verify, learn = self.deferred.after_verify, self.controller.verified
 
         def logged(extend: Callable[..., None], batch: Any, result: Any, note: RoundNote, **kwargs: Any) -> None:
             shadow = self.deferred._shadow_drafts
@@ -305,7 +305,7 @@ class Stepper(Stepped):
             self.cycles += note.extended and not note.steps
             learn(counts, batch_size, note)
 
-        self.deferred.after_verify, self.controller.on_verify_complete = logged, told
+        self.deferred.after_verify, self.controller.verified = logged, told
 
 
 def forget_keys_and_values(runner: Any) -> None:

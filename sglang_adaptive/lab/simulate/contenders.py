@@ -23,7 +23,7 @@ from sglang_adaptive.lab.simulate.trace import Trace
 from sglang_adaptive.policy.base import POLICIES, AdaptivePolicy, build_policy
 from sglang_adaptive.policy.choice import Choice, Coming, drafted
 from sglang_adaptive.policy.config import check_config
-from sglang_adaptive.policy.ema import BUILT_IN_EMA
+from sglang_adaptive.policy.ema import BUILT_IN_EMA, AdaptiveSpeculativeParams, EmaOptions
 from sglang_adaptive.policy.observation import RoundObservation
 
 GRAPH_BATCHES = [1, 2, 3, 4, 5, 6, 7, 8, *range(10, 33, 2), *range(36, 65, 4)]
@@ -68,20 +68,13 @@ class OraclePolicy(AdaptivePolicy):
         return drafted(int(next(self._depths)))
 
 
-class _AsSGLangFeedsIt(AdaptivePolicy):
+class _AsSGLangFeedsIt(AdaptiveSpeculativeParams):
     """SGLang gives its policy accept counts and batch size, not the depth that drafted: they count for the live one."""
 
-    def __init__(self, policy: AdaptivePolicy) -> None:
-        self._policy = policy
-
-    def choose(self, coming: Coming) -> Choice:
-        """Return the depth."""
-        return self._policy.choose(coming)
-
     def observe(self, observation: RoundObservation) -> None:
-        """Pass the round on as one of the live depth."""
+        """Learn from the round as one of the live depth."""
         observation.choice = self.choose(Coming(observation.batch_size))
-        self._policy.observe(observation)
+        super().observe(observation)
 
 
 class OfSGLang(AdaptivePolicy):
@@ -104,17 +97,16 @@ def _oracle(launch: Launch) -> AdaptivePolicy:
     return OraclePolicy(launch)
 
 
-_BUILT_IN_STEPS = tuple(check_config(BUILT_IN_EMA, "simulator").candidate_steps)
+_BUILT_IN_STEPS = EmaOptions.read(BUILT_IN_EMA, "simulator").candidate_steps
 
 
 def _sglang_ema(slots: dict[str, Any] | None) -> Make:
     def make(launch: Launch) -> AdaptivePolicy:
-        given = slots or {"1": {"candidate_steps": list(launch.ladder)}}
-        config = check_config(given, "simulator")
-        steps = config.candidate_steps
-        policy = build_policy(config, steps[len(steps) // 2])
+        options = EmaOptions.read(slots or {"1": {"candidate_steps": list(launch.ladder)}}, "simulator")
+        steps = options.candidate_steps
+        policy = _AsSGLangFeedsIt(steps[len(steps) // 2], options)
         policy.set_cuda_graph_bs(GRAPH_BATCHES)
-        return _AsSGLangFeedsIt(policy)
+        return policy
 
     return make
 

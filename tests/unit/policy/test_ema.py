@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from sglang_adaptive.policy.base import AdaptivePolicy
 from sglang_adaptive.policy.choice import Coming, drafted
 from sglang_adaptive.policy.config import check_config, load_config
 from sglang_adaptive.policy.ema import AdaptiveSpeculativeParams, AdaptiveStepSlot, SlotConfig
@@ -28,11 +27,6 @@ def policy(graphs: list[int] | None = None) -> AdaptiveSpeculativeParams:
     built = AdaptiveSpeculativeParams(3, check_config(THREE_SLOTS, "test").options)
     built.set_cuda_graph_bs(graphs)
     return built
-
-
-def test_is_an_adaptive_policy() -> None:
-    assert isinstance(policy(), AdaptivePolicy)
-    assert policy().candidate_steps == [2, 3, 5]
 
 
 @pytest.mark.parametrize(

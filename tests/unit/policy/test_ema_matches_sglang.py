@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sglang.srt.speculative import adaptive_spec_params as stock
 
-from sglang_adaptive.policy.choice import Coming, drafted
+from sglang_adaptive.policy.choice import Coming
 from sglang_adaptive.policy.config import check_config, load_config
 from sglang_adaptive.policy.ema import BUILT_IN_EMA
 from sglang_adaptive.policy.ema import AdaptiveSpeculativeParams as Ema
@@ -91,25 +91,24 @@ def accepted(steps: int, batch_size: int, level: int, spread: int) -> list[int]:
     return [min(steps, max(0, centre + (request * spread) % 3 - 1)) for request in range(min(batch_size, 5))]
 
 
-def assert_same_state(theirs: Any, *ours: Ema) -> None:
-    for policy in ours:
-        for slot, (_, reference) in zip(policy.slots, sorted(theirs._slots.items()), strict=True):
-            assert slot.current_steps == reference.current_steps
-            assert slot.ema_accept_len == reference.ema_accept_len  # to the last bit
+def assert_same_state(theirs: Any, ours: Ema) -> None:
+    for slot, (_, reference) in zip(ours.slots, sorted(theirs._slots.items()), strict=True):
+        assert slot.current_steps == reference.current_steps
+        assert slot.ema_accept_len == reference.ema_accept_len  # to the last bit
 
 
-def drive(theirs: Any, ours: Ema, richer: Ema, rounds: Iterable[tuple[int, int, int]]) -> Counter[str]:
-    """Feed every round to SGLang's policy, to the slots of ours, and to ours as a whole; count the decisions."""
+def drive(theirs: Any, ours: Ema, rounds: Iterable[tuple[int, int, int]]) -> Counter[str]:
+    """Feed every round to SGLang's policy and to ours; count the decisions."""
     seen: Counter[str] = Counter()
     for batch_size, level, spread in rounds:
         steps = theirs.get_steps_for_batch(batch_size)
-        assert steps == ours.choose(Coming(batch_size)).steps == richer.choose(Coming(batch_size)).steps
+        choice = ours.choose(Coming(batch_size))
+        assert steps == choice.steps
         counts = accepted(steps, batch_size, level, spread)
         answer = theirs.on_verify_complete(list(counts), batch_size)
-        slot = ours._route(batch_size)
-        assert slot.update(counts) is (answer is not None) and slot.current_steps in (answer, steps)
-        richer.observe(RoundObservation(drafted(steps), counts, batch_size))
-        assert_same_state(theirs, ours, richer)
+        ours.observe(RoundObservation(choice, counts, batch_size))
+        assert ours.choose(Coming(batch_size)).steps == (steps if answer is None else answer)
+        assert_same_state(theirs, ours)
         seen["rounds"] += 1
         seen["empty"] += not counts
         if answer is not None:
@@ -134,15 +133,15 @@ def test_random_histories(tmp_path: Path) -> None:
         initial, graphs = choices.below(11), choices.of(GRAPH_BATCH_SIZES)
         theirs = stock.AdaptiveSpeculativeParams(initial, str(path))
         config = load_config(path)
-        ours, richer = Ema(initial, config.options), Ema(initial, config.options)
+        ours = Ema(initial, config.options)
         assert ours.candidate_steps == theirs.candidate_steps
         assert config.candidate_steps == theirs.candidate_steps
-        assert_same_state(theirs, ours, richer)
-        for policy in (theirs, ours, richer):
+        assert_same_state(theirs, ours)
+        for policy in (theirs, ours):
             policy.set_cuda_graph_bs(graphs)
         for step in (*theirs.candidate_steps, 33):
             assert ours.cuda_graph_bs_for_step(step) == theirs.cuda_graph_bs_for_step(step)
-        seen.update(drive(theirs, ours, richer, choices.rounds()))
+        seen.update(drive(theirs, ours, choices.rounds()))
         seen["examples"] += 1
 
     check()
@@ -170,5 +169,5 @@ def test_presets_mean_the_same_to_sglang(preset: str) -> None:
     assert config.candidate_steps == stock.resolve_candidate_steps_from_config(path)
     theirs = stock.AdaptiveSpeculativeParams(3, path)
     rounds = Choices(bytes((71 * n) % 256 for n in range(6000))).rounds()
-    seen = drive(theirs, Ema(3, config.options), Ema(3, config.options), rounds)
+    seen = drive(theirs, Ema(3, config.options), rounds)
     assert seen["up"] and seen["down"]

@@ -289,7 +289,7 @@ def graphed(sizes: list[int] | None, launch: int = 3) -> tuple[AdaptiveControlle
 
 def test_the_device_says_which_batch_sizes_are_captured() -> None:
     controller, worker, policy = graphed([1, 2, 4, 8])
-    assert policy.graph_bs == [1, 2, 4, 8]
+    assert policy._graph_sizes == [1, 2, 4, 8]
     assert worker.built == [(7, 8, [8]), (1, 2, [1, 2, 4, 8]), (0, 1, [1, 2, 4, 8])]
     tiers = controller.snapshot()["startup"]["tiers"]
     assert [(tier["steps"], tier["graph_batch_sizes"]) for tier in tiers] == [

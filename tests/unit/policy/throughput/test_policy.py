@@ -18,7 +18,6 @@ from sglang_adaptive.lab.simulate.engine import play
 from sglang_adaptive.lab.simulate.ours import build
 from sglang_adaptive.lab.simulate.scenes import SUITES, Scene, Setting
 from sglang_adaptive.lab.simulate.trace import Trace, closed_loop
-from sglang_adaptive.policy.base import AdaptivePolicy
 from sglang_adaptive.policy.choice import FORCED, Choice, Coming, drafted
 from sglang_adaptive.policy.observation import RoundObservation
 from sglang_adaptive.policy.profile import CostProfile, ProfileCell, ProfileKey, ordered
@@ -52,10 +51,8 @@ def trace(batch: int, p: Any, seed: int = 0, given: Any = COST, rounds: int = 12
     return Scene(COST, who, by_round, np.full(rounds, 0.97), given=given).build(rng)
 
 
-def test_it_is_a_policy_that_learns_cost() -> None:
-    policy = ThroughputPolicy(3)
-    assert isinstance(policy, AdaptivePolicy)
-    assert policy.candidate_steps == [0, 1, 2, 3, 5, 7]
+def test_the_default_depths() -> None:
+    assert ThroughputPolicy(3).candidate_steps == [0, 1, 2, 3, 5, 7]
 
 
 @pytest.mark.parametrize("batch", [1, 8, 64])

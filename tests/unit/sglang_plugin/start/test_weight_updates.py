@@ -14,7 +14,7 @@ from sglang_adaptive.runtime.controller import AdaptiveController
 from sglang_adaptive.runtime.start_up import Device
 from sglang_adaptive.runtime.states import SpecRuntimeState
 from sglang_adaptive.sglang_plugin.round import Round
-from tests.fakes import Worker, ema
+from tests.fakes import Sized, Worker, ema
 
 SIZES = [1, 2, 4]
 
@@ -39,11 +39,6 @@ class GraphedWorker(Worker):
             self.live = state
 
 
-class Graphed(Device):
-    def graph_batch_sizes(self) -> list[int] | None:
-        return SIZES
-
-
 def throughput(depths: list[int], device: Device | None = None) -> tuple[AdaptiveController, GraphedWorker]:
     config = check_config({"policy": "throughput", "throughput": {"candidate_steps": depths}}, "test")
     worker = GraphedWorker()
@@ -59,7 +54,7 @@ def update(controller: AdaptiveController, *, success: bool = True, recapture: b
 
 
 def test_every_depth_is_captured_anew_at_its_batch_sizes() -> None:
-    controller, worker = throughput([0, 1, 3], Graphed())
+    controller, worker = throughput([0, 1, 3], Sized(SIZES))
     before, graphs = controller.states.by_steps, dict(controller.states.built.graphs)
     worker.built.clear()
     update(controller, recapture=True)
@@ -71,14 +66,14 @@ def test_every_depth_is_captured_anew_at_its_batch_sizes() -> None:
 
 @pytest.mark.parametrize(("success", "recapture"), [(True, False), (False, True)])
 def test_nothing_is_captured_unless_asked_for_and_done(success: bool, recapture: bool) -> None:
-    controller, worker = throughput([0, 1, 3], Graphed())
+    controller, worker = throughput([0, 1, 3], Sized(SIZES))
     worker.built.clear()
     update(controller, success=success, recapture=recapture)
     assert not worker.built
 
 
 def test_nothing_to_capture_without_graphs_or_without_a_second_depth() -> None:
-    for controller, worker in (throughput([0, 3]), throughput([3], Graphed())):
+    for controller, worker in (throughput([0, 3]), throughput([3], Sized(SIZES))):
         worker.built.clear()
         update(controller, recapture=True)
         assert not worker.built
