@@ -6,10 +6,9 @@ from array import array
 from typing import Any
 
 from sglang_adaptive.lookups.counter import LookupCounter
-from sglang_adaptive.policy.base import AdaptivePolicy, Finding
+from sglang_adaptive.policy.base import AdaptivePolicy, Finding, build_policy
 from sglang_adaptive.policy.choice import Choice, Coming, drafted
 from sglang_adaptive.policy.config import AuditOptions, check_config
-from sglang_adaptive.policy.ema import AdaptiveSpeculativeParams
 from sglang_adaptive.policy.observation import RoundObservation
 from sglang_adaptive.runtime.alarms import ACCEPTANCE
 from sglang_adaptive.runtime.controller import AdaptiveController
@@ -180,4 +179,4 @@ def with_audit(found: AdaptiveController, verdict: str) -> AdaptiveController:
 
 def ema(**slot: Any) -> AdaptiveController:
     config = check_config({"1": {"candidate_steps": [0, 1, 3, 7], **slot}}, "test")
-    return controller(AdaptiveSpeculativeParams(3, config.options))
+    return controller(build_policy(config, 3))

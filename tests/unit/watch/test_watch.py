@@ -14,10 +14,9 @@ from rich.console import Console
 from sglang_adaptive.calibrate.explain import explain
 from sglang_adaptive.client import Client
 from sglang_adaptive.command_line import listed
-from sglang_adaptive.policy.base import AdaptivePolicy
+from sglang_adaptive.policy.base import AdaptivePolicy, build_policy
 from sglang_adaptive.policy.choice import Choice, Coming
 from sglang_adaptive.policy.config import check_config
-from sglang_adaptive.policy.ema import AdaptiveSpeculativeParams
 from sglang_adaptive.policy.throughput import ThroughputOptions, ThroughputPolicy
 from sglang_adaptive.policy.throughput.lookups import DRAFTS
 from sglang_adaptive.runtime.controller import AdaptiveController
@@ -164,7 +163,7 @@ def successor(found: AdaptiveController, policy: str, ladder: tuple[int, ...]) -
     """Return the policy that a server builds for a later configuration; see ``policies.build_successor``."""
     live = found.states.live.steps
     if policy == "ema":
-        return AdaptiveSpeculativeParams(live, check_config({"1": {"candidate_steps": list(ladder)}}, "test").options)
+        return build_policy(check_config({"1": {"candidate_steps": list(ladder)}}, "test"), live)
     new = ThroughputPolicy(live, ThroughputOptions(candidate_steps=ladder))
     new.take_over(found.policy, found.states.built)
     return new

@@ -16,9 +16,9 @@ import pytest
 from sglang.srt import runtime_context
 from sglang.srt.runtime_context import get_parallel
 
+from sglang_adaptive.policy.base import build_policy
 from sglang_adaptive.policy.choice import Coming, drafted
 from sglang_adaptive.policy.config import CapturedSteps, check_config, describe_change, file_stamp
-from sglang_adaptive.policy.ema import AdaptiveSpeculativeParams
 from sglang_adaptive.policy.errors import ConfigError
 from sglang_adaptive.policy.observation import RoundObservation
 from sglang_adaptive.policy.profile import ProfileKey
@@ -46,7 +46,7 @@ def test_new_policy_decides_from_the_next_round_on_and_never_inside_one() -> Non
     successor = ScriptedPolicy([0, 7], 7)
     controller.replace_policy(successor, by="a test")
     assert worker.speculative_num_steps == 3  # the round in flight keeps its depth
-    assert successor.graph_bs == [1, 2, 4, 8]
+    assert successor._graph_sizes == [1, 2, 4, 8]
     controller.verified([2, 1], 2, RoundNote(drafted(3)))  # and its result arrives under the new policy
     assert worker.speculative_num_steps == 3
     assert successor.seen == [RoundNote(drafted(3), [2, 1], 2)]
@@ -407,7 +407,7 @@ def spec(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_what_was_read_at_the_start_stays_and_is_shown(spec: None) -> None:
     controller = ema()
     started = {**SLOTS, "exact": False, "warm_up": False}
-    controller.replace_policy(AdaptiveSpeculativeParams(1, check_config(started, "f").options), by="a test")
+    controller.replace_policy(build_policy(check_config(started, "f"), 1), by="a test")
     handler = Reconfigure(controller)
     with get_parallel().override(tp_group=SimpleNamespace(rank_in_group=0), attn_dp_size=1):
         change = Change({"1": {"candidate_steps": [1, 3]}}, "f", "10.0.0.7:5")
