@@ -215,7 +215,10 @@ CHANGES = (
     Change(move_function, "speculative.eagle_utils.eagle_sample", _WORKER, {"": "Stage.sample"}),
     Change(
         move_module, "managers.scheduler_components.weight_updater.SchedulerWeightUpdaterManager", _SCHEDULING,
-        {**{f".{name}": "Stage.update_weights" for name in _WEIGHTS}, ".begin_weight_update": "Stage.begin_weight_update"},
+        {
+            ".begin_weight_update": "Stage.begin_weight_update",
+            **{f".{name}": "Stage.update_weights" for name in _WEIGHTS},
+        },
     ),
     Change(
         make_a_function_of_a_method, "managers.schedule_batch.Req.owned_kv_len", _SCHEDULING, {"": "Stage.owned_length"}

@@ -14,7 +14,7 @@ import numpy as np
 
 from sglang_adaptive.lookups.lookup import Text
 from sglang_adaptive.lookups.tally import ROWS, Tally, worth
-from sglang_adaptive.policy.base import Prices
+from sglang_adaptive.policy.base import AdaptivePolicy
 
 logger = logging.getLogger(__name__)
 
@@ -61,10 +61,10 @@ class LookupCounter:
         self._waiting.put(None)
         self._thread.join()
 
-    def report(self, policy: object, by_position: Sequence[Mapping[str, int]]) -> dict[str, Any]:
+    def report(self, policy: AdaptivePolicy | None, by_position: Sequence[Mapping[str, int]]) -> dict[str, Any]:
         """Return the counts as JSON builtins; docs/json.md lists them. Without waiting tokens they are complete.
 
-        *policy* prices them if it has ``Prices``; *by_position* is the acceptance of its drafts, as from
+        *policy* prices them if it can; *by_position* is the acceptance of its drafts, as from
         ``Counters.by_position``.
         """
         waiting = self._added - self._done  # before the tally, which the other thread may complete meanwhile
@@ -75,7 +75,7 @@ class LookupCounter:
             "tokens_waiting": waiting,
             "error": self.error,
             "seconds_per_token": self._seconds / self._read if self._read else None,
-            "worth": _priced(tally, policy, by_position) if isinstance(policy, Prices) else None,
+            "worth": None if policy is None else _priced(tally, policy, by_position),
         }
 
     def _run(self) -> None:
@@ -100,13 +100,13 @@ class LookupCounter:
         self._done += len(prompt) + len(output)
 
 
-def _priced(tally: Tally, policy: Prices, by_position: Sequence[Mapping[str, int]]) -> dict[str, Any] | None:
+def _priced(tally: Tally, policy: AdaptivePolicy, by_position: Sequence[Mapping[str, int]]) -> dict[str, Any] | None:
     """Return the gain from lookups at *policy*'s round times; None if it has no time without drafts.
 
     A lookup round is assumed to take as long as a round of ROWS requests without drafts, which verifies as many tokens.
     """
     alone, wide = policy.prices(1, 0), policy.prices(ROWS, 0)
-    if 0 not in wide.seconds:
+    if alone is None or wide is None or 0 not in wide.seconds:
         return None
     tokens = [1.0]
     reach = 1.0

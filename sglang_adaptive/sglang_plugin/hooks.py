@@ -87,7 +87,8 @@ class Hook:
     def need(self) -> Need:
         """The need of this hook: its target with its parameters."""
         on_cuda = self.processes == (Process.SCHEDULER_CUDA,)
-        return Need(self.target, self.parameters, on_cuda=on_cuda, by=f"{self.seam}: {self.function.__qualname__}")
+        name = self.function.__qualname__.rpartition("<locals>.")[2]  # of an event: Stage.NAME
+        return Need(self.target, self.parameters, on_cuda=on_cuda, by=f"{self.seam}: {name}")
 
     def problem(self) -> str | None:
         """Return the problem with the installed SGLang, or None."""

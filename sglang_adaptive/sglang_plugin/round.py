@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from sglang_adaptive.policy.base import AdaptivePolicy
+from sglang_adaptive.policy.choice import Source
 from sglang_adaptive.runtime.controller import AdaptiveController
 from sglang_adaptive.runtime.round_note import RoundNote
 from sglang_adaptive.sglang_plugin.configuration import configuration
@@ -46,7 +47,6 @@ from sglang_adaptive.sglang_plugin.stages.zero_steps.inputs import ZeroStepInput
 from sglang_adaptive.sglang_plugin.stages.zero_steps.lengths import KnownLengths
 from sglang_adaptive.sglang_plugin.start.controller import make_controller
 from sglang_adaptive.sglang_plugin.start.state_builds import build_state, draft_parts_in_their_scope
-from sglang_adaptive.sglang_plugin.start.weight_updates import follow_update
 
 S = TypeVar("S", bound=Stage)
 
@@ -78,7 +78,7 @@ def stages_of_rounds(now: Round, looks_up: bool) -> Iterator[Stage]:
     yield ProposedDrafts()
     yield Audits(controller, configuration().audit)  # around what prepares a batch: it needs the prepared one
     yield FinishedTexts(controller)
-    yield from AgreedSteps.where_it_can(worker, controller)
+    yield from AgreedSteps.where_it_can(controller)
     if looks_up:  # before the short draft, which its drafts replace; around capacity, like the audit
         yield (lookups := LookupRounds(worker, controller, short_draft.linked))
         looked_up = lookups.looked_up
@@ -160,15 +160,15 @@ class Round(Stage):
         SGLang builds the state of the launch steps in the draft's scope, and would build the others there too.
         """
         ignore_alignment()
-        with self.controller.states_postponed():
-            rest(worker)
-            looks_up = allow_lookups(worker, self.controller)
+        rest(worker)
+        looks_up = allow_lookups(worker, self.controller)
+        self.controller.build_states()
         with self.captures.of_a_further_state():
             self.use([*self.stages, *stages_of_rounds(self, looks_up)])
 
     def build_state(self, rest: Rest, worker: Any, speculative_num_steps: int, *args: Any, **kwargs: Any) -> Any:
         """Build another runtime state: each part in its own scope, with fewer model runs."""
-        drafts_nothing = speculative_num_steps in self.controller.lookups
+        drafts_nothing = self.controller.states.building is Source.LOOKUP
         with self.captures.of_a_further_state(), draft_parts_in_their_scope(worker._draft_worker, drafts_nothing):
             return build_state(rest, worker, speculative_num_steps, *args, **kwargs)
 
@@ -176,7 +176,13 @@ class Round(Stage):
 
     def choose_steps(self, rest: Rest, worker: Any, batch_size: int) -> None:
         """Choose the steps of the next round, and make them live."""
-        self.controller.activate_step_by_batch(batch_size)
+        self.controller.choose(batch_size)
+
+    def launch(self, rest: Rest, worker: Any, *args: Any, **kwargs: Any) -> Any:
+        """Launch a batch, and note what its round does: once its result arrives, something else may be live."""
+        result = rest(worker, *args, **kwargs)
+        note_of(result, self.controller.states)
+        return result
 
     def zero_step_input(self, rest: Rest, worker: Any, batch: Any) -> Any:
         """Begin a round that drafts nothing; return its verify input, one token per request."""
@@ -196,7 +202,7 @@ class Round(Stage):
     def resolve(self, rest: Rest, processor: Any, result: Any, batch: Any) -> Any:
         """Complete the note of a decode result that has arrived, and let SGLang turn it into tokens."""
         if result.speculative_num_draft_tokens:
-            note = note_of(result, self.worker)
+            note = note_of(result, self.controller.states)
             note.context_tokens = batch.seq_lens_sum and int(batch.seq_lens_sum)
             note.requests = [req.rid for req in batch.reqs]
             note.lengths = [req.kv.kv_committed_len for req in batch.reqs]
@@ -208,7 +214,7 @@ class Round(Stage):
     def verified(self, rest: Rest, worker: Any, counts: Sequence[int], batch_size: int = 0) -> None:
         """Pass the accepted drafts of the round that has been resolved to the controller, with its note."""
         note, self._resolving = self._resolving, None
-        self.controller.on_verify_complete(counts, batch_size, note)
+        self.controller.verified(counts, batch_size, note)
 
     # -- between rounds -------------------------------------------------------------------------------------------
 
@@ -229,7 +235,8 @@ class Round(Stage):
     def update_weights(self, rest: Rest, manager: Any, request: Any) -> Any:
         """Update weights, recapture all graphs if requested, and trust the learned acceptance less."""
         result = rest(manager, request)
-        follow_update(self.controller, result, request)
+        recapture = result.success and getattr(request, "recapture_cuda_graph", False)
+        self.controller.weights_updated(type(request).__name__, recapture)
         self.tell(Stage.weights_changed)
         return result
 

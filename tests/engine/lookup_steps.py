@@ -68,7 +68,7 @@ class LookupStepper(Stepped):
         }
 
     def _log_rounds(self) -> None:
-        learn = self.controller.on_verify_complete
+        learn = self.controller.verified
 
         def told(counts: list[int], batch_size: int, note: RoundNote) -> None:
             self.rounds.append(
@@ -82,7 +82,7 @@ class LookupStepper(Stepped):
             )
             learn(counts, batch_size, note)
 
-        self.controller.on_verify_complete = told
+        self.controller.verified = told
 
 
 Script = Callable[[LookupStepper], Iterator[None]]
@@ -201,7 +201,9 @@ def fault(lab: LookupStepper) -> dict[str, Any]:
 
     with mock.patch.object(Texts, "follow", failing):
         ran = lab.run(cycle(31), overlap=True)
-    return {**ran, "error": lab.lookups.guard.error, "candidates": lab.controller.candidate_steps, "calls": next(calls)}
+    policy = lab.controller.policy
+    candidates = [*policy.candidate_steps, *policy.lookup_drafts]
+    return {**ran, "error": lab.lookups.guard.error, "candidates": candidates, "calls": next(calls)}
 
 
 def played(lab: LookupStepper, scripts: dict[str, Script], loops: Sequence[str]) -> dict[str, Any]:
@@ -214,7 +216,7 @@ def played(lab: LookupStepper, scripts: dict[str, Script], loops: Sequence[str])
 def main() -> None:
     folder, setup = Path(sys.argv[1]), sys.argv[2]
     lab = LookupStepper(folder, *SETUPS[setup])
-    found: dict[str, Any] = {"tiers": lab.controller.tiers, "launch": lab.controller.launch_steps}
+    found: dict[str, Any] = {"tiers": lab.controller.states.tiers, "launch": lab.controller.states.launch.steps}
     if setup == "pool":
         found["scripts"] = played(lab, POOLS, ["overlap"])
     elif setup != "pages of 1":

@@ -56,7 +56,7 @@ class Stepped:
         if not self.SKIPS_ROUNDS:
             self.scheduler.enable_skip_finishing_decode = False
         self.worker = self.scheduler.draft_worker
-        self.controller = None if self.worker is None else self.worker.adaptive_controller
+        self.controller = None if self.worker is None else self.worker.adaptive_controller.controller
         self.reqs: dict[str, Any] = {}
         self.drafts: list[tuple[int, int, list[int]]] = []
         """(first token of the prompt, position, proposed tokens) of every request in rounds that draft, if logged."""
@@ -306,7 +306,7 @@ class Stepper(Stepped):
         draft_worker._draft_extend_for_decode = logged
 
     def _log_shadow_drafts(self) -> None:
-        after_verify, learn = self.deferred.after_verify, self.controller.on_verify_complete
+        after_verify, learn = self.deferred.after_verify, self.controller.verified
 
         def logged(extend: Callable[..., None], batch: Any, result: Any) -> bool:
             shadow = self.deferred._shadow_drafts
@@ -321,7 +321,7 @@ class Stepper(Stepped):
             self.cycles += note.extended and not note.steps
             learn(counts, batch_size, note)
 
-        self.deferred.after_verify, self.controller.on_verify_complete = logged, told
+        self.deferred.after_verify, self.controller.verified = logged, told
 
 
 def forget_keys_and_values(runner: Any) -> None:

@@ -143,9 +143,9 @@ class ForceSteps(OfController):
     """``adaptive_force_steps``: a `Hold`."""
 
     def problem(self, key: str, value: Any) -> str | None:
-        if isinstance(value, Hold) and (value.steps is None or value.steps in self._controller.tiers):
+        if isinstance(value, Hold) and (value.steps is None or value.steps in self._controller.states.tiers):
             return None
-        built = ", ".join(map(str, self._controller.tiers))
+        built = ", ".join(map(str, self._controller.states.tiers))
         return f"{key}: got {value!r}; expected one of {built}, or null to release"
 
     def apply(self, key: str, value: Hold) -> None:
@@ -209,7 +209,7 @@ class WarmUpSwitch(OfController):
 
         if value == BEGIN:
             triton_load_watch._serving_started = False
-            self._controller.begin_warm_up()
+            self._controller.warm_up.begin()
         else:
             self._controller.end_warm_up()
             triton_load_watch.mark_serving_started()
@@ -251,13 +251,13 @@ class Reconfigure(OfController):
         controller, self._successor = self._controller, None
         try:
             running = _config_of(controller)
-            config = fitted(check_config(value.config, value.source), max(controller.tiers), get_spec())
+            config = fitted(check_config(value.config, value.source), max(controller.states.tiers), get_spec())
             config = config.after_start(value.config, running)
             if value.by == WATCH and config.as_dict() == running:
                 return None
-            controller.built.require(config)
-            live = controller.worker.speculative_num_steps
-            policy = build_successor(config, controller.params, live, controller.built)
+            built = controller.states.built
+            built.require(config)
+            policy = build_successor(config, controller.policy, controller.states.live.steps, built)
             self._successor = config, policy, CostSharing(policy)
         except ConfigError as error:
             return str(error)
@@ -286,7 +286,7 @@ class Reconfigure(OfController):
 
 
 def _config_of(controller: AdaptiveController) -> dict[str, Any]:
-    config = getattr(controller.params, "config", None)
+    config = getattr(controller.policy, "config", None)
     return config.as_dict() if isinstance(config, AdaptiveConfig) else {}
 
 

@@ -12,7 +12,7 @@ from sglang_adaptive.sglang_plugin.stage import Stage
 
 if TYPE_CHECKING:
     from sglang_adaptive.policy.base import AdaptivePolicy
-    from sglang_adaptive.runtime.controller import AdaptiveController
+    from sglang_adaptive.sglang_plugin.start.controller import ForWorker
 
 _MULTI_LAYER = SRT + "speculative.multi_layer_eagle_worker_v2."
 _DFLASH = SRT + "speculative.dflash_worker_v2.DFlashWorkerV2"
@@ -48,11 +48,12 @@ def build_policy(initial_steps: int, cfg_path: str | None = None) -> AdaptivePol
 
 
 @replace(WORKER + "AdaptiveController")
-def build_controller(worker: Any, policy: AdaptivePolicy) -> AdaptiveController:
+def build_controller(worker: Any, policy: AdaptivePolicy) -> ForWorker:
     """Create this process's `Round`, and this package's controller for SGLang's worker."""
     from sglang_adaptive.sglang_plugin.round import begin
+    from sglang_adaptive.sglang_plugin.start.controller import ForWorker
 
-    return begin(worker, policy).controller
+    return ForWorker(begin(worker, policy).controller)
 
 
 replace(WORKER + "SpecRuntimeState")(SpecRuntimeState)

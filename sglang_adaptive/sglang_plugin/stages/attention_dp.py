@@ -48,11 +48,11 @@ def unsupported_reason(original: Callable[..., str | None], server_args: Any) ->
 class AgreedSteps(Stage):
     """This rank's part in the steps that all ranks agree on."""
 
-    def __init__(self, worker: Any, ranks: JointSteps) -> None:
-        self._worker, self.ranks = worker, ranks
+    def __init__(self, controller: AdaptiveController, ranks: JointSteps) -> None:
+        self._controller, self.ranks = controller, ranks
 
     @classmethod
-    def where_it_can(cls, worker: Any, controller: AdaptiveController) -> list[Stage]:
+    def where_it_can(cls, controller: AdaptiveController) -> list[Stage]:
         """Return the stage of *controller*, which has all its runtime states; none without attention DP."""
         from sglang.srt.runtime_context import get_parallel
 
@@ -62,7 +62,7 @@ class AgreedSteps(Stage):
         if parallel.tp_rank == 0:
             ranks = parallel.attn_dp_size
             logger.info("adaptive: before each round the %d ranks of attention DP agree on its steps", ranks)
-        return [cls(worker, JointSteps(controller, parallel.attn_dp_rank))]
+        return [cls(controller, JointSteps(controller, parallel.attn_dp_rank))]
 
     def local_row(self, rest: Rest, info: Any, *args: Any, **kwargs: Any) -> Any:
         """Append this rank's ballot to its row of the gather; a rank in a prefill abstains."""
@@ -81,7 +81,7 @@ class AgreedSteps(Stage):
     def launch(self, rest: Rest, worker: Any, *args: Any, **kwargs: Any) -> Any:
         """Launch a batch, and note the number of requests on the round's largest rank."""
         result = rest(worker, *args, **kwargs)
-        note_of(result, self._worker).largest_batch = self.ranks.largest
+        note_of(result, self._controller.states).largest_batch = self.ranks.largest
         return result
 
 

@@ -150,7 +150,7 @@ class Audits(Stage):
 
     def _add(self, req: Any) -> None:
         assert self._options is not None
-        if not req.finished() or req.rid.startswith(AUDITED) or self._controller.warms_up or self._may_be_older:
+        if not req.finished() or req.rid.startswith(AUDITED) or self._controller.warm_up.runs or self._may_be_older:
             return
         if self._draw.random() >= self._options.share or not ranks.is_first():
             return

@@ -107,12 +107,12 @@ class Capacity(Stage):
 
         None means any steps, and SGLang's number.
         """
-        controller = self._controller
-        live, every = controller.worker.speculative_num_steps, controller.tiers[-1]
+        states = self._controller.states
+        live, every = states.live.steps, states.tiers[-1]
         # SGLang fills in the mask of a grammar for each row, on the host.
-        widest = controller.deepest if batch.has_grammar else controller.widest(len(batch.reqs))
+        widest = states.deepest if batch.has_grammar else states.widest(len(batch.reqs))
         spared = self._affordable(batch, widest)
-        controller.lookups_fit = spared == widest or spared in controller.lookups
+        self._controller.lookups_fit = spared == widest or spared > states.deepest
         # With overlap the previous round may still be running, and its tokens are not counted yet. The last place stays
         # free for the round that may follow a request's last one before its end is known.
         behind = live + 1 if batch.enable_overlap else 0
@@ -127,11 +127,11 @@ class Capacity(Stage):
 
         After a round, three times its draft tokens leave enough for rounds of the launch steps.
         """
-        controller, allocator = self._controller, batch.token_to_kv_pool_allocator
+        states, allocator = self._controller.states, batch.token_to_kv_pool_allocator
         if type(allocator) not in _known_allocators():  # a pool with several kinds of layers
             return widest
-        launch, free = controller.launch_steps, free_slots(batch)
-        for steps in reversed(controller.tiers):
+        launch, free = states.launch.steps, free_slots(batch)
+        for steps in reversed(states.tiers):
             asked = max(to_spare(batch, 2 * (steps - launch)), 3 * (steps + 1) + allocator.page_size)
             if launch < steps <= widest and free >= len(batch.reqs) * asked:
                 return steps

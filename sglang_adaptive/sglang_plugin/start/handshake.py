@@ -29,7 +29,7 @@ def report(info: dict[str, Any]) -> dict[str, Any]:
     hooks.require_installed((*hooks.hooks(Process.EVERY), *wanted))
     gc.unfreeze()  # what the captures have frozen
     now = current()
-    built = {} if now is None else {BUILT: now.controller.built.as_pairs()}
+    built = {} if now is None else {BUILT: now.controller.states.built.as_pairs()}
     return {**info, TIMES: {**(info.get(TIMES) or {}), KEY: len(wanted), **built}}
 
 

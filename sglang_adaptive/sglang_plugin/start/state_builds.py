@@ -46,7 +46,7 @@ class GraphedDevice(Device):
         self._worker = worker
         self._prune = prune
 
-    def graph_batch_sizes(self, passed: list[int] | None) -> list[int] | None:
+    def graph_batch_sizes(self) -> list[int] | None:
         """Return the batch sizes captured for the launch steps: the configured list, cut to the request pool."""
         runner = self._worker._target_worker.model_runner.decode_cuda_graph_runner
         sizes = getattr(runner, "capture_bs", None)

@@ -72,7 +72,7 @@ class AdaptiveDFlashWorker(OwnRounds, DFlashWorkerV2):  # type: ignore[misc]  # 
         """The batch of the running round, if it is a zero-step round."""
         self._appended = True
         self.round = begin_rounds(self)
-        if most not in self.adaptive_controller.candidate_steps:
+        if most not in self.round.controller.policy.candidate_steps:
             logger.warning(
                 "adaptive: rounds are narrower than the block of %d tokens: add %d to the candidate steps",
                 self.block_size,
@@ -166,7 +166,7 @@ class AdaptiveDFlashWorker(OwnRounds, DFlashWorkerV2):  # type: ignore[misc]  # 
                 result = super().forward_batch_generation(batch, *args, **kwargs)
         finally:
             self._zero_step_batch = None
-        note_of(result, self).extended = self._appended
+        note_of(result, self.round.controller.states).extended = self._appended
         return result
 
     def _propose_selector_block(self, *, bs: int, anchor_token_ids: torch.Tensor, **given: Any) -> torch.Tensor:

@@ -28,6 +28,7 @@ from benchmarks.harness.acceptance import (
 from benchmarks.harness.load import request_body
 from benchmarks.policies import own_p
 from sglang_adaptive.lab.cpu_engine.kernels.verify import verify_tree_greedy_cpu
+from sglang_adaptive.policy.choice import drafted
 from sglang_adaptive.runtime.round_note import RoundNote
 from sglang_adaptive.sglang_plugin.stages.zero_steps import shadow
 
@@ -195,7 +196,7 @@ def test_shadow_acceptance_is_drawn_from_the_request_s_process(
     drafts = shadow.ShadowDrafts(torch.zeros(3), {"a": 0, "c": 1})
 
     def told(keys: list[str]) -> list[int]:
-        note = RoundNote(0)
+        note = RoundNote(drafted(0))
         drafts.attach(note, keys)
         note.arrived(SimpleNamespace(next_token_ids=torch.zeros(3)))
         return list(note.shadow_accepts)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from array import array
-from types import SimpleNamespace
 
 import pytest
 
@@ -12,6 +11,7 @@ from sglang_adaptive.lookups import counter
 from sglang_adaptive.lookups.counter import LookupCounter
 from sglang_adaptive.lookups.lookup import Text
 from sglang_adaptive.lookups.tally import MATCHES, ROWS, Tally, lookup_words, worth
+from sglang_adaptive.policy.base import AdaptivePolicy
 from sglang_adaptive.policy.throughput import ThroughputOptions, ThroughputPolicy
 from tests.fakes import controller, with_lookups
 from tests.unit.lookups.test_lookup import drawn, written_out
@@ -134,7 +134,7 @@ def test_a_policy_with_round_times_prices_them() -> None:
     assert f"{found['least']:.2f} to {found['most']:.2f} times as fast as at {found['steps']} steps" in words
     without_zero = ThroughputPolicy(3, ThroughputOptions(candidate_steps=(1, 3)))
     assert counting.report(without_zero, by_position)["worth"] is None
-    assert counting.report(SimpleNamespace(), by_position)["worth"] is None
+    assert counting.report(AdaptivePolicy(), by_position)["worth"] is None
 
 
 def test_a_policy_that_cannot_price_them_ends_the_report_alone(caplog: pytest.LogCaptureFixture) -> None:

@@ -92,7 +92,7 @@ def test_a_body_that_has_changed_is_named_and_served(tmp_path: Path, monkeypatch
 
 
 def test_a_hook_that_sglang_did_not_install_is_named_with_its_place(told: dict[str, Any]) -> None:
-    named = "sglang.srt.speculative.eagle_utils.eagle_sample (seams/worker.py: sample)"
+    named = "sglang.srt.speculative.eagle_utils.eagle_sample (seams/worker.py: Stage.sample)"
     assert told["not installed"] == f"these hooks were not installed: {named}; see the log above"
 
 

@@ -32,7 +32,7 @@ class ReserveAhead(Stage):
 
     def prepare_for_decode(self, rest: Rest, batch: Any) -> None:
         """Prepare *batch* for a decode round; SGLang reserves slots where a request needs some."""
-        if self._controller.warms_up:
+        if self._controller.warm_up.runs:
             rest(batch)  # loads the kernel that writes slots, which has a variant for each power of two of requests
         elif self.guard.attempt(_is_covered, batch):
             _prepare_the_rest(batch)

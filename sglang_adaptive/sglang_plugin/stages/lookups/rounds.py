@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 
+from sglang_adaptive.policy.choice import Source
 from sglang_adaptive.policy.observation import Lookup
 from sglang_adaptive.runtime.controller import AdaptiveController
 from sglang_adaptive.runtime.round_note import RoundNote
@@ -60,7 +61,7 @@ class LookupRounds(Stage):
 
     def __init__(self, worker: Any, controller: AdaptiveController, link: Callable[..., Any] = lambda *_: None) -> None:
         """*link* makes a verify input from drafts on a device, or returns None."""
-        self._worker, self._controller, self._link = worker, controller, link
+        self._controller, self._link = controller, link
         runner = worker.target_worker.model_runner
         self._texts = Texts(runner.model_config.context_len, runner.model_config.vocab_size, runner.device)
         # Ranks with different drafts would wait for one another.
@@ -77,7 +78,7 @@ class LookupRounds(Stage):
     @property
     def live(self) -> bool:
         """Whether the coming round verifies looked-up drafts."""
-        return self._worker.speculative_num_steps in self._controller.lookups
+        return self._controller.states.live.source is Source.LOOKUP
 
     def looked_up(self, batch: Any) -> bool:
         """Whether this round is of *batch* and verified looked-up drafts."""
@@ -86,8 +87,9 @@ class LookupRounds(Stage):
     def update_running_batch(self, rest: Rest, scheduler: Any, batch: Any) -> Any:
         """Prepare the decode batch for its next round, and name its requests to the policy."""
         found = rest(scheduler, batch)
-        if found is not None and len(found.reqs) <= self._controller.lookup_requests:  # SGLang may skip this round
-            self._controller.expect([req.rid for req in found.reqs])
+        if found is not None:  # SGLang may skip this round
+            few = len(found.reqs) <= self._controller.policy.lookup_requests
+            self._controller.requests = [req.rid for req in found.reqs] if few else ()
         return found
 
     def draft(self, rest: Rest, drafter: Any, batch: Any, **kwargs: Any) -> Any:
@@ -113,7 +115,7 @@ class LookupRounds(Stage):
 
     def drafted(self, drafter: Any, batch: Any) -> Any:
         """Return a lookup round's verify input."""
-        count = self._worker.speculative_num_steps
+        count = self._controller.states.live.steps
         if self._batch is None:  # held by an operator at a larger batch, or lookups have ended
             drafts = torch.zeros((len(batch.reqs), count), dtype=torch.int64, device=batch.device)
         else:
@@ -124,7 +126,7 @@ class LookupRounds(Stage):
     def _attempt(self, part: Callable[..., Any], *args: Any) -> Any:
         """Run *part*; after its first error, the policy chooses no lookup rounds any more."""
         found = self.guard.attempt(part, *args)
-        if self.guard.closed and self._controller.lookup_requests:
+        if self.guard.closed and self._controller.policy.lookup_requests:
             self._controller.allow_lookups(False)
         return found
 
@@ -133,7 +135,7 @@ class LookupRounds(Stage):
         # An operator may hold lookups while tracking rests. Rounds with a grammar have no room for lookups, and without
         # matches the policy chooses none.
         tracked = self.live or (self._controller.tracks_texts and not batch.has_grammar)
-        if not tracked or len(rids) > self._controller.lookup_requests:
+        if not tracked or len(rids) > self._controller.policy.lookup_requests:
             return False
         for req in batch.reqs:
             self._bring(req)
@@ -170,7 +172,7 @@ class LookupRounds(Stage):
     def _end(self, batch: Any, result: Any) -> None:
         told = self._texts.follow(self._slots, batch.seq_lens, result.next_token_ids, result.accept_lens)
         on_host = told.to("cpu", non_blocking=True)
-        note_of(result, self._worker).arriving.append(partial(_tell, on_host))
+        note_of(result, self._controller.states).arriving.append(partial(_tell, on_host))
 
 
 def _tell(told: torch.Tensor, note: RoundNote, result: Any) -> None:

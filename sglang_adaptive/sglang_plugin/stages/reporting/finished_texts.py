@@ -36,7 +36,7 @@ class FinishedTexts(Stage):
         return counter
 
     def _add(self, counter: LookupCounter, req: Any) -> None:
-        if req.finished() and not self._controller.warms_up and not req.rid.startswith(AUDITED):
+        if req.finished() and not self._controller.warm_up.runs and not req.rid.startswith(AUDITED):
             counter.add(req.origin_input_ids, req.output_ids_through_stop)
 
     def _write(self, tally: Tally) -> None:

@@ -39,12 +39,13 @@ class DeferredAppend(LeftForLater):
         """Return a stage that defers the appends of *worker*, a block drafter's; none where that is not possible."""
         from sglang.srt.runtime_context import get_spec
 
+        tiers = controller.states.tiers
         if not drafts_blocks(get_spec()):
             return []
-        if controller.tiers[0] or len(controller.tiers) == 1 or not features.may("deferred-append", Setup.of(worker)):
+        if tiers[0] or len(tiers) == 1 or not features.may("deferred-append", Setup.of(worker)):
             return []
         pool, every = worker.model_runner.req_to_token_pool, configuration().zero_step_extend_every
-        return [cls(Guard("deferred-append"), pool, controller.states, every)]
+        return [cls(Guard("deferred-append"), pool, controller.states.by_steps, every)]
 
     def after_verify(
         self, append: Append, batch: Any, *, target_hidden: Tensor, cache_loc: Tensor, positions: Tensor, **more: Any

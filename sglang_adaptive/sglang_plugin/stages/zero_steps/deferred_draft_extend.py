@@ -14,7 +14,7 @@ import torch
 
 from sglang_adaptive.runtime.controller import AdaptiveController
 from sglang_adaptive.runtime.pending_drafts import CatchUp, extend_schedule
-from sglang_adaptive.runtime.states import SpecRuntimeState
+from sglang_adaptive.runtime.states import RuntimeStates, SpecRuntimeState
 from sglang_adaptive.sglang_plugin import features
 from sglang_adaptive.sglang_plugin.configuration import configuration
 from sglang_adaptive.sglang_plugin.guard import Guard
@@ -46,17 +46,17 @@ class DeferredDraftExtend(LeftForLater):
     """Keeps the pending rows of one worker's draft and runs the draft extend over them."""
 
     def __init__(
-        self, worker: Any, states: list[SpecRuntimeState], every: int, looked_up: Callable[[Any], bool]
+        self, worker: Any, controller: AdaptiveController, every: int, looked_up: Callable[[Any], bool]
     ) -> None:
-        """*states* ascend by draft tokens; at most *every* rounds, and the last state's draft tokens, are kept.
+        """At most *every* rounds, and the draft tokens of the widest runtime state, are kept.
 
         *looked_up* says whether the round of a batch has verified drafts that were looked up.
         """
-        self._worker, self._looked_up = worker, looked_up
+        self._worker, self._controller, self._looked_up = worker, controller, looked_up
         self._draft = worker._draft_worker
         guard = Guard("deferred-extend")
         pairs = worker.speculative_algorithm.is_eagle()
-        super().__init__(guard, self._draft.req_to_token_pool, states, every, pairs)
+        super().__init__(guard, self._draft.req_to_token_pool, _states(worker, controller.states), every, pairs)
         self._context = self._draft.draft_runner.model_config.context_len
         self._held: list[HeldRound] = []
         self._shadow_drafts: ShadowDrafts | None = None  # of the previous round's draft extend
@@ -72,17 +72,18 @@ class DeferredDraftExtend(LeftForLater):
         """Return a stage that defers *worker*'s draft extends; none if they run in every round."""
         from sglang.srt.speculative.eagle_worker_v2 import EAGLEWorkerV2
 
+        tiers = controller.states.tiers
         if not isinstance(worker, EAGLEWorkerV2):  # whose zero-step rounds have no draft extend
             return []
-        if controller.tiers[0] or len(controller.tiers) == 1 or not features.may("deferred-extend", Setup.of(worker)):
+        if tiers[0] or len(tiers) == 1 or not features.may("deferred-extend", Setup.of(worker)):
             return []
-        return [cls(worker, _states(worker, controller), configuration().zero_step_extend_every, looked_up)]
+        return [cls(worker, controller, configuration().zero_step_extend_every, looked_up)]
 
     def weights_changed(self) -> None:
         """Use the new runtime states if they were rebuilt after a weight update."""
-        controller = self._worker.adaptive_controller
-        if controller.states[0] is not self._states[0]:
-            self._states = _states(self._worker, controller)
+        states = self._controller.states
+        if states.by_steps[0] is not self._states[0]:
+            self._states = _states(self._worker, states)
 
     def set_every(self, rounds: int) -> None:
         """From the next round on, keep at most *rounds* pending; 1 defers nothing."""
@@ -114,14 +115,14 @@ class DeferredDraftExtend(LeftForLater):
 
         Return False after an error: then the round's own draft extend has to run.
         """
-        note = note_of(result, self._worker)
+        note = note_of(result, self._controller.states)
         try:
             keys = self._keys(batch)
             if self._shadow_drafts is not None:
                 self._shadow_drafts.attach(note, keys)
                 self._shadow_drafts = None
             self._hold(result, keys)
-            curious = self._worker.adaptive_controller.wants_shadow_drafts
+            curious = self._controller.wants_shadow_drafts
             held, writes = extend_schedule(len(keys), self._every_of(batch), curious)
             if self._pending.rounds < held:
                 note.extended = False
@@ -162,7 +163,7 @@ class DeferredDraftExtend(LeftForLater):
             return
         try:
             extend, keys = type(draft)._draft_extend_for_decode, self._keys(batch)
-            warms_up = self._worker.adaptive_controller.warms_up and self._pending.all_in_latest(keys)
+            warms_up = self._controller.warm_up.runs and self._pending.all_in_latest(keys)
             if self._can_write and warms_up:  # for the kernels of a batch of this size
                 self._write(extend, batch, keys, ahead=0)
             self._run(extend, batch, batch.spec_info, keys, ahead=0)
@@ -271,9 +272,9 @@ class DeferredDraftExtend(LeftForLater):
         super()._give_up(error)
 
 
-def _states(worker: Any, controller: AdaptiveController) -> list[SpecRuntimeState]:
+def _states(worker: Any, built: RuntimeStates) -> list[SpecRuntimeState]:
     """Return the runtime states, plus an extend-only state of many tokens for a draft that is a whole model."""
-    states, graphs = controller.states, controller.built.graphs[controller.launch_steps]
+    states, graphs = built.by_steps, built.built.graphs[built.launch.steps]
     sizes = None if graphs is None else [size for size in graphs if size <= WIDE_REQUESTS]
     wide_enough = states[-1].speculative_num_draft_tokens >= WIDE_TOKENS
     if wide_enough or sizes == [] or worker.speculative_algorithm.is_eagle():

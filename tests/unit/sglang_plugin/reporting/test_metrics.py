@@ -43,8 +43,8 @@ class Served:
         self.controller = AdaptiveController(
             Worker(3), self.policy, clock=RoundClock(self.ticks), wall_time=now, profile_saved_at=lambda: saved_at
         )
-        self.controller.register(state(3))
-        self.controller.init_states()
+        self.controller.states.register(state(3))
+        self.controller.build_states()
         self.collector = SimpleNamespace(
             labels=LABELS,
             _counter_cls=functools.partial(Counter, registry=self.registry),
@@ -60,10 +60,10 @@ class Served:
 
     def serve(self, accepted: list[int], rounds: int = 20) -> None:
         for _ in range(rounds):
-            self.controller.activate_step_by_batch(len(accepted))
-            steps = self.controller.worker.speculative_num_steps
+            self.controller.choose(len(accepted))
+            steps = self.controller.states.live.steps
             self.ticks.now += 0.01 + 0.001 * steps
-            self.controller.on_verify_complete([min(steps, count) for count in accepted], len(accepted))
+            self.controller.verified([min(steps, count) for count in accepted], len(accepted))
 
     def value(self, name: str, /, **own: str) -> float | None:
         labels = {**{key: str(value) for key, value in LABELS.items()}, **own}
