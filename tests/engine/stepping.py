@@ -56,7 +56,8 @@ class Stepped:
         if not self.SKIPS_ROUNDS:
             self.scheduler.enable_skip_finishing_decode = False
         self.worker = self.scheduler.draft_worker
-        self.controller = None if self.worker is None else self.worker.adaptive_controller.controller
+        adapts = getattr(self.worker, "adaptive_controller", None)
+        self.controller = None if adapts is None else adapts.controller
         self.reqs: dict[str, Any] = {}
         self.drafts: list[tuple[int, int, list[int]]] = []
         """(first token of the prompt, position, proposed tokens) of every request in rounds that draft, if logged."""
