@@ -11,7 +11,6 @@ from sglang_adaptive.command_line import listed
 from sglang_adaptive.lab.simulate import text
 from sglang_adaptive.lab.simulate.contenders import Contender, chosen, fitting
 from sglang_adaptive.lab.simulate.cost import FloatArray, RoundCost, load_cost
-from sglang_adaptive.lab.simulate.noise import factors
 from sglang_adaptive.lab.simulate.real.cell import Cell, Place, play_cell
 from sglang_adaptive.lab.simulate.real.command import asked
 from sglang_adaptive.lab.simulate.real.scenes import Work, queue_size
@@ -30,6 +29,7 @@ from sglang_adaptive.lab.simulate.rounds import (
     texts_of,
 )
 from sglang_adaptive.lab.simulate.scenes import LARGEST_BATCH
+from sglang_adaptive.lab.simulate.trace import clock_factors
 from sglang_adaptive.lookups.tally import ROWS, worth
 
 KNOWING = ("knows-contexts", "knows-drafts")
@@ -48,7 +48,7 @@ def run(options: argparse.Namespace, words: list[str]) -> Played:
     count = options.rounds or DEFAULT_ROUNDS
     policies, oracles = asked(options.policy, KNOWING)
     contenders, left_out = fitting(chosen(policies, cost.steps) if policies else [], cost.steps)
-    clock = factors(options.noise, NOISE_ROUNDS, np.random.default_rng([options.seed, 1]))
+    clock = clock_factors(NOISE_ROUNDS, np.random.default_rng([options.seed, 1]))
     cells = [
         _cell(_work(texts, batch, count), cost, name, clock, contenders, oracles)
         for batch in batches(rounds, min(LARGEST_BATCH, cost.batches[-1]))

@@ -88,7 +88,7 @@ def test_batch_sizes_are_those_of_the_rounds() -> None:
 
 def test_text_and_json_have_the_same_figures(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     served(tmp_path / "t", [0, 3, 7])
-    words = ["--trace", str(tmp_path / "t"), "--rounds", "100", "--no-progress"]
+    words = ["--trace", str(tmp_path / "t"), "--rounds", "100"]
     assert main([*words, "--json", str(tmp_path / "r.json")]) == 0
     report = json.loads((tmp_path / "r.json").read_text())
     (batch,) = report["batches"]
@@ -116,7 +116,7 @@ def test_steps_without_times_are_named(
         counts = [min(steps, number % 5), min(steps, number % 3)]
         trace.add(RoundNote(steps, counts, 2, requests=["a", f"b{number // 50}"]))
     trace.close()
-    assert main(["--trace", str(tmp_path / "t"), "--policy", "throughput", "--rounds", "100", "--no-progress"]) == 0
+    assert main(["--trace", str(tmp_path / "t"), "--policy", "throughput", "--rounds", "100"]) == 0
     text = capsys.readouterr().out
     assert "600 rounds, 13 requests, batch 2 to 2." in text
     unknown = [steps for steps in ran if steps not in LADDER]
@@ -127,7 +127,7 @@ def test_steps_without_times_are_named(
 def test_lookups_of_a_trace_are_priced(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     tally = Tally.of(Text([*range(300), *range(50, 250)], 300).rounds())
     served(tmp_path / "t", [3], lookups=[tally, tally])
-    words = ["--trace", str(tmp_path / "t"), "--rounds", "100", "--no-progress"]
+    words = ["--trace", str(tmp_path / "t"), "--rounds", "100"]
     assert main([*words, "--json", str(tmp_path / "r.json")]) == 0
     found = json.loads((tmp_path / "r.json").read_text())["lookups"]
     priced = found.pop("worth")
@@ -170,7 +170,7 @@ def test_a_bad_trace_is_one_line_and_exit_2(
 ) -> None:
     if text is not None:
         (tmp_path / "t").write_text(text)
-    assert main(["--trace", str(tmp_path / "t"), "--no-progress"]) == 2
+    assert main(["--trace", str(tmp_path / "t")]) == 2
     error = capsys.readouterr().err
     assert message in error and error.count("\n") == 1
 
