@@ -10,7 +10,6 @@ from typing import Any
 from sglang_adaptive.adaptive_server import AdaptiveServer, NotReady
 from sglang_adaptive.client import Client
 from sglang_adaptive.command_line import DONE, PROBLEM, CommandParser, add_server, failed, listed
-from sglang_adaptive.lookups.tally import lookup_words
 from sglang_adaptive.policy.throughput.lookups import DRAFTS
 from sglang_adaptive.policy.throughput.probing import ALLOWANCE_ROUNDS
 from sglang_adaptive.validate import batch_sizes
@@ -83,8 +82,6 @@ def explain(state: dict[str, Any]) -> Iterator[str]:
         yield from slot_words(slot)
     if "rates" in state:
         yield from _rates(state)
-    if state.get("lookups"):
-        yield from lookup_words(state["lookups"])
 
 
 def _last_switch(state: dict[str, Any]) -> Iterator[str]:

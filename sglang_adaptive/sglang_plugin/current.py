@@ -20,13 +20,11 @@ def begin(worker: Any, policy: AdaptivePolicy) -> Round:
     """Create the round of this process, with a controller for SGLang's *worker* that starts with *policy*."""
     from sglang_adaptive.sglang_plugin.audit_scheduler import Audits
     from sglang_adaptive.sglang_plugin.configuration import configuration
-    from sglang_adaptive.sglang_plugin.reporting.finished_texts import FinishedTexts
     from sglang_adaptive.sglang_plugin.round import Round
     from sglang_adaptive.sglang_plugin.start.controller import make_controller
 
     assert _round is None, "this process has a round already"
     made = Round(worker, make_controller(worker, policy))
-    made.texts = FinishedTexts(made.controller)
     made.audits = Audits(made.controller, configuration().audit)
     use(made)
     return made

@@ -46,7 +46,6 @@ from sglang_adaptive.sglang_plugin.zero_steps.lengths import KnownLengths
 
 if TYPE_CHECKING:
     from sglang_adaptive.sglang_plugin.audit_scheduler import Audits
-    from sglang_adaptive.sglang_plugin.reporting.finished_texts import FinishedTexts
 
 
 class Round:
@@ -81,7 +80,6 @@ class Round:
         self.lookups: LookupRounds | None = None
         """Looks up drafts in the requests' own text; None where lookups are unavailable."""
         self.metrics: AdaptiveMetrics | None = None
-        self.texts: FinishedTexts | None = None
         """Counts the tokens that lookups would have had accepted."""
         self.audits: Audits | None = None
         """Picks finished requests to decode again; does nothing unless the configuration asks for it."""
@@ -289,9 +287,7 @@ class Round:
         return owned if self.left_for_later is None else self.left_for_later.owned_length(owned, req)
 
     def released(self, req: Any) -> None:
-        """Count and audit the text of a request that has released its KV cache, if it is finished."""
-        if self.texts is not None:
-            self.texts.add(req)
+        """Audit the text of a request that has released its KV cache, if it is finished."""
         if self.audits is not None:
             self.audits.add(req)
 

@@ -30,7 +30,6 @@ from sglang_adaptive.lab.simulate.rounds import (
 )
 from sglang_adaptive.lab.simulate.scenes import LARGEST_BATCH
 from sglang_adaptive.lab.simulate.trace import clock_factors
-from sglang_adaptive.lookups.tally import ROWS, worth
 
 KNOWING = ("knows-contexts", "knows-drafts")
 """The oracles that play there: a trace has no categories."""
@@ -64,7 +63,6 @@ def run(options: argparse.Namespace, words: list[str]) -> Played:
         "requests": len(rounds.requests),
         "rounds_by_batch_size": {str(size): times for size, times in sorted(rounds.batches.items())},
         "doubts": _doubts(rounds, depths, cells, name),
-        "lookups": _lookups(rounds, depths, cost),
         "depths": [_depth(one) for one in depths],
         "batches": [_batch(cell) for cell in cells],
     }
@@ -83,16 +81,6 @@ def _cell(
     fixed = [FixedSteps(work, steps) for steps in cost.steps]
     place = Place(work, cost, cost.table(work.most), clock, fixed)
     return play_cell(place, (NAME, str(work.most), profile), contenders, oracles)
-
-
-def _lookups(rounds: Rounds, depths: list[Seen], cost: RoundCost) -> dict[str, Any]:
-    """Return the lookups of *rounds* as builtins, priced if there are times of ROWS requests: see `worth`."""
-    if cost.batches[-1] < ROWS:
-        return rounds.lookups.as_dict() | {"worth": None}
-    table = cost.table(ROWS)
-    alone = {steps: float(table[1, steps]) for steps in cost.steps}
-    tokens = {one.steps: one.tokens_recut for one in depths}
-    return rounds.lookups.as_dict() | {"worth": worth(rounds.lookups, alone, tokens, float(table[ROWS, 0]))}
 
 
 def _doubts(rounds: Rounds, depths: list[Seen], cells: list[Cell], profile: str) -> list[str]:

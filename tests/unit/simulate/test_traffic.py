@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -14,8 +13,6 @@ from sglang_adaptive.lab.simulate.command import main
 from sglang_adaptive.lab.simulate.real.scenes import Live, scenes
 from sglang_adaptive.lab.simulate.real.texts import Texts
 from sglang_adaptive.lab.simulate.rounds import Rounds, batches, read_rounds, runs_of, seen, texts_of
-from sglang_adaptive.lookups.lookup import Text
-from sglang_adaptive.lookups.tally import Tally
 from sglang_adaptive.runtime.round_note import RoundNote
 from sglang_adaptive.runtime.round_trace import RoundTrace
 from tests.drawn_texts import drawn_trace
@@ -25,7 +22,7 @@ LADDER = (0, 1, 2, 3, 5, 7)
 HEAD = '{"format": "sglang-adaptive rounds", "version": 3}\n'
 
 
-def served(file: Path, steps: list[int], batch: int = 4, lookups: Sequence[Tally] = ()) -> Rounds:
+def served(file: Path, steps: list[int], batch: int = 4) -> Rounds:
     """Serve random requests, each depth for 50 rounds, like a server that writes its rounds to *file*."""
     work = next(work for work in scenes(TEXTS, batch, 800, seed=1) if work.name == "at random")
     live, trace, now = Live(work), RoundTrace(file, 64e6), 0
@@ -37,8 +34,6 @@ def served(file: Path, steps: list[int], batch: int = 4, lookups: Sequence[Tally
         trace.add(RoundNote(depth, counts, batch, requests=requests))
         live.leave(now)
         live.join(now)
-    for tally in lookups:
-        trace.add_lookups(tally.rows(), tally.run_tokens)
     trace.close()
     return read_rounds(file)
 
@@ -122,19 +117,6 @@ def test_steps_without_times_are_named(
     unknown = [steps for steps in ran if steps not in LADDER]
     assert ("Rounds ran at 9 steps, for which " in text) is bool(unknown)
     assert "Only 0 rounds" not in text
-
-
-def test_lookups_of_a_trace_are_priced(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    tally = Tally.of(Text([*range(300), *range(50, 250)], 300).rounds())
-    served(tmp_path / "t", [3], lookups=[tally, tally])
-    words = ["--trace", str(tmp_path / "t"), "--rounds", "100"]
-    assert main([*words, "--json", str(tmp_path / "r.json")]) == 0
-    found = json.loads((tmp_path / "r.json").read_text())["lookups"]
-    priced = found.pop("worth")
-    assert found == (tally + tally).as_dict()
-    assert 1.0 < priced["least"] < priced["most"]
-    said = f"{priced['least']:.2f} to {priced['most']:.2f} times as fast as at {priced['steps']} steps"
-    assert said in capsys.readouterr().out
 
 
 def test_a_killed_server_leaves_a_readable_trace(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from sglang_adaptive.runtime.controller import AdaptiveController
 from sglang_adaptive.runtime.round_times import RoundClock
 from sglang_adaptive.sglang_plugin.page import routes
 from sglang_adaptive.sglang_plugin.page.routes import SharedFetch
-from tests.fakes import Ticks, controller, with_alarm, with_audit, with_lookups
+from tests.fakes import Ticks, controller, with_alarm, with_audit
 from tests.json_page import DOCUMENT, documented, documented_paths
 from tests.loops import in_a_loop
 
@@ -47,7 +47,7 @@ def served(policy: AdaptivePolicy) -> AdaptiveController:
 
 
 def rank(policy: AdaptivePolicy, dp_rank: int = 0) -> dict[str, Any]:
-    return {**with_lookups(served(policy)).snapshot(), "profile_key": KEY.as_dict(), "dp_rank": dp_rank}
+    return {**served(policy).snapshot(), "profile_key": KEY.as_dict(), "dp_rank": dp_rank}
 
 
 def ema() -> AdaptiveSpeculativeParams:
