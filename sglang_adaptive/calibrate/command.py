@@ -83,7 +83,7 @@ def _keep(profile: CostProfile, arguments: argparse.Namespace) -> int:
         write(profile, arguments.output)
         print(f"wrote {arguments.output}", file=sys.stderr)
     else:
-        store = ProfileStore(profile.key, arguments.profile_dir or folder(None))
+        store = ProfileStore(profile.key, folder(None))
         if not store.save(profile):
             return failed("calibrate", f"the profile could not be kept in {store.folder}", PROBLEM)
         print(f"kept in {store.path}; a server with the same key starts from it", file=sys.stderr)
@@ -147,12 +147,11 @@ def parser() -> CommandParser:
     )  # fmt: skip
     add_server(parser, url=None)
     add_admin_api_key(parser)
-    parser.add_argument("--output", type=new_file, metavar="FILE", help="write the profile to this file (JSON)")
     parser.add_argument(
-        "--profile-dir",
-        type=Path,
-        metavar="DIR",
-        help="without --output: write it to this folder (default: the cache that servers read at start-up)",
+        "--output",
+        type=new_file,
+        metavar="FILE",
+        help="write the profile to this file (default: to the cache that servers read)",
     )
     parser.add_argument(
         "--batch-sizes", type=_sizes, metavar="N,N,...", help="default: powers of 2 up to the server's maximum, <= 64"

@@ -85,15 +85,15 @@ def check_warm_up(found: dict[str, Any]) -> None:
 
 
 def test_calibrated_profile_is_what_the_next_start_begins_from(
-    tmp_path: Path, easy: list[str], capsys: pytest.CaptureFixture[str]
+    elsewhere: Path, easy: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    profiles = tmp_path / "profiles"
+    tmp_path, profiles = elsewhere, elsewhere / "profiles"
     server = throughput(tmp_path, profiles)
     with server:
         check_warm_up(adaptive(server))
         measure = ["--url", server.url, "--batch-sizes", "1,2", "--rounds", "4"]
         assert calibrate.main([*measure, "--output", str(tmp_path / "profile.json")]) == 0
-        assert calibrate.main([*measure, "--profile-dir", str(profiles)]) == 0
+        assert calibrate.main(measure) == 0
         assert adaptive(server)["forced_steps"] is None
         Case(easy[0]).whole(server)
         assert explain.main(["--url", server.url]) == 0

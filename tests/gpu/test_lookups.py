@@ -6,9 +6,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from benchmarks.lookup_kernel import check
 from tests.engine.workload import Case
 from tests.gpu.servers import answers, serving, tiny_pair
+from tests.lookup_kernel_checks import check
 
 CONFIG = {"throughput": {"candidate_steps": [0, 1, 3, 7], "lookup": True}}
 STARTS = ("In", "def", "On", "class", "By", "import", "a", "If")

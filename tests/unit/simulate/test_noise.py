@@ -83,7 +83,7 @@ def test_an_installation_without_recordings_says_so(capsys: pytest.CaptureFixtur
 
 
 def test_a_recording_is_cut_and_its_requests_numbered() -> None:
-    lines = [HEAD, "@ f00d\n", "3 1 ~9\n", "! 4\n", "3 2 7\n", "@ f00d beef\n", "? 1 0:1:1\n", "5 01 8\n", "5 50 9\n"]
+    lines = [HEAD, "@ f00d\n", "3 1 ~9\n", "! 4\n", "3 2 7\n", "@ f00d beef\n", "5 01 8\n", "5 50 9\n"]
     assert "".join(cut(lines, 1, 3)) == HEAD + "@ 0\n3 2 7\n@ 0 1\n5 01 8\n"
 
 
