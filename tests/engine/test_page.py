@@ -256,12 +256,3 @@ def test_the_data_is_what_server_info_has(ema: CpuServer, two_ranks: CpuServer) 
         assert list(map(timeless, document["ranks"])) == [timeless(adaptive(server))]
         assert documented_paths(document), "fails when something is sent that docs/json.md does not have"
         assert documented_paths(server.get(HISTORY), HISTORY)
-
-
-def test_polls_stay_out_of_the_log(ema: CpuServer) -> None:
-    for _ in range(3):
-        ema.get(DATA)
-    ema.get("/server_info?after-the-polls")
-    lines = ema.log_path.read_text().splitlines()
-    assert [line for line in lines if "after-the-polls" in line]
-    assert not [line for line in lines if f'"GET {DATA} ' in line and " 200" in line]
