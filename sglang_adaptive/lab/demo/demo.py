@@ -135,26 +135,13 @@ class Demo:
 
     def kept(self, url: str, pid: int, title: str) -> str:
         """Return how to use and how to stop the server that was left running."""
-        json_header = "-H 'Content-Type: application/json'"
-        ask = (
-            r'{"text": "4210 olive caps\n4211 olive caps\n", '
-            '"sampling_params": {"temperature": 0, "max_new_tokens": 64}}'
-        )
-        hold = '{"server_args": {"adaptive_force_steps": 3}}'
-        release = '{"server_args": {"adaptive_force_steps": null}}'
+        ask = '{"text": "4210 olive caps\\n", "sampling_params": {"temperature": 0, "max_new_tokens": 64}}'
         return "\n".join(
             [
-                f"The {title} server is still running at {url}",
-                f"  log and configuration: {self.folder}",
-                "  generate:",
-                f"    curl -s {url}/generate {json_header} \\\n      -d '{ask}'",
-                "  show policy, depth and switches, under internal_states[0].adaptive:",
-                f"    curl -s {url}/server_info",
-                "  hold the depth at 3, then release it:",
-                f"    curl -s {url}/set_internal_state {json_header} \\\n      -d '{hold}'",
-                f"    curl -s {url}/set_internal_state {json_header} \\\n      -d '{release}'",
-                "  stop it (takes a few seconds):",
-                f"    kill {pid}",
+                f"The {title} server is still running at {url}; its log and configuration are in {self.folder}",
+                f"  ask it:      curl -s {url}/generate -H 'Content-Type: application/json' -d '{ask}'",
+                f"  watch it:    sglang-adaptive watch --url {url}, or {url}/adaptive in a browser",
+                f"  stop it:     kill {pid}",
             ]
         )
 
