@@ -21,7 +21,7 @@ from benchmarks.harness import load, start
 from benchmarks.harness.results import REAL, Report, command_parser
 from benchmarks.harness.start import Policy, Server
 from sglang_adaptive.lab.cpu_engine import models
-from sglang_adaptive.sglang_plugin.audit_scheduler import VERDICTS
+from sglang_adaptive.sglang_plugin.stages.audit_scheduler import VERDICTS
 
 CONFIG: dict[str, Any] = {"policy": "throughput", "throughput": {"lookup": True}}
 MOST = 8

@@ -141,7 +141,7 @@ def compare(worker: Any, size: int, width: int, vocabulary: int, device: str, ro
     from sglang.srt.layers.logits_processor import LogitsProcessorOutput
     from sglang.srt.speculative import eagle_utils
 
-    from sglang_adaptive.sglang_plugin.exact.verify import ExactVerify
+    from sglang_adaptive.sglang_plugin.stages.exact.verify import ExactVerify
 
     batch, exact = Batch(size, vocabulary, device, **sampling), ExactVerify(worker)
     exact.guard.close = _raise  # type: ignore[method-assign]

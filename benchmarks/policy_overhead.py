@@ -2,7 +2,7 @@
 
     python -m benchmarks.policy_overhead [--parts decision,memory,look,history] [--rounds N] [--batch N] [--json F]
 
-decision   both calls of a round, ``get_steps_for_batch`` and the one that learns from the round, compared with SGLang's
+decision   both calls of a round, ``choose`` and the one that learns from the round, compared with SGLang's
            own EMA policy on the same rounds; passing on the times is listed apart, because not every round does it
 memory     size of the pickled policy, with every object that it keeps, while batch sizes and acceptance change
 look       CPU time to copy the controller's state and encode it for the HTTP process, as for an open page
@@ -28,6 +28,7 @@ import msgspec
 
 from benchmarks.harness.results import command_parser, origin, write
 from benchmarks.harness.start import names
+from sglang_adaptive.policy.choice import Coming, drafted
 from sglang_adaptive.policy.observation import RoundObservation
 from sglang_adaptive.policy.profile import CostProfile, loads_profile, shipped_config
 from sglang_adaptive.policy.throughput import ThroughputPolicy
@@ -89,12 +90,12 @@ def time_throughput(drawn: Sequence[list[int]], batch: int, rounds: int) -> dict
     last = -1
     for index in range(rounds + WARMUP_ROUNDS):
         start = time.perf_counter_ns()
-        steps = policy.get_steps_for_batch(batch)
-        spent = time.perf_counter_ns() - start
+        choice = policy.choose(Coming(batch))
+        spent, steps = time.perf_counter_ns() - start, choice.steps
         counts = [min(steps, count) for count in drawn[index % len(drawn)]]
         clock = seconds[batch, steps] * noise(rng) if steps == last else None
         last = steps
-        observation = RoundObservation(steps, counts, batch, clock, requests=requests)
+        observation = RoundObservation(choice, counts, batch, clock, requests=requests)
         start = time.perf_counter_ns()
         policy.observe(observation)
         spent += time.perf_counter_ns() - start
@@ -148,10 +149,10 @@ def memory(given: argparse.Namespace) -> dict[str, Any]:
             batch = rng.randint(1, 64)
         if done % 400 == 0:
             likely = rng.uniform(0.0, 0.95)
-        steps = policy.get_steps_for_batch(batch)
+        steps = policy.choose(Coming(batch)).steps
         counts = [accepted(rng, steps, likely) for _ in range(batch)]
         seconds = (0.004 + 0.0002 * steps) * noise(rng) if steps == last else None
-        policy.observe(RoundObservation(steps, counts, batch, seconds))
+        policy.observe(RoundObservation(drafted(steps), counts, batch, seconds))
         if policy.cost_sync_due:
             policy.import_cost(policy.export_cost())
         last = steps
@@ -168,10 +169,10 @@ def played() -> AdaptiveController:
     found = controller(ThroughputPolicy(3, profile=table), RoundClock(lambda: now[0]))
     for index in range(LOOK_ROUNDS):
         batch, likely = LOOK_BATCHES[index // 100 % len(LOOK_BATCHES)], (0.3, 0.9)[index // 50 % 2]
-        found.activate_step_by_batch(batch)
-        steps = found.worker.speculative_num_steps
+        found.choose(batch)
+        steps = found.states.live.steps
         now[0] += seconds[batch, steps] * noise(rng)
-        found.on_verify_complete([accepted(rng, steps, likely) for _ in range(batch)], batch)
+        found.verified([accepted(rng, steps, likely) for _ in range(batch)], batch)
     return found
 
 
@@ -213,16 +214,16 @@ def history(given: argparse.Namespace) -> dict[str, Any]:
 def _hour() -> tuple[dict[int, list[float]], list[float], History]:
     """Return microseconds of every addition by batch size and of every pricing, and the history."""
     priced, now, rng = played(), [0.0], random.Random(0)
-    found = History(priced.tiers, lambda: now[0])
+    found = History(priced.states.tiers, lambda: now[0])
     added: dict[int, list[float]] = {batch: [] for batch in HOUR_BATCHES}
     closed = []
     for _ in range(HOUR + 100):
         for batch in HOUR_BATCHES:
             for steps in HOUR_DEPTHS:
-                seen = RoundObservation(steps, [rng.randint(0, steps) for _ in range(batch)], batch, 0.01)
+                seen = RoundObservation(drafted(steps), [rng.randint(0, steps) for _ in range(batch)], batch, 0.01)
                 added[batch].append(_microseconds(lambda seen=seen: found.add(seen)))  # type: ignore[misc]
         now[0] += 1.0
-        closed.append(_microseconds(lambda: found.close(priced.params)))
+        closed.append(_microseconds(lambda: found.close(priced.policy)))
     return added, closed, found
 
 

@@ -17,7 +17,7 @@ from sglang_adaptive.policy.throughput import ThroughputOptions
 from sglang_adaptive.sglang_plugin.features import FEATURES
 from sglang_adaptive.sglang_plugin.hooks import Process
 from sglang_adaptive.sglang_plugin.hooks import hooks as declared
-from sglang_adaptive.sglang_plugin.reporting.metric_series import METRICS, PREFIX, most_series
+from sglang_adaptive.sglang_plugin.stages.reporting.metric_series import METRICS, PREFIX, most_series
 
 ROOT = Path(__file__).parents[1]
 Tables = dict[str, list[str]]
@@ -110,13 +110,15 @@ def setups() -> list[str]:
 
 def hooks() -> Tables:
     """Return the hooks, from the seams of the plugin."""
-    lines = ["| SGLang's function, below `sglang.srt` | | By, in `seams/` | What it does there |", "|---|---|---|---|"]
+    lines = ["| SGLang's function, below `sglang.srt` | | By | What it does there |", "|---|---|---|---|"]
     for process in Process:
         lines.append(f"| **{process.value}** | | | |")
         for hook in declared(process):
-            target, module = hook.target.removeprefix("sglang.srt."), hook.function.__module__.rpartition(".")[2]
+            target, name = hook.target.removeprefix("sglang.srt."), hook.function.__qualname__
+            if not name.startswith("Stage."):
+                name = f"{hook.function.__module__.rpartition('.')[2]}.{name}"
             purpose = (hook.function.__doc__ or "").partition("\n")[0].replace("|", "\\|")
-            lines.append(f"| `{target}` | {hook.kind} | `{module}.{hook.function.__name__}` | {purpose} |")
+            lines.append(f"| `{target}` | {hook.kind} | `{name}` | {purpose} |")
     return {"hooks": lines}
 
 

@@ -13,7 +13,7 @@ from sglang.srt.server_args import ServerArgs
 from sglang_adaptive.sglang_plugin.env import OFF
 from sglang_adaptive.sglang_plugin.launch import without_device
 from sglang_adaptive.sglang_plugin.start.profiles import _attention
-from sglang_adaptive.sglang_plugin.state_builds import ranks_pad_alike
+from sglang_adaptive.sglang_plugin.start.state_builds import ranks_pad_alike
 from tests import checks
 from tests.launch_lines import verdicts
 from tests.repair_checks.parts import published

@@ -14,9 +14,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sglang_adaptive.sglang_plugin.fast_path.chain_kernel import ChainKernel, attend, parts_of, rows_of
 from sglang_adaptive.sglang_plugin.round import Round
-from sglang_adaptive.sglang_plugin.seams import attention
+from sglang_adaptive.sglang_plugin.stage import Stage
+from sglang_adaptive.sglang_plugin.stages.fast_path.chain_kernel import ChainKernel, attend, parts_of, rows_of
+from sglang_adaptive.sglang_plugin.stages.fast_path.decode_kernel import DecodeKernel
 from tests import checks
 from tests.decode_kernel_checks import (
     HEADS,
@@ -109,7 +110,7 @@ def a_fault_leaves_passes_to_sglang() -> None:
     kernel, broken, backend = ChainKernel(), _arguments(), _backend()
     broken[7] = None
     assert not kernel.attended(*broken) and kernel.guard.closed and not kernel.attended(*_arguments())
-    kernel.serve(backend, _batch())
+    kernel.triton_metadata(lambda *_: None, backend, _batch())
     assert not backend.use_verify_shared_kv
 
 
@@ -152,12 +153,11 @@ def _verified(captured: bool, kernel: ChainKernel | None) -> Tensor:
         make(backend, batch, **more)
         return backend.forward_extend(*drawn_inputs(WIDTH), a_layer(), batch)
     now = Round(None, None)
-    now.chain_kernel = kernel
-    attention._triton_metadata(now, make, backend, batch, **more)
+    now.use([kernel, DecodeKernel()])
+    now.at[Stage.triton_metadata](make, backend, batch, **more)
     backend.extend_attention_fwd = None
-    written: Tensor = attention._forward_extend(
-        now, type(backend).forward_extend, backend, *drawn_inputs(WIDTH), a_layer(), batch
-    )
+    forward, inputs = type(backend).forward_extend, drawn_inputs(WIDTH)
+    written: Tensor = now.at[Stage.forward_extend](forward, backend, *inputs, a_layer(), batch)
     assert not kernel.guard.closed
     return written
 
@@ -179,7 +179,7 @@ def _batch() -> Any:
 
 def _serves(backend: Any, batch: Any) -> bool:
     kernel = ChainKernel()
-    kernel.serve(backend, batch)
+    kernel.triton_metadata(lambda *_: None, backend, batch)
     assert not kernel.guard.closed
     return bool(backend.use_verify_shared_kv)
 

@@ -15,7 +15,8 @@ from typing import Any
 import torch
 
 from sglang_adaptive.sglang_plugin.round import Round
-from sglang_adaptive.sglang_plugin.seams import attention
+from sglang_adaptive.sglang_plugin.stage import Stage
+from sglang_adaptive.sglang_plugin.stages.fast_path.decode_kernel import DecodeKernel
 from tests import checks
 
 HEADS, KV_HEADS, DIM, CONTEXT, ROWS = 8, 2, 64, 128, 4
@@ -69,13 +70,14 @@ def flashinfer_plans_and_runs_a_plain_decode() -> None:
     slots = torch.cat([slots_of_rows()[row, : length + 1] for row, length in LENGTHS.items()])
     for in_capture in (True, False):
         make = type(backend).init_forward_metadata_out_graph
-        attention._init_metadata(now, make, backend, batch if in_capture else _replayed(batch), in_capture=in_capture)
+        given = batch if in_capture else _replayed(batch)
+        now.at[Stage.triton_metadata](make, backend, given, in_capture=in_capture)
         planned = backend.planned.pop()
         assert planned["ends"] == ends and not backend.planned
         assert planned["ends on the host"] == (None if in_capture else ends)
         torch.testing.assert_close(planned["slots"][: ends[-1]], slots.int())
     q, k, v = drawn_inputs()
-    written = attention._forward_extend(now, type(backend).forward_extend, backend, q, k, v, a_layer(), batch)
+    written = now.at[Stage.forward_extend](type(backend).forward_extend, backend, q, k, v, a_layer(), batch)
     torch.testing.assert_close(written, q)  # the stub for the decode kernel returns the queries
     torch.testing.assert_close(backend.token_to_kv_pool.keys[batch.out_cache_loc].flatten(1), k.flatten(1))
 
@@ -84,7 +86,7 @@ def the_batch_is_left_as_it_was() -> None:
     """SGLang keeps using the batch's lengths and mode."""
     batch = a_batch()
     seen: list[Any] = []
-    attention._init_metadata(Round(None, None), lambda _, given: seen.append(given), triton_backend(), batch)
+    Round(None, None).at[Stage.triton_metadata](lambda _, given: seen.append(given), triton_backend(), batch)
     assert seen[0].seq_lens.tolist() == [n + 1 for n in LENGTHS.values()] and seen[0].spec_info is None
     for lengths in (batch.seq_lens, batch.seq_lens_cpu):
         assert lengths.tolist() == list(LENGTHS.values())
@@ -96,7 +98,7 @@ def a_backend_keeps_its_kernel() -> None:
     """A graph captured with one kernel is never replayed with the other kernel's metadata, even after a fault."""
     backend, now = triton_backend(), Round(None, None)
     seen = [_decodes(backend, a_batch(), now)]
-    assert not _decodes(object.__new__(type(backend)), a_batch(), now) and now.decode_kernel.guard.closed
+    assert not _decodes(object.__new__(type(backend)), a_batch(), now) and now.of(DecodeKernel)[0].guard.closed
     seen += [_decodes(backend, a_batch(), now), _decodes(triton_backend(), a_batch(), now)]
     assert seen == [True, True, False], seen
 
@@ -105,13 +107,13 @@ def a_fault_leaves_rounds_to_sglang() -> None:
     """SGLang's kernel runs from then on; nothing is raised."""
     now, backend = Round(None, None), object.__new__(type(triton_backend()))  # has none of the backend's attributes
     assert [_decodes(backend, a_batch(), now) for _ in range(2)] == [False, False]
-    assert now.decode_kernel.guard.closed
+    assert now.of(DecodeKernel)[0].guard.closed
 
 
 def _decodes(backend: Any, batch: Any, now: Any = None) -> bool:
     """Return whether the pass over *batch* gets the metadata of a plain decode."""
     seen: list[Any] = []
-    attention._init_metadata(now or Round(None, None), lambda _, given: seen.append(given), backend, batch)
+    (now or Round(None, None)).at[Stage.triton_metadata](lambda _, given: seen.append(given), backend, batch)
     assert seen[0].forward_mode.is_decode() or seen == [batch]
     return seen[0] is not batch
 
@@ -125,9 +127,8 @@ def _attended(captured: bool, ours: bool) -> tuple[torch.Tensor, Any]:
     more = {"in_capture": True} if captured else {}
     if ours:
         now = Round(None, None)
-        attention._init_metadata(now, make, backend, batch, **more)
-        run: Callable[..., Any] = attention._forward_extend
-        written = run(now, type(backend).forward_extend, backend, *drawn_inputs(), a_layer(), batch)
+        now.at[Stage.triton_metadata](make, backend, batch, **more)
+        written = now.at[Stage.forward_extend](type(backend).forward_extend, backend, *drawn_inputs(), a_layer(), batch)
     else:
         make(backend, batch, **more)
         written = backend.forward_extend(*drawn_inputs(), a_layer(), batch)

@@ -12,11 +12,12 @@ from unittest import mock
 
 import torch
 
-from sglang_adaptive.sglang_plugin.fast_path import flashinfer
-from sglang_adaptive.sglang_plugin.fast_path.flashinfer import DevicePlans, with_lengths
-from sglang_adaptive.sglang_plugin.fast_path.tile_kernel import TILE, with_small_tiles
 from sglang_adaptive.sglang_plugin.round import Round
-from sglang_adaptive.sglang_plugin.seams import attention
+from sglang_adaptive.sglang_plugin.stage import Stage
+from sglang_adaptive.sglang_plugin.stages.fast_path import flashinfer
+from sglang_adaptive.sglang_plugin.stages.fast_path.decode_kernel import DecodeKernel
+from sglang_adaptive.sglang_plugin.stages.fast_path.flashinfer import DevicePlans, with_lengths
+from sglang_adaptive.sglang_plugin.stages.fast_path.tile_kernel import TILE, with_small_tiles
 from tests import checks
 from tests.tile_checks import COLUMNS, POISON, PROCESSORS, ROWS, poison, sums, wrapper_of
 
@@ -85,7 +86,7 @@ def lengths_on_the_host_are_planned_by_sglang() -> None:
     known = _pass(VERIFIES)
     known.seq_lens_cpu = known.seq_lens
     assert not _planned(backend, known) and _untouched(backend)
-    assert not DevicePlans().draft_planned(_draft(steps), known) and _untouched(*steps)
+    assert not DevicePlans(DecodeKernel()).draft_planned(_draft(steps), known) and _untouched(*steps)
 
 
 def other_passes_are_left_to_sglang() -> None:
@@ -121,7 +122,7 @@ def a_graph_has_tiles_for_the_queries_of_a_request() -> None:
         *((tree, VERIFIES, 128, 8, {}), (_pass(VERIFIES), VERIFIES, 128, 7, {})),
         *((_pass(VERIFIES), VERIFIES, 128, 8, other) for other in (others, {"prefill_backend": "fa3"})),
     ):
-        backend, plans = FlashInferAttnBackend(**other), DevicePlans()
+        backend, plans = FlashInferAttnBackend(**other), DevicePlans(DecodeKernel())
         wrapper = getattr(backend, kind)[len(LENGTHS)][0]
         wrapper._plan_info[TILE] = 128
         before = list(wrapper._plan_info)
@@ -138,8 +139,8 @@ def a_graph_of_zero_steps_has_no_plan_of_a_verify() -> None:
     setattr(backend, VERIFIES, {})
     seen: list[Any] = []
     with _a_gpu():
-        attention._plan_replay(now, lambda _, given, *more: seen.append(given), backend, one, in_capture=True)
-    assert seen[0].forward_mode.is_decode() and not now.device_plans.guard.closed
+        now.at[Stage.plan_replay](lambda _, given, *more: seen.append(given), backend, one, in_capture=True)
+    assert seen[0].forward_mode.is_decode() and not now.of(DevicePlans)[0].guard.closed
 
 
 def tiles_are_the_smallest_that_hold_a_request() -> None:
@@ -150,7 +151,7 @@ def tiles_are_the_smallest_that_hold_a_request() -> None:
 
 def after_an_error_sglang_plans_with_lengths_of_the_device() -> None:
     """The error here is a plan of an unknown kind."""
-    plans, backend, one = DevicePlans(), FlashInferAttnBackend(), _pass(VERIFIES)
+    plans, backend, one = DevicePlans(DecodeKernel()), FlashInferAttnBackend(), _pass(VERIFIES)
     getattr(backend, VERIFIES)[len(LENGTHS)][0]._plan_info = [1, 2, 3]
     assert not _planned(backend, one, plans=plans) and plans.guard.closed
     assert not _planned(FlashInferAttnBackend(), _pass(EXTENDS), plans=plans)
@@ -162,11 +163,11 @@ def after_an_error_sglang_plans_with_lengths_of_the_device() -> None:
 
 def _planned(backend: Any, one: Any, decodes: bool = False, plans: DevicePlans | None = None) -> bool:
     with _a_gpu():
-        return (plans or DevicePlans()).planned(backend, one, decodes)
+        return (plans or DevicePlans(DecodeKernel())).planned(backend, one, decodes)
 
 
 def _draft_planned(steps: list[Any], **other: Any) -> bool:
-    plans = DevicePlans()
+    plans = DevicePlans(DecodeKernel())
     with _a_gpu():
         planned = plans.draft_planned(_draft(steps, **other), _pass(DECODES))
     assert not plans.guard.closed

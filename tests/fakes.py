@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from sglang_adaptive.policy.base import AdaptivePolicy, Finding
+from sglang_adaptive.policy.base import AdaptivePolicy, Finding, build_policy
+from sglang_adaptive.policy.choice import Choice, Coming, drafted
 from sglang_adaptive.policy.config import AuditOptions, check_config
-from sglang_adaptive.policy.ema import AdaptiveSpeculativeParams
 from sglang_adaptive.policy.observation import RoundObservation
 from sglang_adaptive.runtime.alarms import ACCEPTANCE
 from sglang_adaptive.runtime.controller import AdaptiveController
 from sglang_adaptive.runtime.round_times import RoundClock
+from sglang_adaptive.runtime.start_up import Device
 from sglang_adaptive.runtime.states import SpecRuntimeState
-from sglang_adaptive.sglang_plugin.audit_scheduler import Audits, Report
+from sglang_adaptive.sglang_plugin.stages.audit_scheduler import Audits, Report
 
 
 def state(steps: int) -> SpecRuntimeState:
@@ -47,7 +48,7 @@ class Worker:
         self.speculative_num_steps = state.speculative_num_steps
 
 
-class ScriptedPolicy:
+class ScriptedPolicy(AdaptivePolicy):
     """Returns scripted answers and records its input."""
 
     name = "scripted"
@@ -56,16 +57,12 @@ class ScriptedPolicy:
         self.candidate_steps = candidates
         self.answer: Any = answer
         self.seen: list[RoundObservation] = []
-        self.graph_bs: list[int] | None = None
         self.fails_on = ""
 
-    def set_cuda_graph_bs(self, cuda_graph_bs: list[int] | None) -> None:
-        self.graph_bs = cuda_graph_bs
-
-    def get_steps_for_batch(self, batch_size: int) -> int:
+    def choose(self, coming: Coming) -> Choice:
         if self.fails_on == "choose":
             raise RuntimeError("no idea")
-        return self.answer
+        return drafted(self.answer)
 
     def observe(self, observation: RoundObservation) -> None:
         if self.fails_on == "observe":
@@ -73,7 +70,7 @@ class ScriptedPolicy:
         self.seen.append(observation)
 
     def cuda_graph_bs_for_step(self, step: int) -> list[int] | None:
-        return None if self.graph_bs is None else [bs for bs in self.graph_bs if bs >= step]
+        return None if self._graph_sizes is None else [bs for bs in self._graph_sizes if bs >= step]
 
     def snapshot(self) -> dict[str, Any]:
         if self.fails_on == "snapshot":
@@ -89,6 +86,20 @@ class Ticks:
 
     def __call__(self) -> float:
         return self.now
+
+
+class Sized(Device):
+    """A device with graphs for these batch sizes, and one gigabyte less after every reading."""
+
+    def __init__(self, sizes: list[int] | None) -> None:
+        self.sizes, self.free = sizes, 10.0
+
+    def graph_batch_sizes(self) -> list[int] | None:
+        return self.sizes
+
+    def free_gigabytes(self) -> float:
+        self.free -= 1.0
+        return self.free
 
 
 class Learner(ScriptedPolicy):
@@ -114,9 +125,11 @@ class Learner(ScriptedPolicy):
 
 def serving(answer: int = 3, launch: int = 3) -> tuple[AdaptiveController, Worker, ScriptedPolicy, Ticks]:
     worker, policy, ticks = Worker(launch), ScriptedPolicy([0, 1, 3, 7], answer), Ticks()
-    controller = AdaptiveController(worker, policy, clock=RoundClock(ticks), wall_time=ticks)
-    controller.register(state(launch))
-    controller.init_states([1, 2, 4, 8])
+    controller = AdaptiveController(
+        worker, policy, device=Sized([1, 2, 4, 8]), clock=RoundClock(ticks), wall_time=ticks
+    )
+    controller.states.register(state(launch))
+    controller.build_states()
     return controller, worker, policy, ticks
 
 
@@ -124,17 +137,17 @@ def controller(policy: AdaptivePolicy, clock: RoundClock | None = None, looks_up
     worker = Worker()
     found = AdaptiveController(worker, policy, clock=clock)
     found.allow_lookups(looks_up)
-    found.register(state(3))
-    found.init_states()
+    found.states.register(state(3))
+    found.build_states()
     return found
 
 
 def serve(found: AdaptiveController, rounds: int, accepted: float, batch_size: int = 2) -> dict[str, Any]:
     """Verify rounds that accept a share of the drafts; return the state as /server_info shows it."""
     for _ in range(rounds):
-        found.activate_step_by_batch(batch_size)
-        steps = found.worker.speculative_num_steps
-        found.on_verify_complete([round(steps * accepted)] * batch_size, batch_size)
+        found.choose(batch_size)
+        steps = found.states.live.steps
+        found.verified([round(steps * accepted)] * batch_size, batch_size)
     return found.snapshot()
 
 
@@ -155,4 +168,4 @@ def with_audit(found: AdaptiveController, verdict: str) -> AdaptiveController:
 
 def ema(**slot: Any) -> AdaptiveController:
     config = check_config({"1": {"candidate_steps": [0, 1, 3, 7], **slot}}, "test")
-    return controller(AdaptiveSpeculativeParams(3, config=config))
+    return controller(build_policy(config, 3))

@@ -22,7 +22,10 @@ from sglang_adaptive.policy.throughput import ThroughputOptions, ThroughputPolic
 from sglang_adaptive.runtime.joint_steps import JointSteps
 from sglang_adaptive.sglang_plugin import current, hooks
 from sglang_adaptive.sglang_plugin.hooks import Process
+from sglang_adaptive.sglang_plugin.notes import note_of
 from sglang_adaptive.sglang_plugin.round import Round
+from sglang_adaptive.sglang_plugin.stage import Stage
+from sglang_adaptive.sglang_plugin.stages.attention_dp import AgreedSteps
 from tests.fakes import controller
 from tests.gathering_plan import FAILS, FORCED, IDLE, ROUNDS, WARM
 
@@ -41,8 +44,8 @@ def one(rank: int, ranks: int, file: str) -> dict[str, Any]:
     with get_parallel().override(tp_group=group):
         before = _fields(_gathered(ranks, group, 5 + rank))
         found = controller(ThroughputPolicy(3, ThroughputOptions((0, 1, 2, 3, 5, 7))))
-        now = Round(found.worker, found)
-        now.ranks = JointSteps(found, rank)
+        now = Round(None, found)
+        now.use([AgreedSteps(found, JointSteps(found, rank))])
         current.use(now)
         after = _fields(_gathered(ranks, group, 5 + rank))
         rounds = [_round(at, rank, ranks, group, now) for at in range(ROUNDS)]
@@ -61,7 +64,7 @@ def _round(at: int, rank: int, ranks: int, group: Any, now: Round) -> tuple[int,
     """Return the steps of a round (-1 for a prefill) and the largest batch in its result's note."""
     draw, found = random.Random(1000 * rank + at), now.controller
     if rank == 0 and at == WARM[0]:
-        found.begin_warm_up()
+        found.warm_up.begin()
     if rank == 0 and at == WARM[1]:
         found.end_warm_up()
     if at == FORCED[0] + 3 * rank:  # the other rank hears of it a little later
@@ -69,24 +72,24 @@ def _round(at: int, rank: int, ranks: int, group: Any, now: Round) -> tuple[int,
     if at == FORCED[1] + 3 * rank:
         found.force_steps(None)
     if rank == 1 and at == FAILS:
-        del found.params._acceptance  # type: ignore[attr-defined]
+        del found.policy._acceptance  # type: ignore[attr-defined]
     requests = 0 if rank == 0 and IDLE[0] <= at < IDLE[1] else draw.randint(1, 6) + 10 * (rank == at // 50 % ranks)
     _gathered(ranks, group, 0)  # for prefills: no rank has any
     if at % 17 == 0:  # rank 0 prefills, the others idle
         _gathered(ranks, group, 300 if rank == 0 else 0, extends=rank == 0)
         return -1, -1
     _gathered(ranks, group, requests)
-    now.choose_steps(requests)
-    steps = found.worker.speculative_num_steps
+    found.choose(requests)
+    steps = found.states.live.steps
     result = SimpleNamespace(speculative_num_draft_tokens=steps + 1)
-    now.launched(result)
-    note = now.note(result)
+    now.at[Stage.launch](lambda _: result, None)
+    note = note_of(result, found.states)
     largest = note.largest_batch
     assert largest is not None
     if requests:
         good = 0.9 if rank else 0.4
         counts = [next((k for k in range(steps) if draw.random() > good), steps) for _ in range(requests)]
-        found.on_verify_complete(counts, requests, note)
+        found.verified(counts, requests, note)
     return steps, largest
 
 

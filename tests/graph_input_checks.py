@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sglang_adaptive.sglang_plugin.fast_path import graph_inputs, length_kernel
+from sglang_adaptive.sglang_plugin.stages.fast_path import graph_inputs, length_kernel
 from tests import checks
 
 DEVICE = checks.device()

@@ -11,9 +11,9 @@ from typing import Any
 
 import torch
 
-from sglang_adaptive.sglang_plugin.fast_path import greedy_commit
-from sglang_adaptive.sglang_plugin.round import Round
-from sglang_adaptive.sglang_plugin.zero_steps import choice as zero_step_choice
+from sglang_adaptive.sglang_plugin.stages.fast_path import choice as zero_step_choice
+from sglang_adaptive.sglang_plugin.stages.fast_path import greedy_commit
+from sglang_adaptive.sglang_plugin.stages.fast_path.choice import LikeliestTokens
 from tests import checks
 
 DEVICE = checks.device()
@@ -80,11 +80,10 @@ def it_is_what_sglang_verifies() -> None:
 
 def anything_between_logits_and_choice_is_left_to_sglang() -> None:
     """Sampling, penalties, biases, grammars, watermarks, idle batches, drafts, and logits not on the device."""
-    now, output = Round(None, None), SimpleNamespace(next_token_logits=_OnDevice(torch.zeros(2, 9)))
-    now.exact = None
+    likeliest, output = LikeliestTokens(), SimpleNamespace(next_token_logits=_OnDevice(torch.zeros(2, 9)))
 
     def sampled(*given: Any, **options: Any) -> Any:
-        return now.sample(lambda *_, **__: SGLANGS, *given, **options)
+        return likeliest.sample(lambda *_, **__: SGLANGS, *given, **options)
 
     for change in NOT_GREEDY:
         assert sampled(_drafts(1), _batch(2, **change), output) is SGLANGS
@@ -95,17 +94,17 @@ def anything_between_logits_and_choice_is_left_to_sglang() -> None:
     on_host = SimpleNamespace(next_token_logits=torch.zeros(2, 9))
     assert sampled(_drafts(1), _batch(2), on_host) is SGLANGS
     assert sampled(_drafts(1), _batch(3), output) is SGLANGS
-    assert not now.likeliest.guard.closed
+    assert not likeliest.guard.closed
     assert _choosing(OURS, lambda: sampled(_drafts(1), _batch(2), output)) is OURS
 
 
 def a_fault_leaves_the_choice_to_sglang() -> None:
     """SGLang chooses in that round and in every later one; nothing is raised."""
-    now, output, choices = Round(None, None), SimpleNamespace(next_token_logits=_OnDevice(torch.zeros(2, 9))), []
-    now.exact = None
+    likeliest, choices = LikeliestTokens(), []
+    given = _drafts(1), _batch(2), SimpleNamespace(next_token_logits=_OnDevice(torch.zeros(2, 9)))
     for choice in (RuntimeError("no such kernel"), OURS):
-        choices.append(_choosing(choice, lambda: now.sample(lambda *_, **__: SGLANGS, _drafts(1), _batch(2), output)))
-    assert choices == [SGLANGS, SGLANGS] and now.likeliest.guard.closed, choices
+        choices.append(_choosing(choice, lambda: likeliest.sample(lambda *_, **__: SGLANGS, *given)))
+    assert choices == [SGLANGS, SGLANGS] and likeliest.guard.closed, choices
 
 
 def chains_are_accepted_as_by_sglang() -> None:

@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager
 from types import SimpleNamespace
 from typing import Any
 
-from sglang_adaptive.sglang_plugin.fast_path.isolation import Isolation
+from sglang_adaptive.sglang_plugin.stages.fast_path.isolation import Isolation
 from tests import checks
 
 
@@ -37,7 +37,7 @@ def what_is_no_batch_is_left_to_sglang() -> None:
     isolation, asked = Isolation(), []
     broken = SimpleNamespace(seq_lens=1)
     for batch in (broken, _batch()):
-        isolation.of(lambda *given, **more: asked.append((given, more)), None, batch, False)  # type: ignore[arg-type, func-returns-value]
+        isolation.isolate(lambda *given, **more: asked.append((given, more)), None, batch, overlap=False)  # type: ignore[arg-type, func-returns-value]
     assert len(asked) == 2 and isolation.guard.closed
 
 
@@ -62,7 +62,7 @@ def _isolated(ours: bool, scheduler: Any, batch: Any, overlap: bool) -> Abstract
 
     sglangs = Scheduler._forward_isolation
     if ours:
-        return Isolation().of(sglangs, scheduler, batch, overlap)
+        return Isolation().isolate(sglangs, scheduler, batch, overlap=overlap)
     found: AbstractContextManager[None] = sglangs(scheduler, batch, overlap=overlap)
     return found
 

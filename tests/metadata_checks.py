@@ -12,7 +12,9 @@ from typing import Any
 import torch
 
 from sglang_adaptive.sglang_plugin.round import Round
-from sglang_adaptive.sglang_plugin.seams import attention, graphs
+from sglang_adaptive.sglang_plugin.stage import Stage
+from sglang_adaptive.sglang_plugin.stages.fast_path.fa3 import ExtendMetadata
+from sglang_adaptive.sglang_plugin.stages.fast_path.length_kernel import LengthKernel
 from tests import checks
 
 DEVICE = checks.device()
@@ -46,11 +48,11 @@ def other_tables_are_left_to_sglang() -> None:
     ordered = (*(given[name] for name in ("cache_seqlens_int32", "cu_seqlens_k", "page_table", "req_to_token")),)
     rest = (given["req_pool_indices"], 40, given["seq_lens"], 0, 1)
     for option in ("full_to_swa_index_mapping", "full_v2p", "zero_tail", "skip_page_table"):
-        attention.fa3_decode_metadata(now, original, *ordered, *rest, **{option: True})
+        now.at[Stage.fa3_decode_metadata](original, *ordered, *rest, **{option: True})
     strided = given["seq_lens"].repeat_interleave(2)[::2]
-    attention.fa3_decode_metadata(now, original, *ordered, rest[0], 40, strided, 0, 1)
-    attention.fa3_extend_metadata(now, original, **{**given, "full_to_swa_index_mapping": object()})
-    assert len(asked) == 6 and not now.fa3.length_kernel.guard.closed, asked
+    now.at[Stage.fa3_decode_metadata](original, *ordered, rest[0], 40, strided, 0, 1)
+    now.at[Stage.fa3_extend_metadata](original, **{**given, "full_to_swa_index_mapping": object()})
+    assert len(asked) == 6 and not now.of(LengthKernel)[0].guard.closed, asked
 
 
 def a_fault_leaves_lengths_to_sglang() -> None:
@@ -58,8 +60,8 @@ def a_fault_leaves_lengths_to_sglang() -> None:
     asked: list[Any] = []
     now, whole = Round(None, None), _given(3, 40, 1)
     for given in ({**whole, "req_pool_indices": None}, whole):
-        attention.fa3_extend_metadata(now, lambda **_: asked.append(1), **given)
-    assert now.fa3.length_kernel.guard.closed and asked == [1, 1]
+        now.at[Stage.fa3_extend_metadata](lambda **_: asked.append(1), **given)
+    assert now.of(LengthKernel)[0].guard.closed and asked == [1, 1]
 
 
 def a_replayed_extend_is_told_once() -> None:
@@ -70,10 +72,10 @@ def a_replayed_extend_is_told_once() -> None:
         now = Round(None, None)
 
         def prepare(runner: Any, batch: Any, backend: Any = backend, now: Any = now) -> None:
-            attention.fa3_metadata(now, type(backend).init_forward_metadata_out_graph, backend, batch)
+            now.at[Stage.fa3_metadata](type(backend).init_forward_metadata_out_graph, backend, batch)
 
         if ours:
-            graphs.replay_extend(now, prepare, _graphs(backend), batch)
+            now.at[Stage.replay_extend](prepare, _graphs(backend), batch)
             assert bool((backend.forward_metadata.page_table == POISON).all()), "it was filled in before the replay"
         else:
             prepare(None, batch)
@@ -95,17 +97,19 @@ def elsewhere_an_extend_is_told_as_ever() -> None:
         asked.append(given)
 
     def prepare(runner: Any, told: Any) -> None:
-        attention.fa3_metadata(now, original, backend, told)
+        now.at[Stage.fa3_metadata](original, backend, told)
 
     prepare(None, batch)
-    graphs.replay_extend(now, prepare, _graphs(object()), batch)
-    graphs.replay_extend(
-        now, prepare, _graphs(backend), SimpleNamespace(**{**vars(batch), "encoder_lens": torch.ones(2)})
+    now.at[Stage.replay_extend](prepare, _graphs(object()), batch)
+    now.at[Stage.replay_extend](
+        prepare,
+        _graphs(backend),
+        SimpleNamespace(**{**vars(batch), "encoder_lens": torch.ones(2)}),
     )
     backend.use_sliding_window_kv_pool = True
     backend.token_to_kv_pool = SimpleNamespace(full_to_swa_index_mapping=torch.zeros(4))
-    graphs.replay_extend(now, prepare, _graphs(backend), batch)
-    assert len(asked) == 4 and not now.fa3.extend_metadata.guard.closed
+    now.at[Stage.replay_extend](prepare, _graphs(backend), batch)
+    assert len(asked) == 4 and not now.of(ExtendMetadata)[0].guard.closed
 
 
 def _graphs(backend: Any) -> Any:
@@ -120,7 +124,7 @@ def _decoded(mine: bool, requests: int, width: int, page: int, more: int) -> dic
     first = [given[name] for name in ("cache_seqlens_int32", "cu_seqlens_k", "page_table", "req_to_token")]
     ordered = (*first, given["req_pool_indices"], width, given["seq_lens"], more, page, None)
     if mine:
-        attention.fa3_decode_metadata(Round(None, None), _not_asked, *ordered, skip_page_table=False)
+        Round(None, None).at[Stage.fa3_decode_metadata](_not_asked, *ordered, skip_page_table=False)
     else:
         theirs(*ordered)
     return given
@@ -131,7 +135,7 @@ def _extended(mine: bool, requests: int, width: int, page: int) -> dict[str, Any
 
     given = _given(requests, width, page)
     if mine:
-        attention.fa3_extend_metadata(Round(None, None), _not_asked, **given)
+        Round(None, None).at[Stage.fa3_extend_metadata](_not_asked, **given)
     else:
         theirs(**given)
     return given

@@ -202,40 +202,43 @@ _SCHEDULING, _WORKER = "seams/scheduling.py", "seams/worker.py"
 CHANGES = (
     Change(
         rename_function, "speculative.eagle_utils.page_aligned_decode_alloc_lens", _SCHEDULING,
-        {"": "decode_alloc_lens"},
+        {"": "Stage.decode_alloc_lens"},
     ),
     Change(
         rename_method, "speculative.eagle_worker_v2.EAGLEWorkerV2._build_trivial_verify_input", _WORKER,
-        {"": "zero_step_input"},
+        {"": "Stage.zero_step_input"},
     ),
     Change(
         rename_class, "managers.scheduler_components.internal_state.SchedulerInternalStateController",
         "seams/state.py", {f".{'' if name in _PUBLIC else '_'}{name}": name for name in _STATE},
     ),
-    Change(move_function, "speculative.eagle_utils.eagle_sample", _WORKER, {"": "sample"}),
+    Change(move_function, "speculative.eagle_utils.eagle_sample", _WORKER, {"": "Stage.sample"}),
     Change(
         move_module, "managers.scheduler_components.weight_updater.SchedulerWeightUpdaterManager", _SCHEDULING,
-        {**{f".{name}": "_update_weights" for name in _WEIGHTS}, ".begin_weight_update": "begin_weight_update"},
+        {
+            ".begin_weight_update": "Stage.begin_weight_update",
+            **{f".{name}": "Stage.update_weights" for name in _WEIGHTS},
+        },
     ),
     Change(
-        make_a_function_of_a_method, "managers.schedule_batch.Req.owned_kv_len", _SCHEDULING, {"": "owned_length"}
+        make_a_function_of_a_method, "managers.schedule_batch.Req.owned_kv_len", _SCHEDULING, {"": "Stage.owned_length"}
     ),
     Change(
-        give_a_parameter, "managers.scheduler.Scheduler._forward_isolation", _SCHEDULING, {"": "isolate"},
+        give_a_parameter, "managers.scheduler.Scheduler._forward_isolation", _SCHEDULING, {"": "Stage.isolate"},
         "also takes forward_ct, and our function does not",
     ),
     Change(
-        rename_a_parameter, "speculative.eagle_worker_v2.EAGLEWorkerV2.verify", _WORKER, {"": "verify"},
+        rename_a_parameter, "speculative.eagle_worker_v2.EAGLEWorkerV2.verify", _WORKER, {"": "Stage.verify"},
         "has no grammar_barrier",
     ),
     Change(
         swap_parameters,
         "managers.scheduler_components.batch_result_processor.SchedulerBatchResultProcessor._resolve_spec_v2_tokens",
-        _SCHEDULING, {"": "resolve"}, "takes its parameters in another order: self, batch, result",
+        _SCHEDULING, {"": "Stage.resolve"}, "takes its parameters in another order: self, batch, result",
     ),
     Change(
         rename_on_cuda, "layers.attention.flashattention_backend.draft_extend_set_metadata", "seams/attention.py",
-        {"": "fa3_extend_metadata"},
+        {"": "Stage.fa3_extend_metadata"},
     ),
 )  # fmt: skip
 """Ten hooked functions, or classes or modules with several, which were renamed, moved, or got other parameters."""

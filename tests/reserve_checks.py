@@ -13,10 +13,10 @@ from typing import Any
 import torch
 
 from sglang_adaptive.sglang_plugin import current, hooks
-from sglang_adaptive.sglang_plugin.capacity import SPARE
-from sglang_adaptive.sglang_plugin.fast_path.reserve_ahead import AHEAD, ReserveAhead
 from sglang_adaptive.sglang_plugin.hooks import Process
 from sglang_adaptive.sglang_plugin.round import Round
+from sglang_adaptive.sglang_plugin.stages.capacity import SPARE
+from sglang_adaptive.sglang_plugin.stages.fast_path.reserve_ahead import AHEAD, ReserveAhead
 from tests import checks
 
 RESERVE = 16
@@ -114,11 +114,11 @@ def pools_of_other_kinds_are_left_to_sglang() -> None:
 
 def a_warm_up_reserves_in_every_round() -> None:
     """The kernel that writes slots must run at every batch size before the server is ready."""
-    controller: Any = SimpleNamespace(warms_up=True)
+    controller: Any = SimpleNamespace(warm_up=SimpleNamespace(runs=True))
     _begin(controller)
     batch = _batch(2)
     assert _rounds_with_slots(batch, 5, [1]) == 5
-    controller.warms_up = False
+    controller.warm_up.runs = False
     assert _rounds_with_slots(batch, 5, [1]) == 1
 
 
@@ -136,9 +136,11 @@ def a_fault_leaves_reservations_to_sglang() -> None:
 
 def _begin(controller: Any = None) -> ReserveAhead:
     """Begin a round of *controller*, or of one whose warm-up is over; return the object that reserves its slots."""
-    now = Round(None, controller or SimpleNamespace(warms_up=False))
+    reserve = ReserveAhead(controller or SimpleNamespace(warm_up=SimpleNamespace(runs=False)))
+    now: Any = Round(None, None)
+    now.use([reserve])
     current.use(now)
-    return now.reserve
+    return reserve
 
 
 def _batch(requests: int, size: int = 20_000, width: int = 4096, evictable: int = 0) -> Any:

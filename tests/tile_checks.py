@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sglang_adaptive.sglang_plugin.fast_path.tile_kernel import LEAST_KEYS, Layout, lay_out
+from sglang_adaptive.sglang_plugin.stages.fast_path.tile_kernel import LEAST_KEYS, Layout, lay_out
 from tests import checks
 
 DEVICE = checks.device()

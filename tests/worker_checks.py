@@ -15,12 +15,13 @@ from unittest.mock import patch
 import torch
 
 from sglang_adaptive.sglang_plugin import hooks
-from sglang_adaptive.sglang_plugin.captures import Captures, thaw
-from sglang_adaptive.sglang_plugin.fast_path import launches
 from sglang_adaptive.sglang_plugin.hooks import Process
 from sglang_adaptive.sglang_plugin.round import Round
-from sglang_adaptive.sglang_plugin.seams import attention, graphs
-from sglang_adaptive.sglang_plugin.zero_steps.inputs import ZeroStepInputs
+from sglang_adaptive.sglang_plugin.stage import Stage
+from sglang_adaptive.sglang_plugin.stages.captures import Captures
+from sglang_adaptive.sglang_plugin.stages.fast_path import launches
+from sglang_adaptive.sglang_plugin.stages.fast_path.fa3 import QueriesInPlace, VerifySchedule
+from sglang_adaptive.sglang_plugin.stages.zero_steps.inputs import ZeroStepInputs
 from tests import checks
 
 FIELDS = (
@@ -36,7 +37,7 @@ def every_size_of_a_zero_step_round_is_what_sglang_makes() -> None:
     worker, original, inputs = _worker(), _counted(asked), ZeroStepInputs()
     for requests in (4, 4, 1, 3, 9, 9, 2, 64):
         batch = _batch(requests)
-        mine = inputs.made(original, worker, batch)
+        mine = inputs.zero_step_input(original, worker, batch)
         theirs = type(worker)._build_trivial_verify_input(worker, batch)
         assert [name for name in FIELDS if not _same(getattr(mine, name), getattr(theirs, name))] == []
         assert mine.custom_mask is _mask(worker).buffer
@@ -52,7 +53,7 @@ def sglang_makes_it_where_its_mask_or_its_form_is_needed() -> None:
         asked: list[Any] = []
         inputs = ZeroStepInputs()
         inputs._links, inputs._rows = dict.fromkeys(LINKS, torch.zeros(99)), 99
-        inputs.made(lambda worker, batch, asked=asked: asked.append(batch), worker, batch)
+        inputs.zero_step_input(lambda worker, batch, asked=asked: asked.append(batch), worker, batch)
         assert asked == [batch] and not inputs.guard.closed
 
 
@@ -60,12 +61,12 @@ def a_fault_leaves_the_inputs_to_sglang() -> None:
     """SGLang makes the inputs in that round and in every later one; nothing is raised."""
     asked: list[int] = []
     worker, original, inputs = _worker(), _counted(asked), ZeroStepInputs()
-    inputs.made(original, worker, _batch(3))
+    inputs.zero_step_input(original, worker, _batch(3))
     runner = worker.target_worker.model_runner
     del runner.watermark_state
-    inputs.made(original, worker, _batch(2))
+    inputs.zero_step_input(original, worker, _batch(2))
     runner.watermark_state = None
-    inputs.made(original, worker, _batch(2))
+    inputs.zero_step_input(original, worker, _batch(2))
     assert asked == [3, 2, 2] and inputs.guard.closed, asked
 
 
@@ -110,7 +111,7 @@ def a_capture_that_fails_without_a_run_is_repeated_with_one() -> None:
     )
     with captures.of_a_further_state():
         for key in (4, 2):
-            captures.capture(original, backend, key, forward)
+            captures.capture_one(original, backend, key, forward)
     assert runs == ["failed", "run", "run", "run", "run"], runs
 
 
@@ -120,7 +121,9 @@ def a_fault_in_a_capture_ends_the_single_runs() -> None:
     with contextlib.suppress(RuntimeError), captures.of_a_further_state():
         raise RuntimeError("a capture failed")
     calls: list[int] = []
-    captures.capture(lambda backend, key, forward: [forward() for _ in range(3)], backend, 1, lambda: calls.append(1))
+    captures.capture_one(
+        lambda backend, key, forward: [forward() for _ in range(3)], backend, 1, lambda: calls.append(1)
+    )
     assert len(calls) == 3
 
 
@@ -131,7 +134,7 @@ def depths_of_fa3_share_their_page_tables() -> None:
     larger = _fa3(is_draft=0, step=0, largest=8)
     now: Any = Round(None, None)
     for backend in (first, other, drafts, larger, SimpleNamespace()):
-        graphs.capture(now, _nothing, SimpleNamespace(attn_backend=backend))
+        now.at[Stage.capture](_nothing, SimpleNamespace(attn_backend=backend))
     for name in ("decode_cuda_graph_metadata", "target_verify_metadata", "draft_extend_metadata"):
         one, same, draft, wide = (getattr(backend, name) for backend in (first, other, second_draft, larger))
         assert one["page_table"] is same["page_table"] and one["cache_seqlens"] is not same["cache_seqlens"]
@@ -145,7 +148,7 @@ def depths_of_fa3_share_their_page_tables() -> None:
     from sglang.srt.model_executor.forward_batch_info import ForwardMode
 
     layers = [SimpleNamespace(attn_backend=_fa3(is_draft=1, step=0)) for _ in range(2)]
-    graphs.capture_layers(now, _nothing, SimpleNamespace(runners=[*layers, None]))
+    now.at[Stage.capture](_nothing, SimpleNamespace(runners=[*layers, None]))
     assert len({id(layer.attn_backend.draft_extend_metadata["page_table"]) for layer in layers}) == 1
     # Every replay fills the same memory that a graph was captured with.
     bound = other._bind_metadata_buffers(2, 6, None, ForwardMode.TARGET_VERIFY, None, "cpu")[0].page_table
@@ -200,7 +203,7 @@ def what_a_capture_finds_is_frozen_until_start_up_is_over() -> None:
             with Captures().freeze_gc(original.append, False):
                 counts.append(gc.get_freeze_count())
     finally:
-        thaw()
+        gc.unfreeze()
     assert 0 < counts[0] <= counts[1] and gc.get_freeze_count() == 0 and original == []
     Captures().freeze_gc(original.append, True)
     assert original == [True]
@@ -228,7 +231,7 @@ def a_schedule_that_cannot_be_made_leaves_each_layer_its_own() -> None:
     """SGLang's code runs from then on; nothing is raised."""
     backend = _scheduling([])
     del backend.forward_metadata
-    assert _attended(backend, 0) is None and backend.round.fa3.verify_schedule.guard.closed
+    assert _attended(backend, 0) is None and backend.round.of(VerifySchedule)[0].guard.closed
 
 
 def the_queries_of_a_round_reach_the_kernel_where_they_lie() -> None:
@@ -255,8 +258,9 @@ def queries_that_cannot_be_looked_at_are_copied() -> None:
     """The queries are copied from then on; nothing is raised."""
     q, now = torch.zeros(3, 24, dtype=torch.bfloat16)[:, :16], Round(None, None)
     assert not _query_at_kernel(q, "DECODE", now).is_contiguous()
-    assert now.fa3.queries.in_place(object(), q, object()) is q
-    assert now.fa3.queries.guard.closed and _query_at_kernel(q, "DECODE", now).is_contiguous()
+    (queries,) = now.of(QueriesInPlace)
+    assert queries.in_place(object(), q, object()) is q
+    assert queries.guard.closed and _query_at_kernel(q, "DECODE", now).is_contiguous()
 
 
 def the_hooks_for_a_cuda_device_fit_and_land() -> None:
@@ -322,7 +326,7 @@ def _attended(backend: Any, layer: int, mode: str = "TARGET_VERIFY", **unlike_a_
         return arguments.get("scheduler_metadata")
 
     def forward(*_: Any) -> Any:
-        return attention.fa3_kernel(backend.round, kernel, causal=True)
+        return backend.round.at[Stage.fa3_kernel](kernel, causal=True)
 
     plain = {
         "layer_id": layer,
@@ -334,7 +338,7 @@ def _attended(backend: Any, layer: int, mode: str = "TARGET_VERIFY", **unlike_a_
     }
     batch = SimpleNamespace(forward_mode=ForwardMode[mode])
     alike = SimpleNamespace(**{**plain, **unlike_a_plain_layer})
-    return attention.fa3_extend(backend.round, forward, backend, None, None, None, alike, batch)
+    return backend.round.at[Stage.fa3_attention](forward, backend, None, None, None, alike, batch)
 
 
 class _Backend:
@@ -413,11 +417,9 @@ def _query_at_kernel(q: Any, mode: str, now: Any = None, **unlike: Any) -> Any:
         given.append(q)
         return q
 
-    run, theirs = attention.fa3_extend, type(backend).forward_extend
-    if mode == "DECODE":
-        run, theirs = attention.fa3_decode, type(backend).forward_decode
+    theirs = type(backend).forward_decode if mode == "DECODE" else type(backend).forward_extend
     with patch("sglang.srt.layers.attention.flashattention_backend.flash_attn_with_kvcache", kernel):
-        run(now or Round(None, None), theirs, backend, q, None, None, layer, batch)
+        (now or Round(None, None)).at[Stage.fa3_attention](theirs, backend, q, None, None, layer, batch)
     return given[0]
 
 
@@ -438,7 +440,7 @@ def _joined_in_a_capture(
     def capture(backend: Any, key: int, forward: Any) -> None:
         kept.extend(captures.join_hidden_states(pack_aux_hidden_states, parts) for _ in range(2))
 
-    captures.capture(capture, SimpleNamespace(_cuda_graph_runner=runner), 4, None)
+    captures.capture_one(capture, SimpleNamespace(_cuda_graph_runner=runner), 4, None)
     return pack_aux_hidden_states(parts), kept[-1]
 
 
@@ -508,7 +510,7 @@ def _captured(further: bool, captured_before: bool = False, ranks: int = 1) -> t
 
     captures = Captures()
     with captures.of_a_further_state() if further else contextlib.nullcontext():
-        captures.capture(
+        captures.capture_one(
             FullCudaGraphBackend.capture_one, backend, 4, forward, post_warmup_hook=lambda: events.append("reset")
         )
     return events, backend._outputs[4]

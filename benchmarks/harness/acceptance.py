@@ -426,7 +426,7 @@ class Draw:
         nodes = torch.arange(bs * width, dtype=torch.int32, device=accept_index.device).view(bs, width)
         return nodes.masked_fill_(column > correct, -1)
 
-    def resolving(self, now: Any, result: Any, batch: Any) -> None:
+    def resolving(self, now: Any, rest: Any, processor: Any, result: Any, batch: Any) -> None:
         """Before a result is resolved: record its requests."""
         self._resolved = batch.reqs
 

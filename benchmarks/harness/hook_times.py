@@ -104,11 +104,11 @@ def install(path: str) -> None:
             target, module = hook.target.rpartition(".")[2], function.__module__.rpartition(".")[2]
             name = f"{hook.kind} {target}: {module}.{function.__name__}"
             object.__setattr__(hook, "function", times.timed(name, function, hook.kind == "around"))
-    choosing = ("_closed_history", "_hand_over_cost", "activate_step_by_batch")
+    choosing = ("_closed_history", "_hand_over_cost", "choose")
     parts: list[tuple[type, str]] = [(AdaptiveController, name) for name in choosing]
     parts += [(Counters, "add_round"), (History, "add"), (RoundClock, "read")]
-    parts += [(ThroughputPolicy, "observe"), (ThroughputPolicy, "get_steps_for_batch")]
-    for owner, name in parts:  # what the hooks call, separately; SGLang itself calls activate_step_by_batch
+    parts += [(ThroughputPolicy, "observe"), (ThroughputPolicy, "choose")]
+    for owner, name in parts:  # what the hooks call, separately; SGLang itself calls none of it
         if function := getattr(owner, name, None):  # a detail of ours that another version may lack
             setattr(owner, name, times.timed(f"{owner.__name__}.{name}", function))
 

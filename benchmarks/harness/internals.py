@@ -7,20 +7,20 @@ from __future__ import annotations
 
 _PLUGIN = "sglang_adaptive.sglang_plugin."
 
-SHADOW_ACCEPTS = _PLUGIN + "zero_steps.shadow.accepts"
+SHADOW_ACCEPTS = _PLUGIN + "stages.zero_steps.shadow.accepts"
 """(drafts, pairs, result) -> list[int]: whether the first draft of each checked request at zero steps was right.
 
 *pairs* are the checked requests: each one's row in the batch of the result, and its index among the drafts.
 """
 
-RESOLVING = _PLUGIN + "round.Round.resolving"
-"""(round, result, batch): a decode result has arrived; its drafts are checked next."""
+RESOLVING = _PLUGIN + "round.Round.resolve"
+"""(round, rest, processor, result, batch): a decode result has arrived; its drafts are checked next."""
 
-SHORT_RESULT = _PLUGIN + "fast_path.short_verify.ShortVerify._result"
+SHORT_RESULT = _PLUGIN + "stages.fast_path.short_verify.ShortVerify._result"
 """(verifier, batch, verify_input, output, plan): the result of a replayed verify pass."""
 
-ROUND_SAMPLE = _PLUGIN + "round.Round.sample"
-"""(round, accept, verify_input, batch, logits_output, ...): the result of any other verify pass."""
+ROUND_SAMPLE = _PLUGIN + "repairs.Repairs.sample"
+"""(stage, rest, verify_input, batch, logits_output, ...): the result of any other verify pass."""
 
 ROUND_DRAFT = _PLUGIN + "round.Round.draft"
 """(round, draft, drafter, batch) -> the verify input of a round that drafts, or looks its drafts up."""

@@ -72,9 +72,11 @@ class Recorded:
         self, draft: Callable[..., Any], rounds: Any, original: Any, drafter: Any, batch: Any, **more: Any
     ) -> Any:
         """Draft, then insert the recorded drafts; looked-up drafts stay."""
+        from sglang_adaptive.sglang_plugin.stages.lookups.rounds import LookupRounds
+
         made = draft(rounds, original, drafter, batch, **more)
         steps, table = drafter.speculative_num_steps, self._of(batch)
-        if table is None or (rounds.lookups is not None and rounds.lookups.live):
+        if table is None or any(lookups.live for lookups in rounds.of(LookupRounds)):
             return made
         texts, right = table
         known = batch.seq_lens.clamp(max=texts.shape[1] - SLACK)

@@ -37,7 +37,7 @@ def register() -> None:
     from sglang_adaptive.runtime.round_times import RoundClock
 
     faulthandler.register(STACKS, all_threads=True)
-    AdaptiveController.activate_step_by_batch = _logged(AdaptiveController.activate_step_by_batch)  # type: ignore[method-assign]
+    AdaptiveController.choose = _logged(AdaptiveController.choose)  # type: ignore[method-assign]
     lie = float(os.environ[LIE])
     if lie:
         RoundClock.read = _lying(RoundClock.read, lie)  # type: ignore[method-assign]
@@ -56,7 +56,7 @@ def _logged(activate: Callable[[Any, int], None]) -> Callable[[Any, int], None]:
         activate(controller, batch_size)
         if not lines:
             lines.append(open(f"{os.environ[LOG]}{_rank()}", "a", buffering=1))  # noqa: SIM115
-        lines[0].write(f"{batch_size} {controller.worker.speculative_num_steps}\n")
+        lines[0].write(f"{batch_size} {controller.states.live.steps}\n")
 
     return logged
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-from sglang_adaptive.policy.base import register
+from sglang_adaptive.policy.base import AdaptivePolicy, register
+from sglang_adaptive.policy.choice import Choice, Coming, drafted
 from sglang_adaptive.policy.observation import RoundObservation
 from sglang_adaptive.policy.options import PolicyOptions, depths, integer
 
@@ -17,23 +18,16 @@ class TokenBudgetOptions(PolicyOptions):
 
 
 @register(TokenBudgetOptions)
-class TokenBudgetPolicy:
+class TokenBudgetPolicy(AdaptivePolicy):
     name = "token_budget"
 
     def __init__(self, initial_steps: int, options: TokenBudgetOptions) -> None:
         self.candidate_steps = list(options.candidate_steps)
         self._budget, self._accepted = options.tokens, float(self.candidate_steps[-1])
-        self._graph_sizes: list[int] | None = None
 
-    def set_cuda_graph_bs(self, cuda_graph_bs: list[int] | None) -> None:
-        self._graph_sizes = cuda_graph_bs
-
-    def cuda_graph_bs_for_step(self, step: int) -> list[int] | None:
-        return self._graph_sizes  # any depth may run at any batch size
-
-    def get_steps_for_batch(self, batch_size: int) -> int:
-        most = min(self._budget // batch_size - 1, 2 * self._accepted + 1)
-        return max((s for s in self.candidate_steps if s <= most), default=self.candidate_steps[0])
+    def choose(self, coming: Coming) -> Choice:
+        most = min(self._budget // coming.batch_size - 1, 2 * self._accepted + 1)
+        return drafted(max((s for s in self.candidate_steps if s <= most), default=self.candidate_steps[0]))
 
     def observe(self, observation: RoundObservation) -> None:
         counts = observation.num_correct_drafts_per_req

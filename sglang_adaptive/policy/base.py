@@ -2,132 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar, runtime_checkable
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, TypeVar, runtime_checkable
 
+from sglang_adaptive.policy.choice import Choice, Coming
 from sglang_adaptive.policy.observation import RoundObservation
 from sglang_adaptive.policy.options import PolicyOptions
 
 if TYPE_CHECKING:
     from sglang_adaptive.policy.config import AdaptiveConfig, CapturedSteps
     from sglang_adaptive.policy.profile import CostProfile, ProfileKey
-
-
-@runtime_checkable
-class AdaptivePolicy(Protocol):
-    """Chooses the draft steps of the next round.
-
-    ``name``, ``observe`` and ``snapshot`` are this package's own. The other members come from SGLang 0.5.23's
-    ``AdaptiveSpecPolicy``, whose ``on_verify_complete`` is not called here. A policy uses no clock and no I/O, and the
-    same inputs give the same decisions, because every tensor-parallel rank runs its own copy.
-    """
-
-    name: str
-
-    @property
-    def candidate_steps(self) -> list[int]:
-        """Every depth that the policy may choose, ascending; each gets a runtime state."""
-
-    def set_cuda_graph_bs(self, cuda_graph_bs: list[int] | None) -> None:
-        """Set the batch sizes that have CUDA graphs; None when graphs are off."""
-
-    def cuda_graph_bs_for_step(self, step: int) -> list[int] | None:
-        """Return the CUDA-graph batch sizes at which *step* can be chosen; None when graphs are off."""
-
-    def get_steps_for_batch(self, batch_size: int) -> int:
-        """Return the draft steps for the next round, which has *batch_size* requests; called once per round."""
-
-    def observe(self, observation: RoundObservation) -> None:
-        """Learn from a round, whose result may arrive after the steps of the next one were chosen."""
-
-    def snapshot(self) -> dict[str, Any]:
-        """Return the policy's state as JSON builtins, for monitoring."""
-
-
-# -- optional protocols, which the runtime checks with isinstance ----------------------------------------------------
-
-
-@runtime_checkable
-class LooksUp(Protocol):
-    """A policy that may choose lookup rounds, whose drafts are looked up in each request's own text.
-
-    Choosing the number of drafts of a lookup round, which is one of ``candidate_steps``, chooses that round.
-    """
-
-    @property
-    def lookup_drafts(self) -> Sequence[int]:
-        """Draft counts of lookup rounds, ascending and each larger than any draft steps; empty without lookups."""
-
-    @property
-    def lookup_requests(self) -> int:
-        """Largest batch size of a lookup round; 0 while there are none."""
-
-    @property
-    def tracks_texts(self) -> bool:
-        """Whether the texts of batches up to that size must be tracked in the coming round."""
-
-    def expect(self, requests: Sequence[Hashable]) -> None:
-        """Name the requests of the coming round, at most ``lookup_requests``; some may be new."""
-
-    def allow_lookups(self, allowed: bool, behind: int = 0) -> None:
-        """Set whether the server can look drafts up; if not, the policy chooses no lookup round.
-
-        *behind* is the number of rounds in flight when a round is chosen: 1 with overlap scheduling.
-        """
-
-
-@runtime_checkable
-class LearnsAcceptance(Protocol):
-    """A policy that estimates how likely drafts are to be accepted."""
-
-    @property
-    def wants_shadow_drafts(self) -> bool:
-        """Whether more shadow drafts at zero steps are worth their cost now."""
-
-    def doubt_acceptance(self) -> None:
-        """Keep little evidence for the estimate, as after a weight update; round times stay."""
-
-
-@runtime_checkable
-class LearnsCost(Protocol):
-    """A policy that also learns from the clock.
-
-    Tensor-parallel ranks read different clocks but must decide alike. So readings alone change no decision. At rounds
-    that the policy names, which are the same on every rank, all ranks receive the first rank's table. Between these
-    rounds the table does not change.
-    """
-
-    cost_sync_due: bool
-    """Whether the table must be shared now; ``import_cost`` clears it."""
-
-    def export_cost(self) -> dict[str, Any]:
-        """Return this rank's measurements as builtins."""
-
-    def import_cost(self, payload: Mapping[str, Any]) -> None:
-        """Base decisions on the first rank's measurements from now on."""
-
-
-@runtime_checkable
-class KeepsProfile(Protocol):
-    """A policy whose measured round times are saved for the next start."""
-
-    options: Any
-    """Its ``PolicyOptions``; ``profile_dir`` is the folder of profiles."""
-
-    def export_profile(self, key: ProfileKey, measured: str) -> CostProfile:
-        """Return the times that this server measured; *measured* describes how, in words."""
-
-    def known_profile(self, key: ProfileKey, measured: str) -> CostProfile:
-        """Return the same, completed with the times that the server was started with."""
-
-
-@runtime_checkable
-class TakesOver(Protocol):
-    """A policy that can replace another while the server runs, and keep to the captured CUDA graphs."""
-
-    def take_over(self, former: AdaptivePolicy, built: CapturedSteps) -> None:
-        """Continue with what *former* has learned, where it fits; choose only depths with graphs in *built*."""
 
 
 class Outlook(NamedTuple):
@@ -139,22 +24,6 @@ class Outlook(NamedTuple):
     """By steps, the time of a round; only steps that may run."""
     probe: int | None
     """Steps to probe in the coming round; None without a probe."""
-
-
-@runtime_checkable
-class Votes(Protocol):
-    """A policy that can agree on the steps with the policies of other ranks."""
-
-    def outlook(self, batch_size: int, live: int) -> Outlook:
-        """Return what it expects of a round of *batch_size*, relative to the *live* steps."""
-
-    def follow(self, batch_size: int, steps: int, running: int, leads: bool) -> None:
-        """Run *running* steps in the coming round instead of the policy's own choice.
-
-        *batch_size* is the largest of all ranks, and *steps* is the agreed choice without a probe. *leads* says whether
-        this rank has the most requests: only its probes run, and only it considers new ones. All ranks learn from a
-        probe and are charged for it. Otherwise each rank would start its own once it has the most requests.
-        """
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,25 +52,6 @@ class RoundPrices:
     """Wall time of a lookup round, by its drafts."""
 
 
-@runtime_checkable
-class Forecasts(Protocol):
-    """A policy with a cost model and an acceptance estimate, for metrics."""
-
-    def forecast(self, batch_size: int, steps: int) -> Forecast | None:
-        """Return the forecast for *steps* at *batch_size*; None for a depth without a time."""
-
-    def acceptance_by_position(self) -> Sequence[float]:
-        """Return, from position 1 on, the probability that a draft is accepted if the one before it was."""
-
-
-@runtime_checkable
-class Prices(Protocol):
-    """A policy that can estimate rounds of other depths, for the history."""
-
-    def prices(self, batch_size: int, steps: int) -> RoundPrices:
-        """Return estimates for every depth at *batch_size*, based on rounds drafted with *steps*."""
-
-
 @dataclass(frozen=True, slots=True)
 class ProbeTotals:
     """The cost of probes since the policy was created; neither number ever decreases."""
@@ -211,16 +61,148 @@ class ProbeTotals:
     """Seconds lost against the depth that would have run, once known; a probe in progress is excluded."""
 
 
-@runtime_checkable
-class Probes(Protocol):
-    """A policy that sometimes runs a depth only to learn about it."""
+class AdaptivePolicy:
+    """Decides what each round does.
+
+    A policy uses no clock and no I/O, and the same inputs give the same decisions, because every tensor-parallel rank
+    runs its own copy. It needs the members up to ``snapshot``; what follows is what it may offer beyond them.
+    """
+
+    name: ClassVar[str]
+    candidate_steps: list[int]
+    """Every number of draft steps that the policy may choose, ascending; each gets a runtime state."""
+
+    def choose(self, coming: Coming) -> Choice:
+        """Return what the coming round does; called once per round."""
+        raise NotImplementedError
+
+    def observe(self, observation: RoundObservation) -> None:
+        """Learn from a round, whose result may arrive after the next one was chosen."""
+        raise NotImplementedError
+
+    def snapshot(self) -> dict[str, Any]:
+        """Return the policy's state as JSON builtins, for monitoring."""
+        raise NotImplementedError
+
+    # -- CUDA graphs -----------------------------------------------------------------------------------------------
+
+    _graph_sizes: list[int] | None = None
+
+    def set_cuda_graph_bs(self, cuda_graph_bs: list[int] | None) -> None:
+        """Set the batch sizes that have CUDA graphs; None when graphs are off."""
+        self._graph_sizes = cuda_graph_bs
+
+    def cuda_graph_bs_for_step(self, step: int) -> list[int] | None:
+        """Return those at which *step* can be chosen, each unless a policy says otherwise; None when graphs are off."""
+        return self._graph_sizes
+
+    # -- lookups: rounds whose drafts are looked up in each request's own text -------------------------------------
 
     @property
-    def probing(self) -> bool:
-        """Whether the last returned depth is a probe's."""
+    def lookup_drafts(self) -> Sequence[int]:
+        """Draft counts of these rounds, ascending and each larger than any draft steps; each gets a runtime state."""
+        return ()
 
-    def probe_totals(self) -> ProbeTotals:
-        """Return the cost of probes so far."""
+    @property
+    def lookup_requests(self) -> int:
+        """Largest batch size of these rounds; 0 while there are none."""
+        return 0
+
+    @property
+    def tracks_texts(self) -> bool:
+        """Whether the texts of batches up to that size must be tracked in the coming round."""
+        return False
+
+    def allow_lookups(self, allowed: bool, behind: int = 0) -> None:
+        """Set whether the server can look drafts up; if not, the policy chooses no lookup round.
+
+        *behind* is the number of rounds in flight when a round is chosen: 1 with overlap scheduling.
+        """
+
+    # -- an estimate of acceptance ---------------------------------------------------------------------------------
+
+    @property
+    def wants_shadow_drafts(self) -> bool:
+        """Whether more shadow drafts at zero steps are worth their cost now."""
+        return False
+
+    def doubt_acceptance(self) -> bool:
+        """Keep little evidence for the estimate, as after a weight update; return whether there is one."""
+        return False
+
+    # -- measured round times --------------------------------------------------------------------------------------
+
+    # Tensor-parallel ranks read different clocks but must decide alike. So readings alone change no decision. At rounds
+    # that the policy names, which are the same on every rank, all ranks receive the first rank's table. Between these
+    # rounds the table does not change.
+
+    cost_sync_due = False
+    """Whether the table must be shared now; ``import_cost`` clears it."""
+
+    def export_cost(self) -> dict[str, Any]:
+        """Return this rank's measurements as builtins."""
+        raise NotImplementedError
+
+    def import_cost(self, payload: Mapping[str, Any]) -> None:
+        """Base decisions on the first rank's measurements from now on."""
+        raise NotImplementedError
+
+    # -- a vote among ranks ----------------------------------------------------------------------------------------
+
+    def outlook(self, batch_size: int, live: int) -> Outlook | None:
+        """Return what it expects of a round of *batch_size*, relative to the *live* steps; None without a vote."""
+        return None
+
+    def follow(self, batch_size: int, choice: Choice, steps: int, leads: bool) -> None:
+        """Run *choice* in the coming round instead of the policy's own.
+
+        *batch_size* is the largest of all ranks, and *steps* are those agreed on without a probe. *leads* says whether
+        this rank has the most requests: only its probes run, and only it considers new ones. All ranks learn from a
+        probe and are charged for it. Otherwise each rank would start its own once it has the most requests.
+        """
+
+    # -- figures for monitoring ------------------------------------------------------------------------------------
+
+    def forecast(self, batch_size: int, steps: int) -> Forecast | None:
+        """Return the forecast for *steps* at *batch_size*; None for a depth without a time."""
+        return None
+
+    def acceptance_by_position(self) -> Sequence[float]:
+        """Return, from position 1 on, the probability that a draft is accepted if the one before it was."""
+        return ()
+
+    def prices(self, batch_size: int, steps: int) -> RoundPrices | None:
+        """Return estimates for every depth at *batch_size*, based on rounds drafted with *steps*; None without any."""
+        return None
+
+    def probe_totals(self) -> ProbeTotals | None:
+        """Return the cost of probes so far; None if it makes none."""
+        return None
+
+
+# -- optional protocols, which are checked with isinstance -----------------------------------------------------------
+
+
+@runtime_checkable
+class KeepsProfile(Protocol):
+    """A policy whose measured round times are saved for the next start."""
+
+    options: Any
+    """Its ``PolicyOptions``; ``profile_dir`` is the folder of profiles."""
+
+    def export_profile(self, key: ProfileKey, measured: str) -> CostProfile:
+        """Return the times that this server measured; *measured* describes how, in words."""
+
+    def known_profile(self, key: ProfileKey, measured: str) -> CostProfile:
+        """Return the same, completed with the times that the server was started with."""
+
+
+@runtime_checkable
+class TakesOver(Protocol):
+    """A policy that can replace another while the server runs, and keep to the captured CUDA graphs."""
+
+    def take_over(self, former: AdaptivePolicy, built: CapturedSteps) -> None:
+        """Continue with what *former* has learned, where it fits; choose only depths with graphs in *built*."""
 
 
 class Finding(NamedTuple):

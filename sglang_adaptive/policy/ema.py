@@ -1,15 +1,14 @@
 """SGLang's documented moving-average policy: one slot for each range of batch sizes.
 
-``AdaptiveStepSlot``, ``AdaptiveSpeculativeParams`` and ``resolve_candidate_steps_from_config`` replace the code of the
-same names in SGLang 0.5.23 (``speculative/adaptive_spec_params.py``) and decide alike. The arithmetic keeps SGLang's
-order of operations, so averages agree to the last bit and cross thresholds in the same round.
+``AdaptiveStepSlot`` and ``AdaptiveSpeculativeParams`` decide like the code of the same names in SGLang 0.5.23
+(``speculative/adaptive_spec_params.py``). The arithmetic keeps SGLang's order of operations, so averages agree to the
+last bit and cross thresholds in the same round.
 """
 
 from __future__ import annotations
 
 import logging
 import math
-import os
 import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,8 +16,8 @@ from dataclasses import MISSING, dataclass, fields, replace
 from typing import Annotated, Any, ClassVar
 
 from sglang_adaptive.policy import options as opt
-from sglang_adaptive.policy.base import register
-from sglang_adaptive.policy.config import BUILT_IN, AdaptiveConfig, check_config, load_config
+from sglang_adaptive.policy.base import AdaptivePolicy, register
+from sglang_adaptive.policy.choice import Choice, Coming, drafted
 from sglang_adaptive.policy.errors import ConfigError, shown
 from sglang_adaptive.policy.observation import RoundObservation
 from sglang_adaptive.policy.options import MAX_BATCH_SIZE, MAX_STEPS, Option, PolicyOptions, integer, number
@@ -31,7 +30,7 @@ BUILT_IN_EMA: Mapping[str, Any] = {
     "32": {"candidate_steps": [0, 1], "down_hysteresis": 0.0},
     "64": {"candidate_steps": [0], "down_hysteresis": 0.0},
 }
-"""SGLang 0.5.23's own slots, which the EMA policy uses without a file."""
+"""SGLang 0.5.23's own slots, which it uses without a file."""
 SLOT_KEY_EXPECTED = f'a batch size from "1" to "{MAX_BATCH_SIZE}" as digits, without sign or leading zero'
 _SLOT_KEY = re.compile(r"[1-9][0-9]{0,6}")
 _LIKE_A_NUMBER = re.compile(r"\s*[-+]?\.?\d[\d._eE+-]*\s*")
@@ -179,19 +178,10 @@ class AdaptiveStepSlot:
     without the bonus token, so it tends to ``current_steps`` if every draft is accepted.
     """
 
-    def __init__(self, initial_steps: int, cfg: Mapping[str, Any] | SlotConfig) -> None:
-        """Start at *initial_steps* when it is a candidate, otherwise at the middle candidate.
-
-        *cfg* as a mapping has ``candidate_steps`` and any tuning keys; other keys are ignored, missing ones take
-        defaults. Raises ValueError if ``candidate_steps`` is empty.
-        """
-        if not isinstance(cfg, SlotConfig):
-            depths, tuning = tuple(sorted(set(cfg["candidate_steps"]))), {key: cfg[key] for key in TUNING if key in cfg}
-            cfg = SlotConfig(1, depths, **tuning)
-        if not cfg.candidate_steps:
-            raise ValueError("candidate_steps is empty; a slot needs at least one depth")
-        self.config = cfg
-        self.candidate_steps = list(cfg.candidate_steps)
+    def __init__(self, initial_steps: int, config: SlotConfig) -> None:
+        """Start at *initial_steps* when it is a candidate, otherwise at the middle candidate."""
+        self.config = config
+        self.candidate_steps = list(config.candidate_steps)
         middle = self.candidate_steps[len(self.candidate_steps) // 2]
         self.current_steps = initial_steps if initial_steps in self.candidate_steps else middle
         self.ema_accept_len = float(self.current_steps - 1)
@@ -273,13 +263,8 @@ class AdaptiveStepSlot:
 # -- the policy ------------------------------------------------------------------------------------------------------
 
 
-def resolve_candidate_steps_from_config(cfg_path: str | os.PathLike[str] | None = None) -> list[int]:
-    """Return every depth that a slot of *cfg_path* may choose, ascending; raises ConfigError."""
-    return AdaptiveSpeculativeParams(0, cfg_path).candidate_steps
-
-
-@register(EmaOptions, build=lambda steps, config, profile: AdaptiveSpeculativeParams(steps, config=config))
-class AdaptiveSpeculativeParams:
+@register(EmaOptions)
+class AdaptiveSpeculativeParams(AdaptivePolicy):
     """Routes each batch size to its slot.
 
     A batch is padded to the next CUDA-graph batch size, like the round itself. It belongs to the slot with the largest
@@ -288,27 +273,12 @@ class AdaptiveSpeculativeParams:
 
     name = "ema"
 
-    def __init__(
-        self,
-        initial_steps: int,
-        cfg_path: str | os.PathLike[str] | None = None,
-        *,
-        config: AdaptiveConfig | None = None,
-    ) -> None:
-        """Build the slots of *config*, else of *cfg_path*, else SGLang's; each starts as in ``AdaptiveStepSlot``.
-
-        Raises:
-            ConfigError: The configuration is unusable or for another policy.
-        """
-        if config is None:
-            config = check_config(BUILT_IN_EMA, BUILT_IN) if cfg_path is None else load_config(cfg_path)
-        if not isinstance(config.options, EmaOptions):
-            raise ConfigError(config.source, "policy", f'is "{config.policy}"', f'"{self.name}"')
-        self.config = config
-        self.candidate_steps = config.candidate_steps
-        self.slots = tuple(AdaptiveStepSlot(initial_steps, slot) for slot in config.options.slots)
+    def __init__(self, initial_steps: int, options: EmaOptions) -> None:
+        """Build the slots of *options*; each starts as in ``AdaptiveStepSlot``."""
+        self.candidate_steps = list(options.candidate_steps)
+        self.slots = tuple(AdaptiveStepSlot(initial_steps, slot) for slot in options.slots)
         """Ascending by batch size."""
-        self._lower_bounds = [slot.batch_size for slot in config.options.slots]
+        self._lower_bounds = [slot.batch_size for slot in options.slots]
         self._cuda_graph_bs: list[int] | None = None
 
     def set_cuda_graph_bs(self, cuda_graph_bs: list[int] | None) -> None:
@@ -319,13 +289,8 @@ class AdaptiveSpeculativeParams:
             return None
         return [bs for bs in self._cuda_graph_bs if step in self.slots[self._slot_index(bs)].candidate_steps]
 
-    def get_steps_for_batch(self, batch_size: int) -> int:
-        return self._route(batch_size).current_steps
-
-    def on_verify_complete(self, num_correct_drafts_per_req: Sequence[int], batch_size: int) -> int | None:
-        """Learn from a round of the live depth; return new steps or None to stay. SGLang's policy has this method."""
-        slot = self._route(batch_size)
-        return slot.current_steps if slot.update(num_correct_drafts_per_req) else None
+    def choose(self, coming: Coming) -> Choice:
+        return drafted(self._route(coming.batch_size).current_steps)
 
     def observe(self, observation: RoundObservation) -> None:
         """Learn from a round if its slot's current depth drafted it."""

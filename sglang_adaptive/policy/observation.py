@@ -6,6 +6,8 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from sglang_adaptive.policy.choice import FORCED, Choice, Source
+
 
 class Lookup(NamedTuple):
     """The lookup of one request in a round, whether the round verified its drafts or not."""
@@ -22,12 +24,11 @@ class Lookup(NamedTuple):
 class RoundObservation:
     """One verified decode round; not frozen, because a frozen instance takes three times as long to create.
 
-    With overlap scheduling the result arrives one round late. ``steps`` is the depth that drafted the round; the live
-    depth may have changed since.
+    With overlap scheduling the result arrives one round late, and the next round may have been chosen since.
     """
 
-    steps: int
-    """Draft steps of the round, 0 without drafting; for a lookup round, its number of drafts."""
+    choice: Choice
+    """What the round did."""
     num_correct_drafts_per_req: Sequence[int]
     """Accepted draft tokens of each request without the bonus token, each in ``0..steps``."""
     batch_size: int
@@ -36,8 +37,6 @@ class RoundObservation:
     """Wall time of the round; None when not comparable (mixed with prefill, after a switch or idling)."""
     context_tokens: int | None = None
     """Sum of the requests' sequence lengths before the round, in tokens; None when unknown."""
-    chosen: bool = True
-    """Whether the policy chose the depth; False while an operator holds it."""
     shadow_accepts: Sequence[int] = ()
     """At 0 steps: 1 for each request whose token the draft would have drafted, else 0; unknown ones are left out."""
     requests: Sequence[Hashable] = ()
@@ -47,10 +46,23 @@ class RoundObservation:
 
     Also True without cycles, when every round runs the extend or none does.
     """
-    looked_up: bool = False
-    """Whether the drafts were looked up instead of drafted."""
     lookups: Sequence[Lookup] = ()
     """In the order of the counts; empty if lookups were not tracked."""
+
+    @property
+    def steps(self) -> int:
+        """Draft steps of the round, 0 without drafting; for a lookup round, its number of drafts."""
+        return self.choice.steps
+
+    @property
+    def looked_up(self) -> bool:
+        """Whether the drafts were looked up instead of drafted."""
+        return self.choice.source is Source.LOOKUP
+
+    @property
+    def chosen(self) -> bool:
+        """Whether the policy chose the steps, and no operator held them."""
+        return self.choice.why != FORCED
 
 
 class ZeroCycle:

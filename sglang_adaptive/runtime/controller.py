@@ -1,4 +1,4 @@
-"""The controller: chooses each round's steps, passes results to the policy, and takes operator commands."""
+"""The controller: decides what each round does, passes results to the policy, and takes operator commands."""
 
 from __future__ import annotations
 
@@ -8,35 +8,28 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from sglang_adaptive.policy.base import (
-    AdaptivePolicy,
-    Forecast,
-    Forecasts,
-    LearnsAcceptance,
-    LearnsCost,
-    LooksUp,
-    Probes,
-)
+from sglang_adaptive.policy.base import AdaptivePolicy, Forecast
+from sglang_adaptive.policy.choice import FORCED, Choice, Coming, drafted
 from sglang_adaptive.policy.config import AdaptiveConfig
 from sglang_adaptive.runtime.alarms import ACCEPTANCE, AcceptanceWatch, Alarms
-from sglang_adaptive.runtime.counters import ContextLengths, Counters, SwitchRecord
+from sglang_adaptive.runtime.counters import ContextLengths, Counters, SwitchRecord, cause_of
 from sglang_adaptive.runtime.history import History
 from sglang_adaptive.runtime.meters import MeterReading
 from sglang_adaptive.runtime.round_note import RoundNote
 from sglang_adaptive.runtime.round_times import RoundClock
 from sglang_adaptive.runtime.round_trace import RoundTrace
-from sglang_adaptive.runtime.start_up import Device
-from sglang_adaptive.runtime.states import AdaptiveWorker, Choice, RuntimeStates
+from sglang_adaptive.runtime.start_up import Device, WarmUp
+from sglang_adaptive.runtime.states import AdaptiveWorker, RuntimeStates
 
 logger = logging.getLogger(__name__)
 
 
-class AdaptiveController(RuntimeStates):
-    """The object that SGLang's worker calls: it asks the policy before every round and passes it every result.
+class AdaptiveController:
+    """Asks the policy before every round, and passes it every result.
 
-    - Only :meth:`activate_step_by_batch` changes the live state. SGLang calls it before a round drafts, so steps never
-      change within a round.
-    - A result is credited to the steps that drafted it. With overlap scheduling they may no longer be live.
+    - Only :meth:`choose` changes the live state. It is called before a round drafts, so steps never change within a
+      round.
+    - A result is credited to what its round did. With overlap scheduling that may no longer be live.
     - A policy that raises is not asked again until it is replaced. The launch steps run unless an operator holds
       others. After an audit has proved a token wrong, zero steps run instead.
     """
@@ -57,7 +50,18 @@ class AdaptiveController(RuntimeStates):
         If ranks vote on the steps, each uses its own times and *share_cost* returns its argument. *profile_saved_at*
         returns the Unix time of the last write of the cost profile, or None.
         """
-        super().__init__(worker, policy, device)
+        self.states = RuntimeStates(worker, device)
+        self.warm_up = WarmUp(self.states.reachable)
+        """Chooses what rounds do while it runs; the policy is not asked then."""
+        self.requests: Sequence[Hashable] = ()
+        """The requests of the coming round; empty if unknown."""
+        self.most_steps: int | None = None
+        """The most drafts that fit in the coming round; None for any."""
+        self.lookups_fit = True
+        """Whether the KV pool can spare slots for a lookup round of the requests that run."""
+        self.agreed: tuple[Choice, int | None] | None = None
+        """What several ranks chose together for the coming round, and their common ``most_steps``; None if this rank
+        chooses alone."""
         self.share_cost = share_cost
         self._clock = clock or RoundClock()
         self._wall_time = wall_time
@@ -69,98 +73,91 @@ class AdaptiveController(RuntimeStates):
         self.acceptance_watch: AcceptanceWatch | None = AcceptanceWatch()
         """None if another rank watches the same rounds, or if acceptance depends on the text alone."""
         self._history: History | None = None
-        """None before :meth:`init_states`, and after an error in the history."""
+        """None before :meth:`build_states`, and after an error in the history."""
         self.trace: RoundTrace | None = None
         """Records each round; None for no trace."""
         self._looks_up: tuple[bool, int] = False, 0
         """Whether rounds may look drafts up, and how many rounds are in flight when one is chosen."""
-        """Returns the would-be acceptance of lookups, priced by a policy and its drafts' acceptance; None if lookups
-        are not counted."""
         self.audits: Callable[[], dict[str, Any]] | None = None
         """Returns the audit results of finished requests; None without an audit."""
         self.audit_round = False
         """Whether all requests of the coming round are decoded again for the audit."""
-        self._forced_steps: int | None = None
+        self.forced_steps: int | None = None
+        """The steps that an operator holds; None while the policy decides."""
         self._lease: int | None = None
         """The number of the current hold if it ends unless renewed; see :meth:`force_steps`."""
         self._held_before: int | None = None
         """The steps that were held when the lease began."""
-        self._pending_cause: str | None = None  # an operator's action, the cause of the next switch
-        self._degraded: str | None = None
-        self._degraded_steps = self.launch_steps
+        self.degraded: str | None = None
+        """Why the policy is not asked; None while it is."""
+        self._degraded_steps = self.states.launch.steps
         """The steps that run while the policy is not asked."""
-        self._last_batch_size: int | None = None
-        self._probed_from: int | None = None
-        """The steps before the current probe; None without a probe."""
-        self._limited = False
-        """Whether the chosen steps did not fit in the last round."""
+        self._batch_size: int | None = None
+        """Requests of the latest round; None before the first."""
         self._context_lengths = ContextLengths()
-        self._adopt(policy)
+        self.policy = policy
 
     def allow_lookups(self, allowed: bool, behind: int = 0) -> None:
-        """Set whether rounds may look drafts up; *behind* is as in ``LooksUp``."""
+        """Set whether rounds may look drafts up; as ``AdaptivePolicy.allow_lookups``, for later policies as well."""
         self._looks_up = allowed, behind
-        self._adopt(self.params)
-
-    @property
-    def lookup_requests(self) -> int:
-        """Largest batch size of a lookup round; 0 for none."""
-        return 0 if self._looker is None else self._looker.lookup_requests
+        self.policy.allow_lookups(allowed, behind)
 
     @property
     def tracks_texts(self) -> bool:
-        """Whether the texts of batches up to that size must be tracked in the coming round.
+        """Whether the texts of batches of up to ``policy.lookup_requests`` must be tracked in the coming round.
 
         In the warm-up they are, so that the kernels for each depth are loaded before the server is ready.
         """
-        if self._looker is None or self._degraded is not None:
-            return False
-        if self._warm_up is not None:
-            return True
-        return self.lookups_fit and self._looker.tracks_texts  # without matches the policy chooses no lookups
+        fits = self.warm_up.runs or (self.lookups_fit and self.policy.tracks_texts)
+        return self.degraded is None and fits  # without matches the policy chooses no lookups
 
-    def expect(self, requests: Sequence[Hashable]) -> None:
-        """Name the requests of the coming round to a policy with lookups."""
-        if self._looker is not None:
-            self._looker.expect(requests)
-
-    def _build_states(self, cuda_graph_bs: list[int] | None) -> None:
-        super()._build_states(cuda_graph_bs)
-        self._history = History(self.tiers, self._clock.now)
+    def build_states(self) -> None:
+        """Build the runtime states of all that the policy may choose; see ``RuntimeStates.build``."""
+        self.states.build(self.policy)
+        self._history = History(self.states.tiers, self._clock.now)
 
     def end_warm_up(self) -> None:
-        """End the warm-up and ask the policy again; call it while no request runs."""
-        if self._warm_up is not None:
-            super().end_warm_up()
+        """End the warm-up with the launch steps live, and ask the policy again; call it while no request runs."""
+        if self.warm_up.runs:
+            self.warm_up.end()
+            self.states.run(self.states.launch)
             self.interrupt()
-            self._last_batch_size = None
+            self._batch_size = None
+
+    def warm_up_choice(self, batch_size: int) -> Choice | None:
+        """Return what the warm-up runs next; None if there is none, or if it ended because it is overdue."""
+        if self.warm_up.runs and self.warm_up.overdue:
+            logger.warning("adaptive: the warm-up never ended; the policy decides from now on")
+            self.end_warm_up()
+        return self.warm_up.choose(batch_size) if self.warm_up.runs else None
 
     @property
     def wants_shadow_drafts(self) -> bool:
         """Whether the policy wants more shadow drafts; False in the warm-up and after the policy failed."""
-        if self._draft_learner is None or self._warm_up is not None or self._degraded is not None:
-            return False
-        return self._draft_learner.wants_shadow_drafts
+        return not self.warm_up.runs and self.degraded is None and self.policy.wants_shadow_drafts
 
-    def activate_step_by_batch(self, batch_size: int) -> None:
-        """Choose what the next round does and make its steps live; *batch_size* is its number of requests."""
-        if self._warm_up is not None:
-            return self._warm(self._warm_up, batch_size)
-        wanted = self._choose(batch_size) if self.agreed is None else self._agreed(self.agreed[0], batch_size)
-        choice, before = self._fitting(wanted), self.worker.speculative_num_steps
-        self._last_batch_size = batch_size
-        was_limited, self._limited = self._limited, choice is not wanted
-        self._run(choice.steps)
-        if choice.steps != before:
-            cause = "capacity" if was_limited else choice.cause
-            self._counters.add_switch(SwitchRecord(self._wall_time(), before, choice.steps, batch_size, cause))
-            logger.debug("draft steps %d -> %d at batch size %d (%s)", before, choice.steps, batch_size, cause)
+    def choose(self, batch_size: int) -> None:
+        """Choose what the next round does, and make its state live; *batch_size* is its number of requests."""
+        agreed, most = self.agreed or (None, self.most_steps)
+        wanted = agreed or self.warm_up_choice(batch_size) or self._wanted(batch_size)
+        if wanted.steps == self.forced_steps:
+            wanted = wanted._replace(why=FORCED)
+        before, choice = self.states.live, self.states.fitting(wanted, most)
+        self.states.run(choice)
+        if self.warm_up.runs:
+            return
+        if choice.state != before.state:
+            cause = cause_of(before, choice, batch_size == self._batch_size)
+            switch = SwitchRecord(self._wall_time(), before.steps, choice.steps, batch_size, cause)
+            self._counters.add_switch(switch)
+            logger.debug("draft steps %d -> %d at batch size %d (%s)", before.steps, choice.steps, batch_size, cause)
+        self._batch_size = batch_size
 
     def interrupt(self) -> None:
         """Note that a prefill, its launch or an idle period separates the next result from the last one."""
         self._clock.interrupt()
 
-    def on_verify_complete(
+    def verified(
         self, num_correct_drafts_per_req: Sequence[int], batch_size: int, note: RoundNote | None = None
     ) -> None:
         """Count and time a verified round, and pass it to the policy; the live steps do not change here.
@@ -168,9 +165,9 @@ class AdaptiveController(RuntimeStates):
         ``num_correct_drafts_per_req`` are the accepted drafts of each request without bonus tokens. Without *note* the
         round counts for the live steps, which is correct without overlap.
         """
-        if self._warm_up is not None:
+        if self.warm_up.runs:
             return
-        note = note or RoundNote(self.worker.speculative_num_steps)
+        note = note or RoundNote(self.states.live)
         if note.audit:
             return self.interrupt()
         self._complete(note, num_correct_drafts_per_req, batch_size)
@@ -182,11 +179,11 @@ class AdaptiveController(RuntimeStates):
             history.add(note)
         if self.trace is not None:
             self.trace.add(note)
-        if self._degraded is None:
+        if self.degraded is None:
             try:
-                self.params.observe(note)
-                if self._learner is not None and self._learner.cost_sync_due:
-                    self._hand_over_cost(self._learner)
+                self.policy.observe(note)
+                if self.policy.cost_sync_due:
+                    self._hand_over_cost()
             except Exception as error:
                 self.policy_failed(error)
 
@@ -195,84 +192,51 @@ class AdaptiveController(RuntimeStates):
         note.num_correct_drafts_per_req = counts
         # Rounds of several ranks take as long as the largest batch.
         note.batch_size = note.largest_batch or batch_size
-        note.looked_up = note.steps in self.lookups
-        note.chosen = self._forced_steps is None
         note.seconds = self._clock.read(note.steps, note.batch_size, note.looked_up)
         note.since_last = self._clock.since_last
         if note.steps and note.lengths and not note.looked_up:
             self._context_lengths.add(note.lengths, counts, note.steps)
 
-    def _adopt(self, policy: AdaptivePolicy) -> None:
-        """Use *policy*, and note which optional protocols it implements."""
-        self.params = policy
-        self._looker = policy if isinstance(policy, LooksUp) else None
-        if self._looker is not None:
-            self._looker.allow_lookups(*self._looks_up)
-        self._draft_learner = policy if isinstance(policy, LearnsAcceptance) else None
-        self._learner = policy if isinstance(policy, LearnsCost) else None
-        self._probes = policy if isinstance(policy, Probes) else None
-        self._probed_from = None
-
-    def _choose(self, batch_size: int) -> Choice:
+    def _wanted(self, batch_size: int) -> Choice:
+        """Return what a round would do if there were room for it."""
         if self.audit_round:
-            self._pending_cause = "audit"
-            return Choice(0, "audit")
-        if self._forced_steps is not None:  # an operator's depth works without a policy
-            self._pending_cause = "released"
-            return Choice(self._forced_steps, "forced")
-        if self._degraded is None:
+            return drafted(0, why="audit")
+        if self.forced_steps is not None:  # an operator's depth works without a policy
+            return self.states.of(self.forced_steps, FORCED)
+        if self.degraded is None:
             try:
-                steps = self.params.get_steps_for_batch(batch_size)
-                if steps in self._states:
-                    return Choice(steps, self._cause(steps, batch_size))
-                self._degrade(f"policy {self.params.name} chose {steps!r} steps, which has no runtime state")
+                choice = self.policy.choose(Coming(batch_size, self.requests))
+                if isinstance(choice, Choice) and self.states.has(choice):
+                    return choice
+                steps = getattr(choice, "steps", choice)
+                self._degrade(f"policy {self.policy.name} chose {steps!r} steps, which has no runtime state")
             except Exception as error:
                 self.policy_failed(error)
-        return Choice(self._degraded_steps, "degraded")
+        return self.states.of(self._degraded_steps, "degraded")
 
-    def _agreed(self, steps: int, batch_size: int) -> Choice:
-        if steps == self._forced_steps:
-            self._pending_cause = "released"
-            return Choice(steps, "forced")
-        return Choice(steps, self._cause(steps, batch_size))
-
-    def _cause(self, target: int, batch_size: int) -> str:
-        """Return the cause of a switch to *target*, if there is one."""
-        pending, self._pending_cause = self._pending_cause, None
-        before, self._probed_from = self._probed_from, None
-        if self._probes is not None and self._probes.probing:
-            self._probed_from = self.worker.speculative_num_steps if before is None else before
-        if pending is not None:
-            return pending
-        if self.lookups and (target in self.lookups or self.worker.speculative_num_steps in self.lookups):
-            return "lookup"
-        if self._probed_from is not None or target == before:
-            return "probe"
-        return "acceptance" if batch_size == self._last_batch_size else "batch size"
-
-    def _hand_over_cost(self, policy: LearnsCost) -> None:
+    def _hand_over_cost(self) -> None:
         """Give every rank the first rank's table.
 
         A rank that fails still takes part, because the others wait for it.
         """
         try:
-            own = policy.export_cost()
+            own = self.policy.export_cost()
         except Exception:
             self.share_cost(None)
             raise
         shared = self.share_cost(own)
         if shared is None:
             raise RuntimeError("the first rank has no cost table to share")
-        policy.import_cost(shared)
+        self.policy.import_cost(shared)
 
     def policy_failed(self, error: Exception) -> None:
         """Stop asking the policy, which raised *error*; call it while the policy is asked."""
-        self._degrade(f"policy {self.params.name} raised {type(error).__name__}: {error}", error)
+        self._degrade(f"policy {self.policy.name} raised {type(error).__name__}: {error}", error)
 
     def _degrade(self, why: str, error: Exception | None = None, steps: int | None = None) -> None:
         """Stop asking the policy, and log why; *steps*, or else the launch steps, run until it is replaced."""
-        self._degraded = why
-        self._degraded_steps = self.launch_steps if steps is None else steps
+        self.degraded = why
+        self._degraded_steps = self.states.launch.steps if steps is None else steps
         logger.error("adaptive speculation degraded to %d steps: %s", self._degraded_steps, why, exc_info=error)
 
     def _closed_history(self) -> History | None:
@@ -280,18 +244,29 @@ class AdaptiveController(RuntimeStates):
         if self._history is not None:
             try:
                 # A policy that failed is not asked again.
-                self._history.close(self.params if self._degraded is None else None)
+                self._history.close(self.policy if self.degraded is None else None)
             except Exception:
                 self._history = None
                 logger.exception("adaptive: no history from now on, because the policy could not price its rounds")
         return self._history
 
-    # -- the operator ---------------------------------------------------------------------------------------------
+    def weights_updated(self, cause: str, recapture: bool) -> None:
+        """After a weight update: *recapture* all graphs if told to, and lower the evidence behind acceptance.
 
-    @property
-    def forced_steps(self) -> int | None:
-        """The steps that an operator holds; None while the policy decides."""
-        return self._forced_steps
+        SGLang 0.5.23 recaptures only the graphs of the live steps; the others would replay with old addresses. The
+        evidence is lowered even if the update failed: success may differ between ranks, and all must decide alike.
+        """
+        try:
+            if recapture and (rebuilt := self.states.rebuild()):
+                logger.info("adaptive: new weights, recaptured the graphs of %d depths", rebuilt)
+            self.interrupt()
+            if self.policy.doubt_acceptance():
+                told = "adaptive: new weights (%s), what was learned about the draft counts for little from now on"
+                logger.info(told, cause)
+        except Exception:
+            logger.exception("adaptive: the work after a weight update failed; depths may run with old graphs")
+
+    # -- the operator ---------------------------------------------------------------------------------------------
 
     def force_steps(self, steps: int | None, lease: int | None = None) -> None:
         """Hold *steps* from the next round on, or release them with None.
@@ -301,12 +276,12 @@ class AdaptiveController(RuntimeStates):
 
         Raises ValueError, which lists the steps with a runtime state, if *steps* have none.
         """
-        if steps is not None and steps not in self._states:
-            built = ", ".join(map(str, self.tiers))
+        if steps is not None and steps not in self.states.tiers:
+            built = ", ".join(map(str, self.states.tiers))
             raise ValueError(f"no runtime state for {steps!r} steps; built at start-up: {built}")
         if self._lease is None:
-            self._held_before = self._forced_steps
-        self._forced_steps, self._lease = steps, lease
+            self._held_before = self.forced_steps
+        self.forced_steps, self._lease = steps, lease
 
     def end_lease(self, lease: int) -> bool:
         """Restore what was held before the hold with *lease*; return False if that was renewed or is over."""
@@ -332,26 +307,27 @@ class AdaptiveController(RuntimeStates):
     ) -> None:
         """Replace the policy from the next round on; *by* is the client that requested it.
 
-        Call it between two :meth:`activate_step_by_batch`, at the same round on every tensor-parallel rank. A round in
-        flight keeps its steps; its result is credited to them and passed to the new policy. Counts and forced steps
-        are kept; a failure of the old policy and alarms are cleared.
+        Call it between two :meth:`choose`, at the same round on every tensor-parallel rank. A round in flight keeps its
+        steps; its result is credited to them and passed to the new policy. Counts and forced steps are kept; a failure
+        of the old policy and alarms are cleared.
 
         *share_cost* and *profile_saved_at* replace the constructor's. Raises ValueError, and changes nothing, if the
         policy may choose steps without a runtime state.
         """
-        missing = [steps for steps in policy.candidate_steps if steps not in self._states]
+        missing = [steps for steps in policy.candidate_steps if not self.states.has(drafted(steps))]
         if missing:
-            raise ValueError(f"no runtime state for {missing} steps; built at start-up: {self.tiers}")
-        policy.set_cuda_graph_bs(self._cuda_graph_bs)
-        self._adopt(policy)
+            raise ValueError(f"no runtime state for {missing} steps; built at start-up: {self.states.tiers}")
+        policy.set_cuda_graph_bs(self.states.graph_batch_sizes)
+        policy.allow_lookups(*self._looks_up)
+        self.policy = policy
         self.share_cost = share_cost or self.share_cost
         self._profile_saved_at = profile_saved_at or self._profile_saved_at
-        self._degraded = None
+        self.degraded = None
         for name in self.alarms.raised:
             self.alarms.set(name, None)
         if self.acceptance_watch is not None:
             self.acceptance_watch = AcceptanceWatch()
-        self._pending_cause = "configuration"
+        self.states.live = self.states.live._replace(why="configuration")
         self._config_changed = {"time": self._wall_time(), "by": by}
 
     def snapshot(self) -> dict[str, Any]:
@@ -360,12 +336,12 @@ class AdaptiveController(RuntimeStates):
         return {
             "active": True,
             "reason": None,
-            "policy": self.params.name,
-            "current_steps": self.worker.speculative_num_steps,
-            "launch_steps": self.launch_steps,
-            "tiers": list(self.tiers),
-            "forced_steps": self._forced_steps,
-            "forced_without_end": self._forced_steps if self._lease is None else self._held_before,
+            "policy": self.policy.name,
+            "current_steps": self.states.live.steps,
+            "launch_steps": self.states.launch.steps,
+            "tiers": list(self.states.tiers),
+            "forced_steps": self.forced_steps,
+            "forced_without_end": self.forced_steps if self._lease is None else self._held_before,
             "switches": counters.switches,
             "recent_switches": [asdict(switch) for switch in counters.recent_switches],
             "rounds_by_tier": _by_steps(counters.rounds),
@@ -376,13 +352,13 @@ class AdaptiveController(RuntimeStates):
             "accepted_by_length": self._context_lengths.as_list(),
             "round_times": counters.round_times.as_list(),
             "alarms": self.alarms.as_list(),
-            "degraded": self._degraded is not None,
-            "degraded_reason": self._degraded,
-            "degraded_steps": None if self._degraded is None else self._degraded_steps,
+            "degraded": self.degraded is not None,
+            "degraded_reason": self.degraded,
+            "degraded_steps": None if self.degraded is None else self._degraded_steps,
             "profile_saved_at": self._profile_saved_at(),
             "config": self._config(),
             "config_changed": self._config_changed,
-            "startup": self._startup(),
+            "startup": self.states.startup.as_dict(self.warm_up),
             "speedup": self._speedup(),
             "audit": self._audit(),
             **self._policy_state(),
@@ -395,22 +371,21 @@ class AdaptiveController(RuntimeStates):
 
     def read_meters(self) -> MeterReading:
         """Return the values of the metrics; cheaper than a snapshot. A policy that failed is not asked."""
-        policy, counters = self.params if self._degraded is None else None, self._counters
-        forecaster = policy if isinstance(policy, Forecasts) else None
-        forecasts = _forecasts(forecaster, counters)
+        policy, counters = self.policy if self.degraded is None else None, self._counters
+        forecasts = _forecasts(policy, counters)
         latest = forecasts.get(counters.latest)
         return MeterReading(
             time=self._wall_time(),
-            current_steps=self.worker.speculative_num_steps,
+            current_steps=self.states.live.steps,
             degraded=policy is None,
             alarms=self.alarms.raised,
-            tiers=self.tiers,
-            deepest=self.deepest,
+            tiers=self.states.tiers,
+            deepest=self.states.deepest,
             counters=counters,
             forecasts=forecasts,
             speedup=None if latest is None else latest.speedup,
-            acceptance=() if forecaster is None else tuple(forecaster.acceptance_by_position()),
-            probes=policy.probe_totals() if isinstance(policy, Probes) else None,
+            acceptance=() if policy is None else tuple(policy.acceptance_by_position()),
+            probes=None if policy is None else policy.probe_totals(),
             profile_saved_at=self._profile_saved_at(),
             hour=self._speedup(),
             audit=self._audit(),
@@ -425,12 +400,12 @@ class AdaptiveController(RuntimeStates):
 
     def _config(self) -> dict[str, Any] | None:
         # Policies that are not built from a configuration lack this attribute.
-        config = getattr(self.params, "config", None)
+        config = getattr(self.policy, "config", None)
         return config.as_dict() if isinstance(config, AdaptiveConfig) else None
 
     def _policy_state(self) -> dict[str, Any]:
         try:
-            return self.params.snapshot()
+            return self.policy.snapshot()
         except Exception as error:
             return {"policy_error": f"{type(error).__name__}: {error}"}
 
@@ -440,7 +415,7 @@ def _by_steps(counts: Mapping[int, int]) -> dict[str, int]:
     return {str(steps): count for steps, count in sorted(counts.items())}
 
 
-def _forecasts(policy: Forecasts | None, counters: Counters) -> dict[str, Forecast]:
+def _forecasts(policy: AdaptivePolicy | None, counters: Counters) -> dict[str, Forecast]:
     """Return *policy*'s forecast for a round like the latest of each region, where it has a time."""
     if policy is None:
         return {}

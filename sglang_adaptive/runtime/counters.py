@@ -6,6 +6,7 @@ from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from sglang_adaptive.policy.choice import FORCED, Choice
 from sglang_adaptive.policy.observation import RoundObservation
 from sglang_adaptive.runtime.round_times import RoundTimes
 
@@ -119,6 +120,18 @@ CAUSES = (
 )
 """Causes of a switch. Four include the switch back: "probe" to a probe's steps, "lookup" to a lookup round, "capacity"
 to steps that fit, and "audit" to zero steps for the audit."""
+_OVERRULES = frozenset({FORCED, "degraded", "audit", "capacity"})
+"""Why something else runs than the policy's choice."""
+_CAUSE_AFTER = {FORCED: "released", **{why: why for why in ("lookup", "capacity", "audit", "configuration")}}
+"""The cause of a switch to the policy's choice, by why the round before ran, or what ended it."""
+
+
+def cause_of(before: Choice, now: Choice, alike: bool) -> str:
+    """Return the cause of a switch; *alike* says whether both rounds have the same batch size."""
+    if now.why in _OVERRULES and before.why != "capacity":
+        return now.why
+    return _CAUSE_AFTER.get(before.why) or now.why or ("acceptance" if alike else "batch size")
+
 
 LARGEST_REGION = 10
 REGIONS = (

@@ -14,7 +14,7 @@ from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
-from sglang_adaptive.policy.base import Prices
+from sglang_adaptive.policy.base import AdaptivePolicy
 from sglang_adaptive.policy.observation import RoundObservation
 from sglang_adaptive.runtime.counters import REGIONS, RoundMix, region_of
 from sglang_adaptive.runtime.speedup import at_fixed_depths, own_seconds
@@ -55,15 +55,15 @@ class History:
             mix = self._mixes[key] = RoundMix(*key)
         mix.add(observation)
 
-    def close(self, policy: Any) -> None:
-        """Compare a finished second with fixed steps, by *policy* if it has ``Prices``, and add it to the rings."""
+    def close(self, policy: AdaptivePolicy | None) -> None:
+        """Compare a finished second with fixed steps, by the prices of *policy*, and add it to the rings."""
         now = int(self._clock())
         if now == self._second:
             return
         second, self._second = self._second, now
         if self._mixes:
             mixes, self._mixes = self._mixes, {}
-            self._file(second, self._rows(mixes.values(), policy if isinstance(policy, Prices) else None))
+            self._file(second, self._rows(mixes.values(), policy))
 
     def speedup(self) -> dict[str, Any] | None:
         """Return the speedup of the last hour over fixed steps; None if no round had a modeled time.
@@ -90,7 +90,7 @@ class History:
             ],
         }
 
-    def _rows(self, mixes: Collection[RoundMix], policy: Prices | None) -> Bucket:
+    def _rows(self, mixes: Collection[RoundMix], policy: AdaptivePolicy | None) -> Bucket:
         rows: Bucket = {}
         count = len(self.depths)
         usual = _usual_seconds(mixes)

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Sequence
 from dataclasses import replace
 
-from sglang_adaptive.policy.base import Votes
+from sglang_adaptive.policy.choice import Coming, drafted
 from sglang_adaptive.policy.vote import Ballot, agree, believed, forced, silent
 from sglang_adaptive.runtime.controller import AdaptiveController
 
@@ -25,9 +25,10 @@ class JointSteps:
         *rank* is the index of its row among the gathered ones.
         """
         self._controller, self._rank = controller, rank
-        self.depths = controller.tiers
-        self._agreed = controller.launch_steps
-        controller.agreed = self._agreed, None
+        self.depths = controller.states.tiers
+        self._agreed = controller.states.launch.steps
+        """Steps agreed on last, without a probe."""
+        controller.agreed = controller.states.launch, None
         self.largest = 0
         """The largest batch of any rank in the coming round."""
 
@@ -46,23 +47,26 @@ class JointSteps:
         controller = self._controller
         try:
             self.largest = max(requests for requests, *_ in rows)
-            found = agree(rows, self.depths, controller.launch_steps)
+            found = agree(rows, self.depths, controller.states.launch.steps)
         except Exception:  # rows are the same on all ranks, so all ranks fail alike
-            controller.agreed = controller.launch_steps, None
+            controller.agreed = controller.states.launch, None
             logger.exception("adaptive: the gathered rows could not be counted; this round runs the launch steps")
             return
-        controller.agreed = found.running, found.most
+        probes = found.running != found.steps
+        ended = found.steps == self._agreed and controller.states.live.probe
+        choice = drafted(found.running, probes, "probe" if probes or ended else "")
+        controller.agreed = choice, found.most
         if found.leader is None:
             return
-        self._agreed, policy = found.steps, controller.params
-        if isinstance(policy, Votes) and controller._degraded is None:
+        self._agreed = found.steps
+        if controller.degraded is None:
             try:
-                policy.follow(self.largest, found.steps, found.running, found.leader == self._rank)
+                controller.policy.follow(self.largest, choice, found.steps, found.leader == self._rank)
             except Exception as error:  # only this rank failed, so the steps stay
                 self._fail(error)
 
     def _fail(self, error: Exception) -> None:
-        if self._controller._degraded is None:
+        if self._controller.degraded is None:
             self._controller.policy_failed(error)
 
     def _ballot(self, requests: int) -> Ballot:
@@ -72,18 +76,14 @@ class JointSteps:
         steps = self._own_steps(requests)
         if steps is not None:
             return forced(depths, live, requests, steps)
-        if controller._degraded is not None:
+        if controller.degraded is not None:
             return silent(depths, live, requests, failed=True)
-        policy = controller.params
-        if isinstance(policy, Votes):
-            return believed(depths, live, requests, *policy.outlook(requests, live))
-        return forced(depths, live, requests, policy.get_steps_for_batch(requests))
+        outlook = controller.policy.outlook(requests, live)
+        if outlook is not None:
+            return believed(depths, live, requests, *outlook)
+        return forced(depths, live, requests, controller.policy.choose(Coming(requests)).steps)
 
     def _own_steps(self, requests: int) -> int | None:
         """Return the steps that override this rank's policy: the warm-up's or an operator's; None without."""
-        controller = self._controller
-        if controller._warm_up is not None:
-            if not controller._warm_up.overdue:
-                return controller._warm_up.choose(requests)
-            controller.give_up_warm_up()
-        return controller._forced_steps
+        warms_up = self._controller.warm_up_choice(requests)
+        return self._controller.forced_steps if warms_up is None else warms_up.steps

@@ -1,4 +1,4 @@
-"""Start-up: seconds and memory of each runtime state, its graphs and the warm-up, and which rounds the warm-up runs."""
+"""Start-up: seconds and memory of each runtime state, its graphs, and which rounds the warm-up runs."""
 
 from __future__ import annotations
 
@@ -10,38 +10,66 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any
 
-# Warm-up rounds run all steps in turn, before a client sends requests.
+from sglang_adaptive.policy.choice import Choice
+
+# Warm-up rounds run all kinds of rounds in turn, before a client sends requests.
 
 
 MOST_ROUNDS = 20_000
-"""Rounds after which a warm-up ends by itself."""
+"""Rounds after which a pass of the warm-up ends by itself."""
 
 
 class WarmUp:
-    """Counts rounds by batch size and steps; deterministic, so that tensor-parallel ranks agree."""
+    """Runs passes over all kinds of rounds; deterministic, so that tensor-parallel ranks agree."""
 
-    def __init__(self, reachable: Callable[[int], Sequence[int]]) -> None:
-        """*reachable* returns the steps that may run at a batch size, in the order to run them."""
+    def __init__(self, reachable: Callable[[int], Sequence[Choice]]) -> None:
+        """*reachable* returns what a round of a batch size may do, in the order to run it."""
         self._reachable = reachable
-        self._counts: Counter[tuple[int, int]] = Counter()
+        self._counts: Counter[tuple[int, Choice]] = Counter()
+        """Rounds of the latest pass."""
+        self._begun: float | None = None
+        self.runs = False
         self.rounds = 0
+        """Rounds of all passes."""
+        self.seconds: float | None = None
+        """Seconds from the beginning of the first pass to the end of the latest; None before it."""
 
-    def choose(self, batch_size: int) -> int:
-        """Return and count the steps that ran least at *batch_size*; ties go to the first."""
-        steps = min(self._reachable(batch_size), key=lambda steps: self._counts[batch_size, steps])
-        self._counts[batch_size, steps] += 1
+    def begin(self) -> None:
+        """Begin another pass."""
+        if self._begun is None:
+            self._begun = time.perf_counter()
+        self._counts.clear()
+        self.runs = True
+
+    def end(self) -> None:
+        """End the pass that runs."""
+        assert self._begun is not None
+        self.runs, self.seconds = False, time.perf_counter() - self._begun
+
+    def choose(self, batch_size: int) -> Choice:
+        """Return and count what ran least at *batch_size*; ties go to the first."""
+        choice = min(self._reachable(batch_size), key=lambda choice: self._counts[batch_size, choice])
+        self._counts[batch_size, choice] += 1
         self.rounds += 1
-        return steps
+        return choice
 
     @property
     def overdue(self) -> bool:
-        """Whether the warm-up has exceeded MOST_ROUNDS."""
-        return self.rounds >= MOST_ROUNDS
+        """Whether the pass has exceeded MOST_ROUNDS."""
+        return self._counts.total() >= MOST_ROUNDS
 
     def covered(self) -> list[int]:
-        """Return the batch sizes at which all reachable steps have run, ascending."""
+        """Return the batch sizes at which all that is reachable ran in the latest pass, ascending."""
         seen = {batch_size for batch_size, _ in self._counts}
-        return sorted(size for size in seen if all(self._counts[size, steps] for steps in self._reachable(size)))
+        return sorted(size for size in seen if all(self._counts[size, choice] for choice in self._reachable(size)))
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return JSON builtins."""
+        return {
+            "warm_up_seconds": self.seconds,
+            "warm_up_rounds": self.rounds,
+            "warmed_batch_sizes": self.covered(),
+        }
 
 
 PROGRESS_SECONDS = 10.0
@@ -63,11 +91,11 @@ class TierBuild:
 
 
 class Device:
-    """Batch sizes to capture and free memory of a device; this base class captures all and reports no memory."""
+    """Batch sizes to capture and free memory of a device; this base class has no graphs and reports no memory."""
 
-    def graph_batch_sizes(self, passed: list[int] | None) -> list[int] | None:
-        """Return every batch size with graphs, None when graphs are off; *passed* is SGLang's list."""
-        return passed
+    def graph_batch_sizes(self) -> list[int] | None:
+        """Return every batch size with graphs, None when graphs are off."""
+        return None
 
     def sizes_to_capture(self, wanted: list[int] | None, every: list[int] | None) -> list[int] | None:
         """Return the sizes to capture, out of *every*, for steps that can be chosen at the sizes *wanted*."""
@@ -83,18 +111,11 @@ class StartUp:
     """The report of start-up, filled while the server starts."""
 
     tiers: list[TierBuild] = field(default_factory=list)
-    warm_up_seconds: float | None = None
-    """Seconds from the first warm-up message to the last; None when there was none."""
-
-    warm_up_rounds: int = 0
-    warmed_batch_sizes: Sequence[int] = ()
-    """Batch sizes at which all reachable steps have run, in the latest pass."""
-
     late_kernel_loads: list[str] | None = None
     """Names of the first Triton kernels that loaded after start-up; None if not watched."""
 
-    def as_dict(self) -> dict[str, Any]:
-        """Return JSON builtins."""
+    def as_dict(self, warm_up: WarmUp) -> dict[str, Any]:
+        """Return JSON builtins, with the report of *warm_up*."""
         return {
             "tiers": [
                 {
@@ -105,9 +126,7 @@ class StartUp:
                 }
                 for tier in sorted(self.tiers, key=lambda tier: tier.steps)
             ],
-            "warm_up_seconds": self.warm_up_seconds,
-            "warm_up_rounds": self.warm_up_rounds,
-            "warmed_batch_sizes": list(self.warmed_batch_sizes),
+            **warm_up.as_dict(),
             "late_kernel_loads": None if self.late_kernel_loads is None else list(self.late_kernel_loads),
         }
 

@@ -5,10 +5,9 @@ A hook is a small function in ``seams/`` that wraps or replaces one function of 
     @around(WORKER + "EAGLEWorkerV2.build_adaptive_runtime_state", "speculative_num_steps")
     def build_state(original, worker, *args, **kwargs): ...
 
-The decorator names SGLang's function and the parameters that the hook relies on. An *event* is a hook whose first
-argument is the process's `Round`. Where speculation is static there is no round, and only SGLang's function runs. Each
-function of SGLang has at most one hook, so that function, not the registration order, decides what happens in which
-order.
+The decorator names SGLang's function and the parameters that the hook relies on. `to_stages` declares a hook at which
+the stages of the process's `Round` act, in their order. Where speculation is static there is no round, and only
+SGLang's function runs. Each function of SGLang has at most one hook, so the registration order does not matter.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ FA3 = SRT + "layers.attention.flashattention_backend."
 
 SEAMS = (
     *("arguments", "launcher", "http", "reporting", "worker", "scheduling", "graphs", "attention"),
-    *("memory", "attention_dp", "state"),
+    *("memory", "state"),
 )
 """Modules of ``seams/``; each is one area of SGLang."""
 
@@ -88,7 +87,8 @@ class Hook:
     def need(self) -> Need:
         """The need of this hook: its target with its parameters."""
         on_cuda = self.processes == (Process.SCHEDULER_CUDA,)
-        return Need(self.target, self.parameters, on_cuda=on_cuda, by=f"{self.seam}: {self.function.__name__}")
+        name = self.function.__qualname__.rpartition("<locals>.")[2]  # of an event: Stage.NAME
+        return Need(self.target, self.parameters, on_cuda=on_cuda, by=f"{self.seam}: {name}")
 
     def problem(self) -> str | None:
         """Return the problem with the installed SGLang, or None."""
@@ -147,19 +147,15 @@ def replace(target: str, *parameters: str, process: Processes = Process.SCHEDULE
     return _declare("replace", target, parameters, process, before=0)
 
 
-def event(target: str, *parameters: str, process: Processes = Process.SCHEDULER) -> Callable[[F], F]:
-    """Declare a round event: a function that gets the `Round`, *target* and its arguments and returns the result."""
+def to_stages(of: Callable[..., Any], target: str, *parameters: str, process: Processes = Process.SCHEDULER) -> None:
+    """Declare that the stages of the `Round` act at *target* with *of*, a method of `Stage`."""
 
-    def declare(function: F) -> F:
-        @functools.wraps(function)
-        def raised(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-            now = current()
-            return original(*args, **kwargs) if now is None else function(now, original, *args, **kwargs)
+    @functools.wraps(of)
+    def raised(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        now = current()
+        return original(*args, **kwargs) if now is None else now.at[of](original, *args, **kwargs)
 
-        _declare("around", target, parameters, process, before=2)(raised)
-        return function
-
-    return declare
+    _declare("around", target, parameters, process, before=2)(raised)
 
 
 def needs(*found: Need) -> None:

@@ -6,5 +6,22 @@
 - On a batch: what its penalizers have `Counted`, for the next round.
 """
 
+from __future__ import annotations
+
+from typing import Any
+
+from sglang_adaptive.runtime.round_note import RoundNote
+from sglang_adaptive.runtime.states import RuntimeStates
+
 NOTE = "_adaptive_note"
 """ServerArgs accepts new attributes only with a leading underscore."""
+
+
+def note_of(result: Any, states: RuntimeStates) -> RoundNote:
+    """Return the note on the round of *result*; it is made at the launch, while what the round does is live."""
+    found: RoundNote | None = getattr(result, NOTE, None)
+    if found is None:
+        width = result.speculative_num_draft_tokens
+        found = RoundNote(states.live if width in (None, states.live.steps + 1) else states.of(width - 1))
+        setattr(result, NOTE, found)
+    return found

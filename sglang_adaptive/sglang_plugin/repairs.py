@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from sglang_adaptive.sglang_plugin.stage import Rest, Stage
+
 # Whether steps may change for hybrid models, which keep a recurrent state next to the KV cache.
 #
 # A verify pass writes the state after each draft token to a scratch buffer, and the commit reads the state of the last
@@ -248,3 +250,32 @@ def with_draft_probs(verify_input: Any, worker: Any, batch: Any) -> Any:
         none = torch.zeros((1, 1, 1), dtype=torch.float32, device=worker.device)
         verify_input.draft_probs = none.expand(requests, 1, vocabulary)
     return verify_input
+
+
+# Returns the hidden states of the accepted path where drafts are a tree.
+#
+# SGLang 0.5.23 returns a request's first rows, which in a tree are not those of the accepted path.
+
+
+class Repairs(Stage):
+    """The fixes that act in rounds of adaptive speculation."""
+
+    def switch(self, rest: Rest, worker: Any, state: Any) -> None:
+        """Switch to other steps, and keep SGLang's log of such switches short."""
+        rest(worker, state)
+        keep_latest_switch()
+
+    def end_of_text(self, rest: Rest, req: Any, *args: Any, **stop: Any) -> int | None:
+        """Return where a request's text ends first."""
+        return first_end(rest, req, *args, **stop)
+
+    def zero_step_input(self, rest: Rest, worker: Any, batch: Any) -> Any:
+        """Prepare a zero-step round, with the draft distribution that rejection sampling reads."""
+        return with_draft_probs(rest(worker, batch), worker, batch)
+
+    def sample(self, rest: Rest, verify_input: Any, batch: Any, logits_output: Any, *more: Any, **options: Any) -> Any:
+        """Accept drafts, and keep the hidden states of the accepted path."""
+        found = rest(verify_input, batch, logits_output, *more, **options)
+        if verify_input.tree_topk != 1 and batch.return_hidden_states and logits_output.hidden_states is not None:
+            logits_output.hidden_states = logits_output.hidden_states[found[2].clamp(min=0).flatten().long()]
+        return found

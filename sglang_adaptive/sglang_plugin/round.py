@@ -1,334 +1,247 @@
 """One round of adaptive speculation, from choosing its steps to learning from its result.
 
 SGLang's loop launches a decode round. With overlap scheduling, it processes the previous result while the round runs.
-`Round` is what this package adds. Its methods are the events of a round, in order; the functions in ``seams/`` call
-them. Its components do the work. Events that concern only one component go straight to it: room in a batch
-(`capacity`), KV slot reservation (`reserve`), lengths on the host (`lengths`), attention kernels (`decode_kernel`,
-`fa3`), and CUDA graph capture (`captures`).
+At each of the functions that SGLang calls for that, the stages of a server may act (`stage.py`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from typing import Any, TypeVar
 
-from sglang_adaptive.policy.vote import silent
+from sglang_adaptive.policy.base import AdaptivePolicy
+from sglang_adaptive.policy.choice import Source
 from sglang_adaptive.runtime.controller import AdaptiveController
-from sglang_adaptive.runtime.joint_steps import JointSteps
 from sglang_adaptive.runtime.round_note import RoundNote
-from sglang_adaptive.sglang_plugin import attention_dp, repairs
-from sglang_adaptive.sglang_plugin.capacity import Capacity, slots_of_a_round
-from sglang_adaptive.sglang_plugin.captures import Captures
-from sglang_adaptive.sglang_plugin.exact.verify import ExactVerify
-from sglang_adaptive.sglang_plugin.fast_path import launches
-from sglang_adaptive.sglang_plugin.fast_path.chain_kernel import ChainKernel
-from sglang_adaptive.sglang_plugin.fast_path.fa3 import Fa3
-from sglang_adaptive.sglang_plugin.fast_path.flashinfer import DevicePlans
-from sglang_adaptive.sglang_plugin.fast_path.isolation import Isolation
-from sglang_adaptive.sglang_plugin.fast_path.kv_only import Chunks
-from sglang_adaptive.sglang_plugin.fast_path.relay import Relay
-from sglang_adaptive.sglang_plugin.fast_path.reserve_ahead import ReserveAhead
-from sglang_adaptive.sglang_plugin.fast_path.short_draft import ShortDraft
-from sglang_adaptive.sglang_plugin.fast_path.short_verify import ShortVerify
-from sglang_adaptive.sglang_plugin.lookups.rounds import LookupRounds
-from sglang_adaptive.sglang_plugin.notes import NOTE
-from sglang_adaptive.sglang_plugin.reporting.metrics import AdaptiveMetrics, metrics_beside
-from sglang_adaptive.sglang_plugin.reporting.proposed_drafts import Proposed
-from sglang_adaptive.sglang_plugin.start.weight_updates import follow_update
-from sglang_adaptive.sglang_plugin.state_builds import build_state, draft_parts_in_their_scope
-from sglang_adaptive.sglang_plugin.zero_steps.choice import LikeliestTokens
-from sglang_adaptive.sglang_plugin.zero_steps.decode_kernel import DecodeKernel
-from sglang_adaptive.sglang_plugin.zero_steps.deferred_draft_extend import DeferredDraftExtend
-from sglang_adaptive.sglang_plugin.zero_steps.inputs import ZeroStepInputs
-from sglang_adaptive.sglang_plugin.zero_steps.left_for_later import LeftForLater
-from sglang_adaptive.sglang_plugin.zero_steps.lengths import KnownLengths
+from sglang_adaptive.sglang_plugin.configuration import configuration
+from sglang_adaptive.sglang_plugin.current import current, use
+from sglang_adaptive.sglang_plugin.notes import note_of
+from sglang_adaptive.sglang_plugin.repairs import Repairs
+from sglang_adaptive.sglang_plugin.stage import Rest, Stage
+from sglang_adaptive.sglang_plugin.stages.attention_dp import AgreedSteps
+from sglang_adaptive.sglang_plugin.stages.audit_scheduler import Audits
+from sglang_adaptive.sglang_plugin.stages.capacity import Capacity
+from sglang_adaptive.sglang_plugin.stages.captures import Captures
+from sglang_adaptive.sglang_plugin.stages.exact.verify import ExactVerify
+from sglang_adaptive.sglang_plugin.stages.fast_path.chain_kernel import ChainKernel
+from sglang_adaptive.sglang_plugin.stages.fast_path.choice import LikeliestTokens
+from sglang_adaptive.sglang_plugin.stages.fast_path.decode_kernel import DecodeKernel
+from sglang_adaptive.sglang_plugin.stages.fast_path.fa3 import ExtendMetadata, QueriesInPlace, VerifySchedule
+from sglang_adaptive.sglang_plugin.stages.fast_path.flashinfer import DevicePlans
+from sglang_adaptive.sglang_plugin.stages.fast_path.isolation import Isolation
+from sglang_adaptive.sglang_plugin.stages.fast_path.kv_only import Chunks
+from sglang_adaptive.sglang_plugin.stages.fast_path.launches import AlignedCopies, ignore_alignment
+from sglang_adaptive.sglang_plugin.stages.fast_path.length_kernel import LengthKernel
+from sglang_adaptive.sglang_plugin.stages.fast_path.relay import Relay
+from sglang_adaptive.sglang_plugin.stages.fast_path.reserve_ahead import ReserveAhead
+from sglang_adaptive.sglang_plugin.stages.fast_path.short_draft import ShortDraft
+from sglang_adaptive.sglang_plugin.stages.fast_path.short_verify import ShortVerify
+from sglang_adaptive.sglang_plugin.stages.lookups.rounds import LookupRounds, allow_lookups
+from sglang_adaptive.sglang_plugin.stages.reporting.metrics import Metrics
+from sglang_adaptive.sglang_plugin.stages.reporting.proposed_drafts import ProposedDrafts
+from sglang_adaptive.sglang_plugin.stages.zero_steps.deferred_append import DeferredAppend
+from sglang_adaptive.sglang_plugin.stages.zero_steps.deferred_draft_extend import DeferredDraftExtend
+from sglang_adaptive.sglang_plugin.stages.zero_steps.inputs import ZeroStepInputs
+from sglang_adaptive.sglang_plugin.stages.zero_steps.lengths import KnownLengths
+from sglang_adaptive.sglang_plugin.start.controller import make_controller
+from sglang_adaptive.sglang_plugin.start.state_builds import build_state, draft_parts_in_their_scope
 
-if TYPE_CHECKING:
-    from sglang_adaptive.sglang_plugin.audit_scheduler import Audits
+S = TypeVar("S", bound=Stage)
 
 
-class Round:
-    """All rounds of one scheduler. A process has one `Round`, or none where steps are fixed."""
+def first_stages(now: Round) -> Iterator[Stage]:
+    """Yield the stages that act from the launch on, in order: SGLang captures graphs before its setup is complete.
+
+    A stage without a reason here shares no event with another, or does not depend on it.
+    """
+    yield Repairs()  # first, because it also corrects what the others return
+    yield now.captures
+    yield AlignedCopies()
+    decode_kernel = DecodeKernel()
+    yield ChainKernel()  # before the decode kernel, which makes a verify pass of zero steps look like a decode
+    yield (plans := DevicePlans(decode_kernel))  # for the same reason, and it may leave nothing to plan
+    yield decode_kernel
+    yield QueriesInPlace()
+    yield VerifySchedule()
+    yield ExtendMetadata()
+    yield LengthKernel()
+    yield KnownLengths(partial(plans.reads_none, now.worker))
+
+
+def stages_of_rounds(now: Round, looks_up: bool) -> Iterator[Stage]:
+    """Yield the stages that act after those, in order, if features and setup allow; all runtime states are built."""
+    worker, controller = now.worker, now.controller
+    short_draft, looked_up = ShortDraft(), _never
+    yield Metrics(controller)
+    yield ProposedDrafts()
+    yield Audits(controller, configuration().audit)  # around what prepares a batch: it needs the prepared one
+    yield from AgreedSteps.where_it_can(controller)
+    if looks_up:  # before the short draft, which its drafts replace; around capacity, like the audit
+        yield (lookups := LookupRounds(worker, controller, short_draft.linked))
+        looked_up = lookups.looked_up
+    yield Capacity(controller)
+    yield ReserveAhead(controller)
+    yield Isolation()
+    yield Relay()
+    yield Chunks(worker)
+    yield ZeroStepInputs()
+    yield from DeferredDraftExtend.where_it_can(worker, controller, looked_up)  # before what extends at once
+    yield from DeferredAppend.where_it_can(worker, controller)
+    yield short_draft
+    yield ShortVerify()  # after the short draft: only SGLang's extend needs the slots that it looks up
+    yield LikeliestTokens()  # before the exact verify: greedy tokens need no sampler
+    yield from ExactVerify.where_it_can(worker)
+
+
+Event = Callable[..., Any]
+_EVENTS: list[Event] = [of for name, of in vars(Stage).items() if not name.startswith("_")]
+
+
+def _chain(acting: list[Event]) -> Event:
+    """Return a function of SGLang's function and its arguments that runs *acting*, each around the next ones."""
+    if not acting:
+        return lambda original, *args, **kwargs: original(*args, **kwargs)
+    first, *others = acting
+    if not others:
+        return first
+    rest = _chain(others)
+    return lambda original, *args, **kwargs: first(partial(rest, original), *args, **kwargs)
+
+
+def _never(batch: Any) -> bool:
+    return False
+
+
+class Round(Stage):
+    """All rounds of one scheduler. A process has one `Round`, or none where steps are fixed.
+
+    It holds the stages, and is the first one itself: it lets the controller choose steps and learn from results.
+    """
 
     def __init__(self, worker: Any, controller: AdaptiveController) -> None:
         """*worker* is SGLang's speculative worker, before it builds anything."""
         self.worker = worker
         self.controller = controller
-        """Chooses the steps of each round, and passes its result to the policy."""
         self.captures = Captures()
-        self.capacity = Capacity(controller)
-        self.reserve = ReserveAhead(controller)
-        self.isolation = Isolation()
-        self.lengths = KnownLengths()
-        self.inputs = ZeroStepInputs()
-        self.decode_kernel = DecodeKernel()
-        self.chain_kernel = ChainKernel()
-        self.fa3 = Fa3()
-        self.device_plans = DevicePlans()
-        self.likeliest = LikeliestTokens()
-        self.short_verify = ShortVerify()
-        self.short_draft = ShortDraft()
-        self.relay = Relay()
-        self.chunks = Chunks(worker)
-        self.deferred: DeferredDraftExtend | None = None
-        """Postpones draft extends of zero-step rounds; None where they run in every round."""
-        self.left_for_later: LeftForLater | None = None
-        """The same object, or its counterpart for a block drafter."""
-        self.ranks: JointSteps | None = None
-        """Agrees on the steps with other ranks; None where this rank chooses by itself."""
-        self.lookups: LookupRounds | None = None
-        """Looks up drafts in the requests' own text; None where lookups are unavailable."""
-        self.metrics: AdaptiveMetrics | None = None
-        """Counts the tokens that lookups would have had accepted."""
-        self.audits: Audits | None = None
-        """Picks finished requests to decode again; does nothing unless the configuration asks for it."""
         self._resolving: RoundNote | None = None
+        self.use(first_stages(self))
 
-    @cached_property
-    def exact(self) -> ExactVerify | None:
-        """Verifies drafts against sampled tokens; None where SGLang verifies every round."""
-        return ExactVerify.where_it_can(self.worker)
+    # -- stages ---------------------------------------------------------------------------------------------------
+
+    def use(self, stages: Iterable[Stage]) -> None:
+        """Let *stages* act from now on, in this order."""
+        self.stages = tuple(stages)
+        self._acting: dict[Event, list[Event]] = {}
+        """By event, the methods of the stages that act at it, in order."""
+        self.at: dict[Event, Event] = {}
+        """By event, the function to call with SGLang's function, which runs last, and its arguments."""
+        for of in _EVENTS:
+            acting = [stage for stage in (self, *self.stages) if getattr(type(stage), of.__name__) is not of]
+            self._acting[of] = [getattr(stage, of.__name__) for stage in acting]
+            self.at[of] = _chain(self._acting[of])
+
+    def tell(self, of: Event, *args: Any) -> None:
+        """Give the stages the notice *of*."""
+        for act in self._acting[of]:
+            act(*args)
+
+    def of(self, kind: type[S]) -> list[S]:
+        """Return the stages of this *kind*: one, or none where it cannot act."""
+        return [stage for stage in self.stages if isinstance(stage, kind)]
 
     # -- start-up -------------------------------------------------------------------------------------------------
 
-    def start(self, build: Callable[[Any], None], worker: Any) -> None:
-        """Build the runtime states of all steps with SGLang's *build*, and decide which features the setup allows.
+    def start(self, rest: Rest, worker: Any) -> None:
+        """Build the runtime states of all steps, then make all stages.
 
         SGLang builds the state of the launch steps in the draft's scope, and would build the others there too.
         """
-        launches.ignore_alignment()
-        with self.controller.states_postponed():
-            build(worker)
-            self.lookups = LookupRounds.where_it_can(worker, self.controller)
-        self.ranks = attention_dp.joint_steps(self.controller)
+        ignore_alignment()
+        rest(worker)
+        looks_up = allow_lookups(worker, self.controller)
+        self.controller.build_states()
         with self.captures.of_a_further_state():
-            self.deferred = self.left_for_later = DeferredDraftExtend.where_it_can(worker, self.controller)
+            self.use([*self.stages, *stages_of_rounds(self, looks_up)])
 
-    def build_state(
-        self, build: Callable[..., Any], worker: Any, speculative_num_steps: int, *args: Any, **kwargs: Any
-    ) -> Any:
-        """Build another runtime state with SGLang's *build*: each part in its own scope, with fewer model runs."""
-        drafts_nothing = speculative_num_steps in self.controller.lookups
+    def build_state(self, rest: Rest, worker: Any, speculative_num_steps: int, *args: Any, **kwargs: Any) -> Any:
+        """Build another runtime state: each part in its own scope, with fewer model runs."""
+        drafts_nothing = self.controller.states.building is Source.LOOKUP
         with self.captures.of_a_further_state(), draft_parts_in_their_scope(worker._draft_worker, drafts_nothing):
-            return build_state(build, worker, speculative_num_steps, *args, **kwargs)
+            return build_state(rest, worker, speculative_num_steps, *args, **kwargs)
 
-    # -- before a round -------------------------------------------------------------------------------------------
+    # -- a round, in order ----------------------------------------------------------------------------------------
 
-    def with_ballot(self, row: Any, info: Any) -> Any:
-        """Append this rank's ballot to its row of the gather; a rank in a prefill abstains."""
-        if self.ranks is None:
-            return row
-        return attention_dp.appended(row, self.ranks.row(0 if info.is_extend_in_batch else info.num_tokens))
-
-    def with_silence(self, row: Any) -> Any:
-        """Append an abstaining ballot to the row of an absent rank."""
-        return row if self.ranks is None else attention_dp.appended(row, silent(self.ranks.depths).row())
-
-    def gathered(self, info: Any) -> None:
-        """Set the steps of the next round from the ballots of all ranks."""
-        if self.ranks is not None:
-            self.ranks.take(attention_dp.rows(info, self.ranks))
-
-    def count(self, count: Callable[[Any], None], batch: Any) -> None:
-        """Let penalizers count the output tokens of a batch."""
-        if self.exact is None:
-            count(batch)
-        else:
-            self.exact.count(count, batch)
-
-    def prefill_prepared(self, batch: Any) -> None:
-        """Let penalizers count the tokens that requests of a prefill wrote before they were retracted."""
-        if self.exact is not None:
-            self.exact.count_again(batch)
-
-    def draft_prefill(self, extend: Callable[..., Any], drafter: Any, batch: Any, *args: Any, **kwargs: Any) -> Any:
-        """Run the draft over a prompt; for every chunk but the last, only compute keys and values."""
-        found = self.chunks.written(extend, drafter, batch, *args, **kwargs)
-        return extend(drafter, batch, *args, **kwargs) if found is None else found
-
-    def waits(self, scheduler: Any, batch: Any) -> bool:
-        """Return whether pending results must be processed before *batch* is launched."""
-        return self.exact is not None and self.exact.waits(scheduler, batch)
-
-    def prepare(self, prepare: Callable[..., Any], scheduler: Any, batch: Any) -> Any:
-        """Prepare the decode batch for a round that it has room for; tell lookups and the audit."""
-        found = self.capacity.prepare(prepare, scheduler, batch)
-        if found is None:  # SGLang skips this round
-            return None
-        if self.lookups is not None:
-            self.lookups.expect(found)
-        if self.audits is not None:
-            self.audits.before_round(found)
-        return found
-
-    def resolve_lengths(self, resolve: Callable[..., None], future_map: Any, batch: Any, **kwargs: Any) -> None:
-        """Copy request lengths to the host, without waiting where they are known or unused."""
-        self.lengths.resolve(resolve, future_map, batch, partial(self._lengths_unread, batch), **kwargs)
-
-    def _lengths_unread(self, batch: Any) -> bool:
-        return batch.spec_info is not None and batch.seq_lens.is_cuda and self.device_plans.cover(self.worker, batch)
-
-    def choose_steps(self, batch_size: int) -> None:
+    def choose_steps(self, rest: Rest, worker: Any, batch_size: int) -> None:
         """Choose the steps of the next round, and make them live."""
-        self.controller.activate_step_by_batch(batch_size)
+        self.controller.choose(batch_size)
 
-    def switched(self) -> None:
-        """Keep SGLang's own log of switches short."""
-        repairs.keep_latest_switch()
+    def launch(self, rest: Rest, worker: Any, *args: Any, **kwargs: Any) -> Any:
+        """Launch a batch, and note what its round does: once its result arrives, something else may be live."""
+        result = rest(worker, *args, **kwargs)
+        note_of(result, self.controller.states)
+        return result
 
-    # -- a round --------------------------------------------------------------------------------------------------
-
-    def zero_step_input(self, build: Callable[..., Any], worker: Any, batch: Any) -> Any:
+    def zero_step_input(self, rest: Rest, worker: Any, batch: Any) -> Any:
         """Begin a round that drafts nothing; return its verify input, one token per request."""
-        self.lengths.expect(batch)
-        if self.lookups is not None:
-            self.lookups.begin(batch)
-        if self.deferred is not None:
-            self.deferred.before_verify()
-        made = self.inputs.made(build, worker, batch)
-        return repairs.with_draft_probs(made, worker, batch)
+        self.tell(Stage.before_zero_steps, batch)
+        return rest(worker, batch)
 
-    def draft(self, draft: Callable[..., Any], drafter: Any, batch: Any, **kwargs: Any) -> Any:
-        """Draft after running the postponed draft extends, or use drafts from lookups."""
-        if self.deferred is not None:
-            self.deferred.before_draft(drafter, batch)
-        if self.lookups is not None and not batch.forward_mode.is_idle():
-            self.lookups.begin(batch)
-            if self.lookups.live:
-                return self.lookups.drafted(drafter, batch, self.short_draft.linked)
-        found = None
-        if batch.seq_lens.is_cuda and not kwargs:
-            found = self.short_draft.drafted(drafter, batch)
-        return draft(drafter, batch, **kwargs) if found is None else found
+    def draft(self, rest: Rest, drafter: Any, batch: Any, **kwargs: Any) -> Any:
+        """Begin a round that drafts; return its verify input."""
+        self.tell(Stage.before_draft, drafter, batch)
+        return rest(drafter, batch, **kwargs)
 
-    def verify(self, verify: Callable[..., Any], worker: Any, batch: Any, **kwargs: Any) -> Any:
-        """Run the verify pass and accept drafts."""
-        found = None
-        if batch.seq_lens.is_cuda and kwargs.get("pp_proxy_tensors") is None:
-            found = self.short_verify.verified(worker, batch)
-        return verify(worker, batch, **kwargs) if found is None else found
+    def draft_extend(self, rest: Rest, drafter: Any, batch: Any, result: Any, **kwargs: Any) -> None:
+        """Once drafts are verified and accepted, run the draft over the accepted tokens."""
+        rest(drafter, batch, result, **kwargs)
+        self.tell(Stage.after_draft_extend, batch, result)
 
-    def sample(
-        self, accept: Callable[..., Any], verify_input: Any, batch: Any, logits_output: Any, grammar_mask: Any = None,
-        *more: Any, watermark_state: Any = None, **options: Any,
-    ) -> Any:  # fmt: skip
-        """Accept drafts and choose the tokens after them."""
-        asked = (verify_input, batch, logits_output, grammar_mask, watermark_state)
-        found = self.likeliest.chosen(*asked) if logits_output.next_token_logits.is_cuda else None
-        if found is None and self.exact is not None:
-            found = self.exact.accepted(*asked)
-        if found is None:
-            found = accept(
-                verify_input, batch, logits_output, grammar_mask, *more, watermark_state=watermark_state, **options
-            )
-        if verify_input.tree_topk != 1 and batch.return_hidden_states and logits_output.hidden_states is not None:
-            # SGLang returns a request's first rows, which in a tree are not those of the accepted path.
-            logits_output.hidden_states = logits_output.hidden_states[found[2].clamp(min=0).flatten().long()]
-        return found
+    def resolve(self, rest: Rest, processor: Any, result: Any, batch: Any) -> Any:
+        """Complete the note of a decode result that has arrived, and let SGLang turn it into tokens."""
+        if result.speculative_num_draft_tokens:
+            note = note_of(result, self.controller.states)
+            note.context_tokens = batch.seq_lens_sum and int(batch.seq_lens_sum)
+            note.requests = [req.rid for req in batch.reqs]
+            note.lengths = [req.kv.kv_committed_len for req in batch.reqs]
+            note.arrived(result)
+            self._resolving = note
+            self.tell(Stage.arrived, note, result, batch)
+        return rest(processor, result, batch)
 
-    def draft_extend(self, extend: Callable[..., None], drafter: Any, batch: Any, result: Any, **kwargs: Any) -> None:
-        """Run the draft over the accepted tokens, or postpone that at zero steps."""
-        if self.deferred is not None and self.deferred.applies(drafter, batch):
-            run = partial(self._extend, extend)
-            self.deferred.after_verify(run, batch, result, self.note(result), **kwargs)
-        else:
-            self._extend(extend, drafter, batch, result, **kwargs)
-        if self.lookups is None or batch.forward_mode.is_idle():
-            return
-        self.lookups.end(batch, result, self.note(result))
-        if self.deferred is not None and self.lookups.verified(batch):
-            self.deferred.after_lookups(batch, result)
-
-    def _extend(self, extend: Callable[..., None], drafter: Any, batch: Any, result: Any, **kwargs: Any) -> None:
-        if batch.seq_lens.is_cuda:
-            if self.short_draft.extended(drafter, batch, result):
-                return
-            if batch.out_cache_loc is None:  # after a short verify; SGLang's draft extend needs them
-                batch.out_cache_loc = slots_of_a_round(batch, drafter.speculative_num_draft_tokens)
-        extend(drafter, batch, result, **kwargs)
-
-    def launched(self, result: Any) -> None:
-        """Note the number of requests on the round's largest rank."""
-        if self.ranks is not None:
-            self.note(result).largest_batch = self.ranks.largest
-
-    # -- after a round --------------------------------------------------------------------------------------------
-
-    def resolving(self, result: Any, batch: Any) -> None:
-        """Complete the note of a decode result that has arrived, for `verified` and for statistics."""
-        if result.speculative_num_draft_tokens is None:
-            return
-        note = self.note(result)
-        note.context_tokens = None if batch.seq_lens_sum is None else int(batch.seq_lens_sum)
-        note.requests = [req.rid for req in batch.reqs]
-        note.audit = self.audits is not None and self.audits.has_all(batch.reqs)
-        note.lengths = [req.kv.kv_committed_len for req in batch.reqs]
-        note.arrived(result)
-        self._resolving = note
-        if result.cap_lens is None:
-            result.cap_lens = Proposed(note.steps, len(batch.reqs))
-
-    def verified(self, num_correct_drafts_per_req: Sequence[int], batch_size: int) -> None:
-        """Pass the accepted drafts of the round being resolved to the controller."""
+    def verified(self, rest: Rest, worker: Any, counts: Sequence[int], batch_size: int = 0) -> None:
+        """Pass the accepted drafts of the round that has been resolved to the controller, with its note."""
         note, self._resolving = self._resolving, None
-        self.controller.on_verify_complete(num_correct_drafts_per_req, batch_size, note)
+        self.controller.verified(counts, batch_size, note)
 
-    def interrupted(self) -> None:
+    # -- between rounds -------------------------------------------------------------------------------------------
+
+    def interrupt(self, rest: Rest, *args: Any, **kwargs: Any) -> Any:
         """Do not time the next decode round, because a prefill, its launch or an idle batch precedes it.
 
         A prefill without CUDA graphs is launched kernel by kernel, which occupies the scheduler's thread for 20 ms or
         more. With overlap, the previous round's result is processed only after that.
         """
         self.controller.interrupt()
+        return rest(*args, **kwargs)
 
-    def owned_length(self, owned: int, req: Any) -> int:
-        """Exclude tokens with pending draft rows from what the prefix cache keeps when a request leaves."""
-        return owned if self.left_for_later is None else self.left_for_later.owned_length(owned, req)
+    def begin_weight_update(self, rest: Rest, manager: Any, request: Any) -> Any:
+        """Begin a weight update that takes several messages."""
+        self.tell(Stage.weights_changed)
+        return rest(manager, request)
 
-    def released(self, req: Any) -> None:
-        """Audit the text of a request that has released its KV cache, if it is finished."""
-        if self.audits is not None:
-            self.audits.add(req)
+    def update_weights(self, rest: Rest, manager: Any, request: Any) -> Any:
+        """Update weights, recapture all graphs if requested, and trust the learned acceptance less."""
+        result = rest(manager, request)
+        recapture = result.success and getattr(request, "recapture_cuda_graph", False)
+        self.controller.weights_updated(type(request).__name__, recapture)
+        self.tell(Stage.weights_changed)
+        return result
 
-    def short_rounds(self) -> dict[str, int]:
-        """Return the number of shortened passes of each kind, for /server_info."""
-        return {
-            "verifies": self.short_verify.rounds,
-            "accepts": self.short_verify.commit.rounds,
-            "drafts": self.short_draft.drafts,
-            "extends": self.short_draft.extends,
-            "prefills": self.chunks.passes,
-        }
 
-    # -- beside rounds --------------------------------------------------------------------------------------------
-
-    def note(self, result: Any) -> RoundNote:
-        """Return the note on the round of *result*."""
-        found: RoundNote | None = getattr(result, NOTE, None)
-        if found is None:
-            width = result.speculative_num_draft_tokens
-            found = RoundNote(self.worker.speculative_num_steps if width is None else width - 1)
-            setattr(result, NOTE, found)
-        return found
-
-    def weights_updated(self, result: Any, request: Any) -> None:
-        """Recapture all graphs if requested, and trust the learned acceptance less."""
-        follow_update(self.controller, result, request)
-        if self.deferred is not None:
-            self.deferred.renew()
-        self.weights_change()
-
-    def weights_change(self) -> None:
-        """Stop auditing requests that were decoded with the old weights."""
-        if self.audits is not None:
-            self.audits.weights_change()
-
-    def metrics_made(self, context: Any) -> None:
-        """Create our metrics next to those of SGLang's *context*."""
-        self.metrics = metrics_beside(context, self.controller)
-
-    def metrics_set(self) -> None:
-        """Update our metrics, if there are any."""
-        if self.metrics is not None:
-            self.metrics.update()
+def begin(worker: Any, policy: AdaptivePolicy) -> Round:
+    """Create the round of this process, with a controller for SGLang's *worker* that starts with *policy*."""
+    assert not current(), "this process has a round already"
+    made = Round(worker, make_controller(worker, policy))
+    use(made)
+    return made

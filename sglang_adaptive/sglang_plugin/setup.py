@@ -70,6 +70,19 @@ class AsIf:
         return getattr(self._server_args, name)
 
 
+def model_config(path: str | None) -> dict[str, Any]:
+    """Return the configuration file of the model at *path*; empty where it is not on this machine."""
+    from transformers import PretrainedConfig
+
+    if path is None:
+        return {}
+    try:
+        found: dict[str, Any] = PretrainedConfig.get_config_dict(path, local_files_only=True)[0]
+    except OSError:
+        return {}
+    return found
+
+
 def drafts_blocks(args: Any) -> bool:
     """Whether the algorithm of a command line or ServerArgs is DFLASH or DSPARK, whose block sets how much is drafted.
 

@@ -47,7 +47,7 @@ def policies(unit: Unit, plain: CpuServer, spoilt: Spoilt, draw: random.Random, 
     for _ in range(faults):
         client.configure(draw.choice((JUMPY, THROUGHPUT)))
         method, nonsense = draw.choice(spoiling.METHODS), len(spoiling.NONSENSE) - 1
-        if method == "get_steps_for_batch":
+        if method == "choose":
             nonsense = draw.randrange(len(spoiling.NONSENSE))
         spoilt.tell(method=method, nonsense=nonsense, rounds=draw.randint(0, 40))
         asking.compare(unit, plain, client, draw.sample(asking.questions(draw, 1), 12))

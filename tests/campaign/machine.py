@@ -146,7 +146,7 @@ class Scheduler(RuleBasedStateMachine):
     @rule(answer=draw.sampled_from(NONSENSE), method=draw.sampled_from(METHODS), calls=draw.integers(0, 9))
     def spoil(self, answer: Any, method: str, calls: int) -> None:
         """Let the policy raise or return nonsense after some calls, until it is replaced."""
-        spoil(self.lab.controller.params, method, answer if method == METHODS[0] else NONSENSE[-1], calls)
+        spoil(self.lab.controller.policy, method, answer if method == METHODS[0] else NONSENSE[-1], calls)
         self.turns.tried["spoilt policy"] += 1
 
     def teardown(self) -> None:

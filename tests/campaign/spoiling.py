@@ -7,10 +7,13 @@ import os
 from pathlib import Path
 from typing import Any
 
+from sglang_adaptive.policy.choice import drafted
+
 ORDER = "CAMPAIGN_ORDER"
 """The variable that names the file: ``{"id", "method", "nonsense", "rounds"}``."""
-NONSENSE: list[Any] = [5, -1, 10**9, None, "7", 1.5, float("nan"), RuntimeError("raised by the campaign")]
-METHODS = ("get_steps_for_batch", "observe", "snapshot", "prices", "export_cost", "import_cost", "forecast")
+DEPTHS: list[Any] = [5, -1, 10**9, None, "7", 1.5, float("nan")]
+NONSENSE: list[Any] = [5, *map(drafted, DEPTHS), RuntimeError("raised by the campaign")]
+METHODS = ("choose", "observe", "snapshot", "prices", "export_cost", "import_cost", "forecast")
 """What of a policy is spoilt; of any but the first the answer is not used as a depth, and it raises."""
 
 
@@ -35,14 +38,14 @@ def register() -> None:
     from sglang_adaptive.runtime.controller import AdaptiveController
 
     file, done = Path(os.environ[ORDER]), [""]
-    activate = AdaptiveController.activate_step_by_batch
+    activate = AdaptiveController.choose
 
     def ordered(controller: Any, batch_size: int) -> None:
         text = file.read_text() if file.exists() else ""
         if text != done[0]:
             done[0], order = text, json.loads(text)
             if order.get("method"):
-                spoil(controller.params, order["method"], NONSENSE[order["nonsense"]], order["rounds"])
+                spoil(controller.policy, order["method"], NONSENSE[order["nonsense"]], order["rounds"])
         activate(controller, batch_size)
 
-    AdaptiveController.activate_step_by_batch = ordered  # type: ignore[method-assign]
+    AdaptiveController.choose = ordered  # type: ignore[method-assign]

@@ -82,7 +82,8 @@ class Turns:
         scheduler, worker = self.lab.scheduler, self.lab.worker
         scheduler.invariant_checker.self_check_during_busy()  # free + cached + owned = pool; no page has two owners
         live = worker.speculative_num_steps
-        state = next((state for state in self.lab.controller.states if state.speculative_num_steps == live), None)
+        states = self.lab.controller.states.by_steps
+        state = next((state for state in states if state.speculative_num_steps == live), None)
         if state is None or not _applied(worker, state):
             raise Broken(f"the parts in force are not those of {live} steps")
         batch = scheduler.last_batch

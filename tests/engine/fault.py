@@ -31,7 +31,7 @@ def register():
     from sglang_adaptive.runtime.controller import AdaptiveController
     from sglang_adaptive.runtime.round_times import RoundClock
 
-    read, activate = RoundClock.read, AdaptiveController.activate_step_by_batch
+    read, activate = RoundClock.read, AdaptiveController.choose
 
     def rank():
         from sglang.srt.runtime_context import get_parallel
@@ -46,9 +46,9 @@ def register():
     def logged(controller, batch_size):
         activate(controller, batch_size)
         with open({log!r} + str(rank()), "a") as log:
-            log.write(f"{{batch_size}} {{controller.worker.speculative_num_steps}}\\n")
+            log.write(f"{{batch_size}} {{controller.states.live.steps}}\\n")
 
-    RoundClock.read, AdaptiveController.activate_step_by_batch = lying, logged
+    RoundClock.read, AdaptiveController.choose = lying, logged
 """
 
 

@@ -20,8 +20,9 @@ from sglang_adaptive.policy.throughput import lookups as choice
 from sglang_adaptive.runtime.round_note import RoundNote
 from sglang_adaptive.sglang_plugin import features
 from sglang_adaptive.sglang_plugin.current import current
-from sglang_adaptive.sglang_plugin.lookups.texts import Texts
 from sglang_adaptive.sglang_plugin.setup import Setup
+from sglang_adaptive.sglang_plugin.stages.lookups.rounds import LookupRounds
+from sglang_adaptive.sglang_plugin.stages.lookups.texts import Texts
 from tests.engine.stepping import TIERS, Stepped, no_memory
 
 LOOPS = {"overlap": True, "normal loop": False}
@@ -48,8 +49,8 @@ class LookupStepper(Stepped):
         choice.Lookups.rests = False  # type: ignore[method-assign, assignment]  # track text in every round here
         super().__init__(folder, config, *drafting, *more)
         now = current()
-        assert now is not None and now.lookups is not None, "nothing is looked up"
-        self.lookups = now.lookups
+        assert now is not None
+        (self.lookups,) = now.of(LookupRounds)
         self.rounds: list[dict[str, Any]] = []
         self._log_rounds()
 
@@ -67,7 +68,7 @@ class LookupStepper(Stepped):
         }
 
     def _log_rounds(self) -> None:
-        learn = self.controller.on_verify_complete
+        learn = self.controller.verified
 
         def told(counts: list[int], batch_size: int, note: RoundNote) -> None:
             self.rounds.append(
@@ -81,7 +82,7 @@ class LookupStepper(Stepped):
             )
             learn(counts, batch_size, note)
 
-        self.controller.on_verify_complete = told
+        self.controller.verified = told
 
 
 Script = Callable[[LookupStepper], Iterator[None]]
@@ -200,7 +201,9 @@ def fault(lab: LookupStepper) -> dict[str, Any]:
 
     with mock.patch.object(Texts, "follow", failing):
         ran = lab.run(cycle(31), overlap=True)
-    return {**ran, "error": lab.lookups.guard.error, "candidates": lab.controller.candidate_steps, "calls": next(calls)}
+    policy = lab.controller.policy
+    candidates = [*policy.candidate_steps, *policy.lookup_drafts]
+    return {**ran, "error": lab.lookups.guard.error, "candidates": candidates, "calls": next(calls)}
 
 
 def played(lab: LookupStepper, scripts: dict[str, Script], loops: Sequence[str]) -> dict[str, Any]:
@@ -213,7 +216,7 @@ def played(lab: LookupStepper, scripts: dict[str, Script], loops: Sequence[str])
 def main() -> None:
     folder, setup = Path(sys.argv[1]), sys.argv[2]
     lab = LookupStepper(folder, *SETUPS[setup])
-    found: dict[str, Any] = {"tiers": lab.controller.tiers, "launch": lab.controller.launch_steps}
+    found: dict[str, Any] = {"tiers": lab.controller.states.tiers, "launch": lab.controller.states.launch.steps}
     if setup == "pool":
         found["scripts"] = played(lab, POOLS, ["overlap"])
     elif setup != "pages of 1":

@@ -38,13 +38,13 @@ def main() -> None:
     lab = Stepped(Path(folder), config, *more)
     steps: list[tuple[bool, int]] = []
     if lab.controller is not None:
-        learn = lab.controller.on_verify_complete
+        learn = lab.controller.verified
 
         def told(counts: list[int], batch_size: int, note: Any) -> None:
             steps.append(("g" in note.requests, note.steps))
             learn(counts, batch_size, note)
 
-        lab.controller.on_verify_complete = told
+        lab.controller.verified = told
         lab.force(TIERS[-1])
 
     def turn() -> bool:

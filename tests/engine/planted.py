@@ -34,9 +34,9 @@ def register() -> None:
     """Install every fault, to act when the file names it."""
     from sglang.srt.speculative import eagle_utils, eagle_worker_common
 
-    from sglang_adaptive.sglang_plugin import audit_http
-    from sglang_adaptive.sglang_plugin.exact import penalties
-    from sglang_adaptive.sglang_plugin.zero_steps import deferred_draft_extend
+    from sglang_adaptive.sglang_plugin.admin import audit_http
+    from sglang_adaptive.sglang_plugin.stages.exact import penalties
+    from sglang_adaptive.sglang_plugin.stages.zero_steps import deferred_draft_extend
 
     audit_http.MEASURED = MEASURED
     _around(eagle_utils, "verify_tree_greedy_func", _accept_more)

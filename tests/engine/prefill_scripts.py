@@ -7,7 +7,7 @@ from typing import Any
 from unittest import mock
 
 from sglang_adaptive.lab.cpu_engine import models
-from sglang_adaptive.sglang_plugin.fast_path import kv_only
+from sglang_adaptive.sglang_plugin.stages.fast_path import kv_only
 from tests.engine.stepping import Stepper
 
 CHUNK = 64
@@ -33,7 +33,7 @@ def long_prompts(lab: Stepper) -> Iterator[None]:
 
 def compare(lab: Stepper) -> dict[str, Any]:
     """Return the drafts in both loops: with whole passes, with short ones, and with faults in the short ones."""
-    chunks, write = lab.round.chunks, kv_only.KvOnlyBackend.forward
+    (chunks,), write = lab.round.of(kv_only.Chunks), kv_only.KvOnlyBackend.forward
     ways: dict[str, Any] = {
         "whole": write,
         "short": write,

@@ -25,6 +25,8 @@ from sglang_adaptive.runtime.round_note import RoundNote
 from sglang_adaptive.serve_cpu import default_arguments
 from sglang_adaptive.sglang_plugin import hooks
 from sglang_adaptive.sglang_plugin.current import current
+from sglang_adaptive.sglang_plugin.stages.zero_steps.deferred_draft_extend import DeferredDraftExtend
+from sglang_adaptive.sglang_plugin.stages.zero_steps.lengths import KnownLengths
 
 TIERS = [0, 1, 3, 7]
 SLOTS = 8192
@@ -54,7 +56,7 @@ class Stepped:
         if not self.SKIPS_ROUNDS:
             self.scheduler.enable_skip_finishing_decode = False
         self.worker = self.scheduler.draft_worker
-        self.controller = None if self.worker is None else self.worker.adaptive_controller
+        self.controller = None if self.worker is None else self.worker.adaptive_controller.controller
         self.reqs: dict[str, Any] = {}
         self.drafts: list[tuple[int, int, list[int]]] = []
         """(first token of the prompt, position, proposed tokens) of every request in rounds that draft, if logged."""
@@ -218,8 +220,8 @@ class Stepper(Stepped):
         super().__init__(folder, self.CONFIG, *drafting, *model, *more)
         self._well_drafted = algorithm == "EAGLE3"
         now = current()
-        assert now is not None and now.deferred is not None, "rows are not held back"
-        self.round, self.deferred = now, now.deferred
+        assert now is not None
+        self.round, (self.deferred,) = now, now.of(DeferredDraftExtend)
         self.chosen: list[tuple[int, int, int]] = []
         """The same for the draft's choice after every extend of a zero-step round: one token."""
         self.shadow_drafts: list[tuple[Any, int, int]] = []
@@ -272,7 +274,7 @@ class Stepper(Stepped):
 
     def _log_lengths(self) -> None:
         """Compare lengths on the host and on the device; the host does not wait for those of a zero-step round."""
-        future_map, lengths = self.scheduler.future_map, self.round.lengths
+        future_map, (lengths,) = self.scheduler.future_map, self.round.of(KnownLengths)
         known = lengths._known
         resolve = future_map.resolve_seq_lens_cpu
 
@@ -304,22 +306,22 @@ class Stepper(Stepped):
         draft_worker._draft_extend_for_decode = logged
 
     def _log_shadow_drafts(self) -> None:
-        after_verify, learn = self.deferred.after_verify, self.controller.on_verify_complete
+        after_verify, learn = self.deferred.after_verify, self.controller.verified
 
-        def logged(extend: Callable[..., None], batch: Any, result: Any, note: RoundNote, **kwargs: Any) -> None:
+        def logged(extend: Callable[..., None], batch: Any, result: Any) -> bool:
             shadow = self.deferred._shadow_drafts
             rows = zip(batch.reqs, self.deferred._keys(batch), batch.seq_lens.tolist(), strict=True)
             for req, key, position in rows if shadow else ():
                 if key in shadow.places:
                     self.shadow_drafts.append((req, position, int(shadow.tokens[shadow.places[key]])))
-            after_verify(extend, batch, result, note, **kwargs)
+            return after_verify(extend, batch, result)
 
         def told(counts: list[int], batch_size: int, note: RoundNote) -> None:
             self.shadow_accepts.extend(note.shadow_accepts)
             self.cycles += note.extended and not note.steps
             learn(counts, batch_size, note)
 
-        self.deferred.after_verify, self.controller.on_verify_complete = logged, told
+        self.deferred.after_verify, self.controller.verified = logged, told
 
 
 def forget_keys_and_values(runner: Any) -> None:

@@ -13,8 +13,8 @@ import pytest
 
 from sglang_adaptive.audit.questions import SCHEMA
 from sglang_adaptive.lab.cpu_engine.server import CpuServer
-from sglang_adaptive.sglang_plugin.audit_scheduler import VERDICTS
 from sglang_adaptive.sglang_plugin.page.routes import PAGE
+from sglang_adaptive.sglang_plugin.stages.audit_scheduler import VERDICTS
 from tests.browser import FOUND, Browser
 from tests.engine import planted, servers
 from tests.engine.servers import TIERS

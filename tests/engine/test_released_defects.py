@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from sglang_adaptive.lab.cpu_engine.server import CpuServer
-from sglang_adaptive.policy.ema import AdaptiveStepSlot
+from sglang_adaptive.policy.ema import AdaptiveStepSlot, SlotConfig
 from tests.engine.servers import FAULT_AFTER, JUMPY_SLOT, LAUNCH_STEPS, LOG_INTERVAL, TIERS
 from tests.engine.workload import Case, rotating_depth, rounds, run
 
@@ -37,7 +37,7 @@ def test_logged_accept_rate_is_that_of_the_depth_that_drafted(
     while len(logged := _reports(server)) < FAULT_AFTER:
         for prompt in (easy[0], hard[0]):
             Case(prompt, max_new_tokens=16).whole(server)
-    slot, depths = AdaptiveStepSlot(LAUNCH_STEPS, JUMPY_SLOT), []
+    slot, depths = AdaptiveStepSlot(LAUNCH_STEPS, SlotConfig(1, **JUMPY_SLOT)), []
     for correct, _ in logged[:FAULT_AFTER]:
         depths.append(slot.current_steps)
         slot.update([correct])

@@ -47,7 +47,7 @@ def _seconds(lab: Stepper, overlap: bool, told: bool) -> list[float]:
 
     def slow(*args: Any, **kwargs: Any) -> Any:
         nonlocal now
-        with nullcontext() if told else mock.patch.object(lab.round, "interrupted"):
+        with nullcontext() if told else mock.patch.object(lab.controller, "interrupt"):
             result = launch(*args, **kwargs)
         now += LAUNCH_SECONDS
         return result

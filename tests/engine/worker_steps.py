@@ -109,7 +109,7 @@ class FrozenKvStepper(Arriving):
         kept = (draft.cuda_graph_runner, draft.draft_attn_backend is launch, runner.attn_backend is launch)
         draft.cuda_graph_runner = None
         backends, in_force = [further.draft_attn_backend, further.target_attn_backend], []
-        for state in self.controller.states:
+        for state in self.controller.states.by_steps:
             self.worker.apply_runtime_state(state)
             in_force.append(runner.attn_backend is draft.draft_attn_backend is state.draft_attn_backend)
             backends += [state.draft_attn_backend, state.target_attn_backend]
@@ -203,7 +203,7 @@ class BlockStepper(Arriving):
 
     def built(self) -> dict[str, Any]:
         """Return whether each width has its own backends."""
-        states = self.controller.states
+        states = self.controller.states.by_steps
         backends = [part for state in states for part in (state.draft_attn_backend, state.target_attn_backend)]
         return {"states": len(states), "backends": len({id(part) for part in backends if part is not None})}
 

@@ -8,8 +8,8 @@ from unittest import mock
 
 from sglang_adaptive.lab.cpu_engine import models
 from sglang_adaptive.runtime.pending_drafts import MOST_WRITES
-from sglang_adaptive.sglang_plugin.fast_path import kv_only
-from sglang_adaptive.sglang_plugin.zero_steps import deferred_draft_extend
+from sglang_adaptive.sglang_plugin.stages.fast_path import kv_only
+from sglang_adaptive.sglang_plugin.stages.zero_steps import deferred_draft_extend
 from tests.engine.stepping import Script, Stepper, no_memory
 
 EASY = models.prompts("easy")
@@ -199,7 +199,7 @@ def compare(lab: Stepper) -> list[dict[str, Any]]:
     deferred = lab.deferred
     with mock.patch.object(deferred, "_run", lambda *_, **__: deferred._pending.settle() or deferred._held.clear()):
         pairs.append(pair(lab, "retract", every=8, fault="never extended"))
-    with mock.patch.object(deferred, "owned_length", lambda owned, req: owned):
+    with mock.patch.object(deferred, "kept_length", lambda owned, req: owned):
         pairs.append(pair(lab, "second turn", every=8, fault="cached all the same"))
     return pairs
 

@@ -21,7 +21,7 @@ def test_it_writes_what_the_prefill_kernel_writes(
     from sglang.kernels.ops.attention.verify_mla import verify_shared_kv_fwd
     from triton.testing import do_bench
 
-    from sglang_adaptive.sglang_plugin.fast_path.chain_kernel import attend
+    from sglang_adaptive.sglang_plugin.stages.fast_path.chain_kernel import attend
 
     def drawn(tokens: int, heads: int) -> torch.Tensor:
         return torch.randn(tokens, heads, 128, device="cuda", dtype=torch.bfloat16)

@@ -22,7 +22,7 @@ def test_the_likeliest_of_a_large_vocabulary(requests: int, record_property: Cal
     import torch
     from triton.testing import do_bench
 
-    from sglang_adaptive.sglang_plugin.zero_steps import choice as zero_step_choice
+    from sglang_adaptive.sglang_plugin.stages.fast_path import choice as zero_step_choice
 
     logits = torch.randn(requests, 128_256, device="cuda").to(torch.bfloat16)
     for name, run in (

@@ -64,7 +64,7 @@ def test_attention_is_that_of_the_host_plan(
     import torch
     from triton.testing import do_bench
 
-    from sglang_adaptive.sglang_plugin.fast_path import tile_kernel
+    from sglang_adaptive.sglang_plugin.stages.fast_path import tile_kernel
 
     def small_tiles(wrapper: Any) -> None:
         if kind != "decode":

@@ -22,7 +22,7 @@ def test_a_round_is_told_by_fewer_blocks(record_property: Callable[[str, object]
     from sglang.kernels.ops.attention.metadata import normal_decode_set_metadata
     from triton.testing import do_bench
 
-    from sglang_adaptive.sglang_plugin.fast_path import length_kernel
+    from sglang_adaptive.sglang_plugin.stages.fast_path import length_kernel
 
     width = 131_072
     table = torch.randint(0, 10**6, (70, width), dtype=torch.int32, device="cuda")

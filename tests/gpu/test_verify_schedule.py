@@ -40,7 +40,7 @@ def schedule(inputs: dict[str, Any]) -> Any:
     import torch
     from sgl_kernel.flash_attn import get_scheduler_metadata
 
-    from sglang_adaptive.sglang_plugin.fast_path import fa3
+    from sglang_adaptive.sglang_plugin.stages.fast_path import fa3
 
     metadata = SimpleNamespace(
         cache_seqlens_int32=inputs["cache_seqlens"],

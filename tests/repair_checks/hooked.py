@@ -11,6 +11,7 @@ from sglang_adaptive.runtime.controller import AdaptiveController
 from sglang_adaptive.sglang_plugin import current, hooks
 from sglang_adaptive.sglang_plugin.hooks import Process
 from sglang_adaptive.sglang_plugin.round import Round
+from sglang_adaptive.sglang_plugin.start.controller import ForWorker
 from tests.repair_checks.parts import LADDER, adaptive_worker
 
 TARGETS = (
@@ -33,12 +34,12 @@ def install() -> None:
 def worker_in_a_round(config: Any = LADDER, launch_steps: int = 3) -> Any:
     """Return the checks' worker with this package's controller, in a round that has begun."""
     worker = adaptive_worker(config, launch_steps)
-    policy = AdaptiveSpeculativeParams(launch_steps, config=check_config(config, "test"))
+    policy = AdaptiveSpeculativeParams(launch_steps, check_config(config, "test").options)
     controller = AdaptiveController(worker, policy)
     for state in worker.adaptive_controller._states.values():
-        controller.register(state)
-    worker.adaptive_controller = controller
+        controller.states.register(state)
+    worker.adaptive_controller = ForWorker(controller)
+    worker.adaptive_controller._states = controller.states._states
     now = Round(worker, controller)
-    now.exact = None
     current.use(now)
     return worker

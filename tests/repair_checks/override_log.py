@@ -55,7 +55,7 @@ def another_source_in_between_keeps_its_place_in_the_override_log() -> None:
 
 def switch_to_and_fro(worker: Any, times: int) -> None:
     """Switch between the worker's two tiers, *times* times in total."""
-    states = worker.adaptive_controller._states
+    states = {state.speculative_num_steps: state for state in worker.adaptive_controller._states.values()}
     low, high = sorted(states)
     for _ in range(times):
         worker.apply_runtime_state(states[low if worker.speculative_num_steps == high else high])

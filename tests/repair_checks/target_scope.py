@@ -37,7 +37,8 @@ def scopes() -> dict[str, bool]:
         draft.init_attention_backend, draft._capture_cuda_graphs = map(note, DRAFT)
         runner._get_attention_backend = note("target backend")
         runner.attn_backend = runner.decode_cuda_graph_runner = None
-        del worker.adaptive_controller._states[1]
+        states = worker.adaptive_controller._states
+        del states[next(key for key, state in states.items() if state.speculative_num_steps == 1)]
         with mock.patch.object(eagle_worker_v2.BaseSpecWorker, "init_cuda_graphs"):
             worker.init_cuda_graphs()
     return seen

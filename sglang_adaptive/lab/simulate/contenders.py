@@ -9,7 +9,6 @@ from typing import Any
 
 from sglang_adaptive.command_line import listed
 from sglang_adaptive.lab.simulate.cost import SimulationError
-from sglang_adaptive.lab.simulate.engine import Drivable
 from sglang_adaptive.lab.simulate.ours import (
     ABLATIONS,
     LOOKUPS,
@@ -21,14 +20,16 @@ from sglang_adaptive.lab.simulate.ours import (
     given_profile,
 )
 from sglang_adaptive.lab.simulate.trace import Trace
-from sglang_adaptive.policy.base import POLICIES, build_policy
+from sglang_adaptive.policy.base import POLICIES, AdaptivePolicy, build_policy
+from sglang_adaptive.policy.choice import Choice, Coming, drafted
 from sglang_adaptive.policy.config import check_config
-from sglang_adaptive.policy.ema import BUILT_IN_EMA, AdaptiveSpeculativeParams
+from sglang_adaptive.policy.ema import BUILT_IN_EMA, AdaptiveSpeculativeParams, EmaOptions
+from sglang_adaptive.policy.observation import RoundObservation
 
 GRAPH_BATCHES = [1, 2, 3, 4, 5, 6, 7, 8, *range(10, 33, 2), *range(36, 65, 4)]
 """Batch sizes with CUDA graphs; a batch between two of them is padded to the next."""
 
-Make = Callable[[Launch], Drivable]
+Make = Callable[[Launch], AdaptivePolicy]
 
 
 @dataclass(frozen=True)
@@ -41,20 +42,20 @@ class Contender:
     """Steps that it chooses from on any ladder; empty for those of the ladder."""
 
 
-class StaticPolicy:
+class StaticPolicy(AdaptivePolicy):
     """Always the same depth."""
 
     learns = False
 
     def __init__(self, steps: int) -> None:
-        self._steps = steps
+        self._choice = drafted(steps)
 
-    def get_steps_for_batch(self, batch_size: int) -> int:
+    def choose(self, coming: Coming) -> Choice:
         """Return the depth."""
-        return self._steps
+        return self._choice
 
 
-class OraclePolicy:
+class OraclePolicy(AdaptivePolicy):
     """Reads the best depth off the trace, round after round."""
 
     learns = False
@@ -62,35 +63,50 @@ class OraclePolicy:
     def __init__(self, trace: Trace) -> None:
         self._depths = iter(trace.oracle_depths.tolist())
 
-    def get_steps_for_batch(self, batch_size: int) -> int:
+    def choose(self, coming: Coming) -> Choice:
         """Return the depth with the highest expected tokens/s in this round."""
-        return int(next(self._depths))
+        return drafted(int(next(self._depths)))
 
 
-class _AsSGLangFeedsIt:
-    """Hides ``observe``: SGLang gives its policy accept counts and batch size, not the depth that drafted."""
+class _AsSGLangFeedsIt(AdaptiveSpeculativeParams):
+    """SGLang gives its policy accept counts and batch size, not the depth that drafted: they count for the live one."""
+
+    def observe(self, observation: RoundObservation) -> None:
+        """Learn from the round as one of the live depth."""
+        observation.choice = self.choose(Coming(observation.batch_size))
+        super().observe(observation)
+
+
+class OfSGLang(AdaptivePolicy):
+    """A policy with SGLang's two methods."""
 
     def __init__(self, policy: Any) -> None:
-        self.get_steps_for_batch = policy.get_steps_for_batch
-        self.on_verify_complete = policy.on_verify_complete
+        self._policy = policy
+
+    def choose(self, coming: Coming) -> Choice:
+        """Return the depth."""
+        return drafted(self._policy.get_steps_for_batch(coming.batch_size))
+
+    def observe(self, observation: RoundObservation) -> None:
+        """Pass on what SGLang would."""
+        self._policy.on_verify_complete(observation.num_correct_drafts_per_req, observation.batch_size)
 
 
-def _oracle(launch: Launch) -> Drivable:
+def _oracle(launch: Launch) -> AdaptivePolicy:
     assert isinstance(launch, Trace), "the oracle reads a drawn trace"
     return OraclePolicy(launch)
 
 
-_BUILT_IN_STEPS = tuple(check_config(BUILT_IN_EMA, "simulator").candidate_steps)
+_BUILT_IN_STEPS = EmaOptions.read(BUILT_IN_EMA, "simulator").candidate_steps
 
 
 def _sglang_ema(slots: dict[str, Any] | None) -> Make:
-    def make(launch: Launch) -> Drivable:
-        given = slots or {"1": {"candidate_steps": list(launch.ladder)}}
-        config = check_config(given, "simulator")
-        steps = config.candidate_steps
-        policy = AdaptiveSpeculativeParams(steps[len(steps) // 2], config=config)
+    def make(launch: Launch) -> AdaptivePolicy:
+        options = EmaOptions.read(slots or {"1": {"candidate_steps": list(launch.ladder)}}, "simulator")
+        steps = options.candidate_steps
+        policy = _AsSGLangFeedsIt(steps[len(steps) // 2], options)
         policy.set_cuda_graph_bs(GRAPH_BATCHES)
-        return _AsSGLangFeedsIt(policy)
+        return policy
 
     return make
 
@@ -98,7 +114,7 @@ def _sglang_ema(slots: dict[str, Any] | None) -> Make:
 def _registered(name: str) -> Make:
     """Return a maker of a policy that a configuration can name, with the depths of the trace."""
 
-    def make(launch: Launch) -> Drivable:
+    def make(launch: Launch) -> AdaptivePolicy:
         config = check_config({"policy": name, name: {"candidate_steps": list(launch.ladder)}}, "simulator")
         policy = build_policy(config, launch.ladder[len(launch.ladder) // 2], lambda: given_profile(launch))
         policy.set_cuda_graph_bs(GRAPH_BATCHES)
@@ -128,8 +144,7 @@ def contenders(ladder: tuple[int, ...]) -> dict[str, Contender]:
 def maker(name: str) -> Make:
     """Return the callable that *name*, such as ``package.module:callable``, refers to.
 
-    It is called for every run, with a `Launch`, and returns a fresh policy: with SGLang's two methods at least, ideally
-    with those of `sglang_adaptive.policy.base.AdaptivePolicy`.
+    It is called for every run, with a `Launch`, and returns a fresh `AdaptivePolicy`, or one with SGLang's two methods.
 
     Raises:
         SimulationError: the module or the name does not exist, or it is not callable. The returned callable
@@ -143,15 +158,15 @@ def maker(name: str) -> Make:
     if not callable(made):
         raise SimulationError(f"--policy {name}: a {type(made).__name__}; expected a callable that makes a policy")
 
-    def make(launch: Launch) -> Drivable:
+    def make(launch: Launch) -> AdaptivePolicy:
         try:
-            policy: Drivable = made(launch)
+            policy = made(launch)
         except Exception as error:
             raise SimulationError(
                 f"--policy {name}: {type(error).__name__}: {error}; "
                 "expected a callable that takes a Launch and returns a policy"
             ) from error
-        return policy
+        return policy if isinstance(policy, AdaptivePolicy) else OfSGLang(policy)
 
     return make
 

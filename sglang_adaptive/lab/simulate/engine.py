@@ -6,34 +6,24 @@ from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, Protocol
 
 import numpy as np
 
 from sglang_adaptive.lab.simulate.cost import SimulationError
 from sglang_adaptive.lab.simulate.trace import IntArray, Trace
+from sglang_adaptive.policy.base import AdaptivePolicy
+from sglang_adaptive.policy.choice import Choice, Coming, Source
 from sglang_adaptive.policy.config import load_config
 from sglang_adaptive.policy.observation import Lookup, RoundObservation
 from sglang_adaptive.runtime.pending_drafts import rounds_between_outputs
 from sglang_adaptive.runtime.round_times import RoundClock
 
 
-class Drivable(Protocol):
-    """A policy that chooses depths.
-
-    Results are passed to its ``observe``, or to the ``on_verify_complete`` of SGLang's policies; to neither if
-    ``learns`` is False.
-    """
-
-    def get_steps_for_batch(self, batch_size: int) -> int:
-        """Return the depth of the round about to start."""
-
-
 @dataclass(frozen=True, slots=True)
 class Round:
     """A round whose result has not arrived yet."""
 
-    steps: int
+    choice: Choice
     counts: list[int]
     """Accepted drafts of each request."""
     drawn: list[int]
@@ -44,22 +34,21 @@ class Round:
     """False after a prefill or an idle period."""
     requests: Sequence[int] = ()
     """Which requests; empty if unknown."""
-    looked_up: bool = False
     lookups: Sequence[Lookup] = ()
     """By request; empty if lookups are not tracked."""
 
 
 class Driver:
-    """Asks a policy for the steps of each round and passes it the results as a server does.
+    """Asks a policy what each round does and passes it the results as a server does.
 
-    Steps are chosen while the previous round is still running. Its result has not arrived, so the newest result that a
+    A round is chosen while the previous round is still running. Its result has not arrived, so the newest result that a
     decision can use is that of the round before last. Times are read from the server's own clock.
     """
 
-    def __init__(self, policy: Any, ladder: Sequence[int]) -> None:
+    def __init__(self, policy: AdaptivePolicy, ladder: Sequence[int]) -> None:
         self.learns: bool = getattr(policy, "learns", True)
+        """Whether results are passed to the policy."""
         self._policy = policy
-        self._observe = getattr(policy, "observe", None)
         self._runnable = captured_steps(policy, ladder)
         self._asked = 0
         self._running: Round | None = None
@@ -67,15 +56,16 @@ class Driver:
         self._clock = RoundClock(lambda: self._arrival)
         self._outputs = DraftOutputs(load_config().zero_step_extend_every)
 
-    def steps(self, batch: int) -> int:
-        """Return the steps of the next round; the previous round's result arrives meanwhile.
+    def choose(self, coming: Coming) -> Choice:
+        """Return what the next round does; the previous round's result arrives meanwhile.
 
         Raises:
             SimulationError: the policy chose steps outside the ladder, or steps without a CUDA graph at that batch size
             although it has graphs.
         """
-        steps: int = self._policy.get_steps_for_batch(batch)
-        if steps not in self._runnable(batch):
+        choice = self._policy.choose(coming)
+        batch, steps = coming.batch_size, choice.steps
+        if choice.source is not Source.LOOKUP and steps not in self._runnable(batch):
             runnable = sorted(self._runnable(batch))
             raise SimulationError(
                 f"round {self._asked}: the policy chose {steps} steps at batch {batch}; it can run {runnable}"
@@ -83,31 +73,27 @@ class Driver:
         self._asked += 1
         if self._running is not None:
             self._deliver(self._running)
-        if getattr(self._policy, "cost_sync_due", False):
+        if self._policy.cost_sync_due:
             hand_over_cost(self._policy)
-        return steps
+        return choice
 
     def started(self, running: Round) -> None:
-        """Keep the result of the round whose steps were last asked for; only if the policy ``learns``."""
+        """Keep the result of the round that was chosen last; only if the policy ``learns``."""
         self._running = running
 
     def _deliver(self, done: Round) -> None:
-        size = len(done.counts)
-        if self._observe is None:
-            self._policy.on_verify_complete(done.counts, size)
-            return
+        size, steps = len(done.counts), done.choice.steps
         self._arrival += done.seconds
         if not done.comparable:
             self._clock.interrupt()
-        curious = getattr(self._policy, "wants_shadow_drafts", False)
-        told = self._outputs.check(done.steps, size, curious, done.looked_up)
+        told = self._outputs.check(steps, size, self._policy.wants_shadow_drafts, done.choice.source is Source.LOOKUP)
         foretold = [min(k, 1) for k in done.drawn] if told else []
-        read = self._clock.read(done.steps, size)
+        read = self._clock.read(steps, size)
         observation = RoundObservation(
-            done.steps, done.counts, size, read, shadow_accepts=foretold, requests=done.requests,
-            extended=self._outputs.extended, looked_up=done.looked_up, lookups=done.lookups,
+            done.choice, done.counts, size, read, shadow_accepts=foretold, requests=done.requests,
+            extended=self._outputs.extended, lookups=done.lookups,
         )  # fmt: skip
-        self._observe(observation)
+        self._policy.observe(observation)
 
 
 class DraftOutputs:
@@ -132,11 +118,10 @@ class DraftOutputs:
         return told
 
 
-def captured_steps(policy: Any, ladder: Sequence[int]) -> Callable[[int], frozenset[int]]:
+def captured_steps(policy: AdaptivePolicy, ladder: Sequence[int]) -> Callable[[int], frozenset[int]]:
     """Return a function from batch size to the depths that can run: those captured for it when the server starts."""
     every = frozenset(ladder)
-    graphs_of = getattr(policy, "cuda_graph_bs_for_step", lambda steps: None)
-    captured = {steps: graphs_of(steps) for steps in ladder}
+    captured = {steps: policy.cuda_graph_bs_for_step(steps) for steps in ladder}
     sizes = sorted({size for found in captured.values() for size in found or ()})
 
     @cache
@@ -149,16 +134,16 @@ def captured_steps(policy: Any, ladder: Sequence[int]) -> Callable[[int], frozen
     return runnable
 
 
-def hand_over_cost(policy: Any) -> None:
+def hand_over_cost(policy: AdaptivePolicy) -> None:
     """Apply the measured round times, as a server does from rank 0 to every rank."""
     policy.import_cost(policy.export_cost())
 
 
-def play(policy: Drivable, trace: Trace) -> IntArray:
+def play(policy: AdaptivePolicy, trace: Trace) -> IntArray:
     """Run *policy* through *trace*; return the draft steps of each round.
 
     Raises:
-        SimulationError: as `Driver.steps` does.
+        SimulationError: as `Driver.choose` does.
     """
     driver = Driver(policy, trace.ladder)
     rounds = zip(
@@ -166,9 +151,10 @@ def play(policy: Drivable, trace: Trace) -> IntArray:
     )
     depths: list[int] = []
     for now, (batch, drawn, noise, comparable) in enumerate(rounds):
-        steps = driver.steps(batch)
+        choice = driver.choose(Coming(batch))
+        steps = choice.steps
         depths.append(steps)
         if driver.learns:
             counts = [k if k < steps else steps for k in drawn]
-            driver.started(Round(steps, counts, drawn, float(trace.seconds[now, steps]) * noise, comparable))
+            driver.started(Round(choice, counts, drawn, float(trace.seconds[now, steps]) * noise, comparable))
     return np.array(depths, dtype=np.int64)

@@ -29,6 +29,7 @@ from collections.abc import Hashable, Mapping, Sequence
 from itertools import accumulate
 from statistics import median
 
+from sglang_adaptive.policy.choice import Choice, Coming, Source
 from sglang_adaptive.policy.observation import RoundObservation
 from sglang_adaptive.policy.throughput.acceptance import AcceptanceEstimator
 from sglang_adaptive.policy.throughput.choice import WINDOW_ROUNDS
@@ -271,8 +272,6 @@ class Lookups:
         self.tracking = Tracking()
         self.behind = 0
         """Rounds in flight when one is chosen: 1 with overlap scheduling."""
-        self.coming: Sequence[Hashable] = ()
-        """The requests of the coming round; empty if they are those of the latest observed one."""
         self._matches: Mapping[Hashable, int] = {}
         """By request, the match at the start of the round after the latest observed one; empty if not tracked."""
         self._left = 0.0
@@ -330,14 +329,15 @@ class Lookups:
                 self._rest = REST if self.tracking.known else UNKNOWN_REST
 
     def chosen(
-        self, batch_size: int, row: RoundTimeRow, live: int, before: int, acceptance: AcceptanceEstimator
+        self, coming: Coming, row: RoundTimeRow, live: int, before: Choice, acceptance: AcceptanceEstimator
     ) -> int:
         """Return the drafts to look up in the coming round, out of those in *row*; 0 if *live* steps promise more.
 
-        *before* is the previous round's steps, or its lookup drafts; its result may still be in flight.
+        The result of *before*, the previous round, may still be in flight. Requests that are not named are those of the
+        latest observed round.
         """
-        matches = [self._matches.get(name, 0) for name in self.coming or self._matches]
-        if len(matches) != batch_size or max(matches) < SHORTEST:
+        matches = [self._matches.get(name, 0) for name in coming.requests or self._matches]
+        if len(matches) != coming.batch_size or max(matches) < SHORTEST:
             return 0
         kinds, worth = tuple(row.lookups), [0.0] * len(row.lookups)
         usual = acceptance.tokens[live]
@@ -345,7 +345,8 @@ class Lookups:
         for match in matches:
             lasts = 1.0
             if self.behind and match >= SHORTEST:
-                passed = before + 1 if before in row.lookups else round(self._drafted.tokens(match, before, usual))
+                copied = before.source is Source.LOOKUP
+                passed = before.steps + 1 if copied else round(self._drafted.tokens(match, before.steps, usual))
                 lasts, match = self.agreement.chance(match, passed), match + passed
             drafted = lasts * self._drafted.tokens(match, live, usual) + (1.0 - lasts) * elsewhere
             for kind, tokens in enumerate(self.agreement.tokens(match, kinds)):
@@ -353,7 +354,7 @@ class Lookups:
         gains = [found / row.lookups[drafts] for drafts, found in zip(kinds, worth, strict=True)]
         best = max(range(len(kinds)), key=gains.__getitem__)
         asked = 1.0 + MARGIN + MARGIN_PER_LOST * self._lost
-        return kinds[best] if gains[best] * row.seconds[live] > asked * batch_size else 0
+        return kinds[best] if gains[best] * row.seconds[live] > asked * len(matches) else 0
 
     def as_dict(self, row: RoundTimeRow) -> dict[str, object]:
         """Return the estimates and the seconds of *row*, as JSON builtins."""

@@ -8,11 +8,12 @@ steps; ``probing`` spends a budget on learning.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
 
 from sglang_adaptive.policy.base import AdaptivePolicy, Forecast, Outlook, ProbeTotals, RoundPrices, register
+from sglang_adaptive.policy.choice import Choice, Coming, Source, drafted
 from sglang_adaptive.policy.config import CapturedSteps
 from sglang_adaptive.policy.errors import ConfigError, shown
 from sglang_adaptive.policy.observation import RoundObservation
@@ -86,7 +87,7 @@ class ThroughputOptions(PolicyOptions):
 
 
 @register(ThroughputOptions, build=lambda steps, config, profile: ThroughputPolicy(steps, config.options, profile()))
-class ThroughputPolicy:
+class ThroughputPolicy(AdaptivePolicy):
     """Chooses by measured acceptance and cost; ``base`` documents the members."""
 
     name = "throughput"
@@ -96,7 +97,7 @@ class ThroughputPolicy:
     ) -> None:
         self.options = options = options or ThroughputOptions()
         self.profile = profile
-        self.cost_sync_due = False
+        self.candidate_steps = list(options.candidate_steps)
         self._ladder = options.candidate_steps
         self._acceptance = AcceptanceEstimator(self._ladder, options.memory_rounds, options.shrinkage)
         self._cost = CostModel(self._ladder, profile)
@@ -108,8 +109,8 @@ class ThroughputPolicy:
         self._prober = Prober(options.probe_budget)
         start = min(self._ladder, key=lambda steps: (abs(steps - initial_steps), steps))
         self._choice = StepChoice(start)
-        self._running = start
-        """The last return value: the steps of the choice or of a probe, or drafts to look up."""
+        self._ran = drafted(start)
+        """What the latest round does."""
         self._votes = False
         """Whether several ranks agree on the steps; see ``follow``."""
         self._leads = True
@@ -117,39 +118,35 @@ class ThroughputPolicy:
         self._batch_size, self._round = 1, 0
         self._next_sync = FIRST_SYNC
 
-    @property
-    def candidate_steps(self) -> list[int]:
-        return [*self._ladder, *self.lookup_drafts]
-
     def set_cuda_graph_bs(self, cuda_graph_bs: list[int] | None) -> None:
         self._times.set_graph_sizes(cuda_graph_bs or [])
 
     def cuda_graph_bs_for_step(self, step: int) -> list[int] | None:
         sizes = self._times.graph_sizes
-        if step in self.lookup_drafts:
-            return [size for size in sizes if size <= lookups.REQUESTS] if sizes else None
         return [size for size in sizes if step in self._times.allowed(size)] if sizes else None
 
     # -- a round ----------------------------------------------------------------------------------------------
 
-    def get_steps_for_batch(self, batch_size: int) -> int:
-        row = self._times.at(batch_size)
-        self._batch_size = batch_size
-        probing = self._prober.take_round(row)
-        if probing is None:
-            former = self._choice.live
-            self._choice.decide(row, self._acceptance)
-            if self._choice.live != former:
-                self._next_sync = min(self._next_sync, self._round + 2 * SIDE)
-        before, self._running = self._running, self._choice.live if probing is None else probing
-        if row.lookups and probing is None:
-            self._running = (
-                self._lookups.chosen(batch_size, row, self._running, before, self._acceptance) or self._running
-            )
-        return self._running
+    def choose(self, coming: Coming) -> Choice:
+        self._batch_size = coming.batch_size
+        self._ran = self._next(coming, self._times.at(coming.batch_size))
+        return self._ran
+
+    def _next(self, coming: Coming, row: RoundTimeRow) -> Choice:
+        probed, former = self._prober.take_round(row), self._choice.live
+        if probed is not None:
+            return drafted(probed, probe=probed != former, why="probe")
+        self._choice.decide(row, self._acceptance)
+        live = self._choice.live
+        if live != former:
+            self._next_sync = min(self._next_sync, self._round + 2 * SIDE)
+        drafts = self._lookups.chosen(coming, row, live, self._ran, self._acceptance) if row.lookups else 0
+        if drafts:
+            return Choice(drafts, Source.LOOKUP, why="lookup")
+        return drafted(live, why="probe" if self._ran.probe and live == former else "")
 
     def observe(self, observation: RoundObservation) -> None:
-        """Learn from one round; the next ``get_steps_for_batch`` makes the decision."""
+        """Learn from one round; the next ``choose`` makes the decision."""
         steps = observation.steps
         self._round += 1
         row = self._times.at(observation.batch_size)
@@ -208,7 +205,7 @@ class ThroughputPolicy:
         elif self._choice.live == 0:
             self._prober.leave_zero(row, self._acceptance, self._round)
 
-    # -- optional protocols (see ``base``) --------------------------------------------------------------------
+    # -- what a policy may offer (see ``base``) ---------------------------------------------------------------
 
     @property
     def lookup_drafts(self) -> Sequence[int]:
@@ -222,9 +219,6 @@ class ThroughputPolicy:
     def tracks_texts(self) -> bool:
         return self._lookups_allowed and not self._lookups.rests
 
-    def expect(self, requests: Sequence[Hashable]) -> None:
-        self._lookups.coming = requests
-
     def allow_lookups(self, allowed: bool, behind: int = 0) -> None:
         self._lookups_allowed = allowed and self.options.lookup
         self._lookups.behind = behind
@@ -235,8 +229,9 @@ class ThroughputPolicy:
         """Whether more shadow drafts at zero steps are worth their cost: while little is known about the draft."""
         return self._acceptance.trials(1) < WELL_SEEN
 
-    def doubt_acceptance(self) -> None:
+    def doubt_acceptance(self) -> bool:
         self._acceptance.cap(NEW_WEIGHTS_TRIALS)
+        return True
 
     def export_cost(self) -> dict[str, Any]:
         return {**self._readings.export(), "tracking": self._lookups.tracking.export()}
@@ -277,15 +272,15 @@ class ThroughputPolicy:
         slower = dict(zip(self._ladder, self._acceptance.slower(live), strict=True))
         return Outlook(slower, {steps: seconds for _, steps, seconds in row.rungs}, self._prober.wanted(row))
 
-    def follow(self, batch_size: int, steps: int, running: int, leads: bool) -> None:
-        self._batch_size, self._running = batch_size, running
+    def follow(self, batch_size: int, choice: Choice, steps: int, leads: bool) -> None:
+        self._batch_size, self._ran = batch_size, choice
         self._choice.live = min(steps, self._ladder[-1])
         self._votes, self._leads = True, leads
         row = self._times.at(batch_size)
-        if leads and self._prober.wanted(row) in (None, running):
+        if leads and self._prober.wanted(row) in (None, choice.steps):
             self._prober.take_round(row)
         elif not leads:
-            self._prober.yield_round(None if running == steps else running)
+            self._prober.yield_round(choice.steps if choice.probe else None)
 
     def forecast(self, batch_size: int, steps: int) -> Forecast | None:
         row = self._times.at(batch_size)
@@ -304,14 +299,6 @@ class ThroughputPolicy:
         deviations = {deeper: acceptance.ratio_deviation(steps, deeper) for deeper in self._ladder if deeper > steps}
         return RoundPrices(row.seconds, row.deviation, acceptance.tokens, deviations, row.lookups)
 
-    @property
-    def probing(self) -> bool:
-        return self._running != self._choice.live and not self._looks_up
-
-    @property
-    def _looks_up(self) -> bool:
-        return self._running in self.options.lookup_drafts
-
     def probe_totals(self) -> ProbeTotals:
         return ProbeTotals(self._prober.started, self._prober.lost_seconds)
 
@@ -322,14 +309,14 @@ class ThroughputPolicy:
         """
         batch_size = max(1, self._batch_size)
         row = self._times.at(batch_size)
-        drafted = self._choice.live if self._looks_up else self._running
-        now = report.Running(batch_size, drafted, self._choice.live, self._round, self._votes)
-        rates = report.rates(now, row, self._acceptance, self._cost)
+        ran, live = self._ran, self._choice.live
+        running = live if ran.source is Source.LOOKUP else ran.steps
+        rates = report.rates(batch_size, running, row, self._acceptance, self._cost)
         return {
             "rounds": self._round,
             "batch_size": batch_size,
-            "steps": self._running,
-            "why": report.why_looked_up(self._running) if self._looks_up else report.why(now, rates),
+            "steps": ran.steps,
+            "why": report.why(ran, live, self._round, self._votes, rates),
             "acceptance": self._acceptance.by_position(),
             "acceptance_by_level": self._acceptance.by_level(),
             "rates": rates,

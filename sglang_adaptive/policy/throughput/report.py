@@ -2,39 +2,26 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
+from sglang_adaptive.policy.choice import Choice, Source
 from sglang_adaptive.policy.throughput.acceptance import AcceptanceEstimator
 from sglang_adaptive.policy.throughput.cost import CostModel
 from sglang_adaptive.policy.throughput.rows import RoundTimeRow
 
 
-@dataclass(frozen=True, slots=True)
-class Running:
-    """What runs, and how it was chosen."""
-
-    batch_size: int
-    """Of the latest round."""
-    steps: int
-    live: int
-    """The steps without a probe."""
-    rounds: int
-    """Rounds seen."""
-    voted: bool
-    """Whether several ranks agree on the steps."""
-
-
-def rates(now: Running, row: RoundTimeRow, acceptance: AcceptanceEstimator, cost: CostModel) -> list[dict[str, Any]]:
-    """Return as builtins the expected rate of each number of steps at the batch size of *now* and *row*."""
-    tokens, slower, found = acceptance.tokens, acceptance.slower(now.steps), []
+def rates(
+    batch_size: int, running: int, row: RoundTimeRow, acceptance: AcceptanceEstimator, cost: CostModel
+) -> list[dict[str, Any]]:
+    """Return as builtins the expected rate of each number of steps at *batch_size*, also over that of *running*."""
+    tokens, slower, found = acceptance.tokens, acceptance.slower(running), []
     for rung, (steps, seconds) in enumerate(row.seconds.items()):
         found.append(
             {
                 "steps": steps,
-                "tokens_per_second": now.batch_size * tokens[steps] / seconds,
-                "tokens_per_round": now.batch_size * tokens[steps],
-                "times_running": row.seconds.get(now.steps, seconds) / (seconds * slower[rung]),
+                "tokens_per_second": batch_size * tokens[steps] / seconds,
+                "tokens_per_round": batch_size * tokens[steps],
+                "times_running": row.seconds.get(running, seconds) / (seconds * slower[rung]),
                 "seconds": seconds,
                 "deviation": row.deviation[steps],
                 "source": cost.source(row.padded, steps),
@@ -44,19 +31,25 @@ def rates(now: Running, row: RoundTimeRow, acceptance: AcceptanceEstimator, cost
     return found
 
 
-def why(now: Running, promised: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return the reason for the running depth, from the result of ``rates``: a code, its figures, and words."""
-    steps = now.steps
+def why(ran: Choice, live: int, rounds: int, voted: bool, promised: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return the reason for what *ran*, from the result of ``rates``: a code, its figures, and words.
+
+    *live* are the steps without a probe, after so many *rounds*. *voted* says whether several ranks agree on the steps.
+    """
+    steps = ran.steps
+    if ran.source is Source.LOOKUP:
+        words = f"{steps} drafts looked up in each request's own text, which copies itself, promise the highest speed"
+        return {"code": "lookup", "rival_steps": None, "rival_gain": 0.0, "words": words}
     gains = {rate["steps"]: rate["times_running"] - 1.0 for rate in promised if rate["allowed"]}
     best = max(gains, key=lambda s: (gains[s], -s))
     rival = max((s for s in gains if s != steps), key=lambda s: (gains[s], -s), default=None)
     gain = gains[rival] if rival is not None and steps in gains else 0.0
     running = _steps(steps)
-    if now.rounds == 0:
+    if rounds == 0:
         code, words = "start", f"{running}: no round has been verified yet"
-    elif steps != now.live:
-        code, words = "probe", f"{running} for a few rounds, as a probe; otherwise {now.live}"
-    elif now.voted and steps != best:
+    elif ran.probe:
+        code, words = "probe", f"{running} for a few rounds, as a probe; otherwise {live}"
+    elif voted and steps != best:
         code, words = "vote", f"{running}: what all ranks agreed on"
     elif steps == best:
         code, words = "best", f"{running} {_verb('promise', steps)} the highest speed for this text"
@@ -68,12 +61,6 @@ def why(now: Running, promised: list[dict[str, Any]]) -> dict[str, Any]:
     if rival is not None:
         words += f" ({_steps(rival)}: {100.0 * gain:+.1f}%)"
     return {"code": code, "rival_steps": rival, "rival_gain": gain, "words": words}
-
-
-def why_looked_up(drafts: int) -> dict[str, Any]:
-    """Return the reason for a round that looks up *drafts*, in the form of ``why``."""
-    words = f"{drafts} drafts looked up in each request's own text, which copies itself, promise the highest speed"
-    return {"code": "lookup", "rival_steps": None, "rival_gain": 0.0, "words": words}
 
 
 def _steps(count: int) -> str:

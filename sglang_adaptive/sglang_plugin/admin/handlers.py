@@ -21,8 +21,9 @@ from sglang_adaptive.policy.config import AdaptiveConfig, check_config, describe
 from sglang_adaptive.policy.errors import ConfigError, printable
 from sglang_adaptive.runtime.controller import AdaptiveController
 from sglang_adaptive.sglang_plugin import ranks
-from sglang_adaptive.sglang_plugin.audit_scheduler import REPORT_KEY, Audits, Report
 from sglang_adaptive.sglang_plugin.current import current
+from sglang_adaptive.sglang_plugin.stage import Stage
+from sglang_adaptive.sglang_plugin.stages.audit_scheduler import REPORT_KEY, Audits, Report
 from sglang_adaptive.sglang_plugin.start.controller import build_successor, fitted, trace_rounds
 from sglang_adaptive.sglang_plugin.start.profiles import CostSharing
 
@@ -139,9 +140,9 @@ class ForceSteps(OfController):
     """``adaptive_force_steps``: a `Hold`."""
 
     def problem(self, key: str, value: Any) -> str | None:
-        if isinstance(value, Hold) and (value.steps is None or value.steps in self._controller.tiers):
+        if isinstance(value, Hold) and (value.steps is None or value.steps in self._controller.states.tiers):
             return None
-        built = ", ".join(map(str, self._controller.tiers))
+        built = ", ".join(map(str, self._controller.states.tiers))
         return f"{key}: got {value!r}; expected one of {built}, or null to release"
 
     def apply(self, key: str, value: Hold) -> None:
@@ -180,7 +181,7 @@ class WarmUpSwitch(OfController):
 
         if value == BEGIN:
             triton_load_watch._serving_started = False
-            self._controller.begin_warm_up()
+            self._controller.warm_up.begin()
         else:
             self._controller.end_warm_up()
             triton_load_watch.mark_serving_started()
@@ -189,7 +190,7 @@ class WarmUpSwitch(OfController):
 class TakeReport(Handler):
     """``adaptive_audit``: the `Report` on a finished request that was decoded again."""
 
-    def __init__(self, audits: Audits | None) -> None:
+    def __init__(self, audits: Audits | None = None) -> None:
         self._audits = audits
 
     def problem(self, key: str, value: Any) -> str | None:
@@ -222,13 +223,13 @@ class Reconfigure(OfController):
         controller, self._successor = self._controller, None
         try:
             running = _config_of(controller)
-            config = fitted(check_config(value.config, value.source), max(controller.tiers), get_spec())
+            config = fitted(check_config(value.config, value.source), max(controller.states.tiers), get_spec())
             config = config.after_start(value.config, running)
             if value.by == WATCH and config.as_dict() == running:
                 return None
-            controller.built.require(config)
-            live = controller.worker.speculative_num_steps
-            policy = build_successor(config, controller.params, live, controller.built)
+            built = controller.states.built
+            built.require(config)
+            policy = build_successor(config, controller.policy, controller.states.live.steps, built)
             self._successor = config, policy, CostSharing(policy)
         except ConfigError as error:
             return str(error)
@@ -248,10 +249,8 @@ class Reconfigure(OfController):
         if isinstance(retiring, CostSharing):
             retiring.retire()
         now = current()
-        if now is not None and now.left_for_later is not None:
-            now.left_for_later.set_every(config.zero_step_extend_every)
-        if now is not None and now.audits is not None:
-            now.audits.change(config.audit)
+        if now is not None:
+            now.tell(Stage.reconfigured, config)
         trace_rounds(controller, config.trace)
         if ranks.is_first():
             changes = describe_change(before, _config_of(controller))
@@ -259,7 +258,7 @@ class Reconfigure(OfController):
 
 
 def _config_of(controller: AdaptiveController) -> dict[str, Any]:
-    config = getattr(controller.params, "config", None)
+    config = getattr(controller.policy, "config", None)
     return config.as_dict() if isinstance(config, AdaptiveConfig) else {}
 
 
@@ -268,5 +267,5 @@ _HANDLERS: Mapping[str, Callable[[Round], Handler]] = {
     LEASE_OVER_KEY: lambda now: LeaseOver(now.controller),
     CONFIG_KEY: lambda now: Reconfigure(now.controller),
     WARM_UP_KEY: lambda now: WarmUpSwitch(now.controller),
-    REPORT_KEY: lambda now: TakeReport(now.audits),
+    REPORT_KEY: lambda now: TakeReport(*now.of(Audits)),
 }

@@ -21,6 +21,7 @@ from sglang_adaptive.policy.config import MAX_BYTES, CapturedSteps, parse_object
 from sglang_adaptive.policy.errors import ConfigError, printable, shown
 from sglang_adaptive.policy.options import nearest
 from sglang_adaptive.sglang_plugin import env
+from sglang_adaptive.sglang_plugin.admin.audit_http import DecodesAgain
 from sglang_adaptive.sglang_plugin.admin.config_changes import ConfigChanges
 from sglang_adaptive.sglang_plugin.admin.handlers import (
     CONFIG_KEY,
@@ -30,12 +31,11 @@ from sglang_adaptive.sglang_plugin.admin.handlers import (
     pack,
 )
 from sglang_adaptive.sglang_plugin.admin.server_info import look
-from sglang_adaptive.sglang_plugin.audit_http import DecodesAgain
-from sglang_adaptive.sglang_plugin.audit_scheduler import REPORT_KEY, TAKE
-from sglang_adaptive.sglang_plugin.launch.handshake import BUILT
 from sglang_adaptive.sglang_plugin.notes import NOTE
 from sglang_adaptive.sglang_plugin.releases import import_in_workers
+from sglang_adaptive.sglang_plugin.stages.audit_scheduler import REPORT_KEY, TAKE
 from sglang_adaptive.sglang_plugin.start.controller import fitted
+from sglang_adaptive.sglang_plugin.start.handshake import BUILT
 
 Scope = dict[str, Any]
 Receive = Callable[[], Awaitable[dict[str, Any]]]

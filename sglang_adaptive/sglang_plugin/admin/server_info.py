@@ -6,9 +6,10 @@ from typing import Any
 
 from sglang_adaptive.runtime.history import SPANS
 from sglang_adaptive.sglang_plugin import features, ranks
-from sglang_adaptive.sglang_plugin.audit_scheduler import TAKE
 from sglang_adaptive.sglang_plugin.current import current
 from sglang_adaptive.sglang_plugin.notes import NOTE
+from sglang_adaptive.sglang_plugin.stages.audit_scheduler import TAKE, Audits
+from sglang_adaptive.sglang_plugin.stages.zero_steps.left_for_later import LeftForLater
 from sglang_adaptive.sglang_plugin.start.profiles import profile_key
 
 LOOK = "sglang-adaptive look"
@@ -32,8 +33,9 @@ def answer(recv_req: Any, scheduler: Any) -> Any:
     if recv_req.rid == LOOK:
         part = _adaptive()
     elif recv_req.rid == TAKE:  # a finished request for the audit, if the scheduler is idle
-        audits = None if now is None else now.audits
-        part = {"is_on": False, "finished": None} if audits is None else audits.take(scheduler.is_fully_idle())
+        part = {"is_on": False, "finished": None}
+        for audits in [] if now is None else now.of(Audits):
+            part = audits.take(scheduler.is_fully_idle())
     elif span is not None:  # the last seconds; None on a rank without a history
         part = {"history": None if now is None else now.controller.history(span)}
     else:
@@ -50,10 +52,10 @@ def _adaptive() -> dict[str, Any]:
     if now is None:
         return {"active": False, "reason": getattr(get_server_args(), NOTE, {}).get("reason")}
     found = {**now.controller.snapshot(), "off": features.off(), "profile_key": profile_key().as_dict()}
-    if now.left_for_later is not None:
-        found["zero_steps"] = now.left_for_later.snapshot()
+    for later in now.of(LeftForLater):
+        found["zero_steps"] = later.snapshot()
     if now.worker.device == "cuda":
-        found["short_rounds"] = now.short_rounds()
+        found["short_rounds"] = {name: passes for stage in now.stages for name, passes in stage.shortened().items()}
     return found
 
 

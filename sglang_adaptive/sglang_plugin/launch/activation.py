@@ -10,12 +10,12 @@ from typing import Any, NoReturn
 
 from sglang_adaptive.policy.config import AdaptiveConfig
 from sglang_adaptive.policy.errors import ConfigError
-from sglang_adaptive.sglang_plugin import attention_dp, env, features, hooks, repairs
+from sglang_adaptive.sglang_plugin import env, features, hooks, repairs
 from sglang_adaptive.sglang_plugin.configuration import reading_of, resolving
 from sglang_adaptive.sglang_plugin.contract import ContractError
-from sglang_adaptive.sglang_plugin.model_config import model_config
 from sglang_adaptive.sglang_plugin.notes import NOTE
-from sglang_adaptive.sglang_plugin.setup import drafts_blocks
+from sglang_adaptive.sglang_plugin.setup import drafts_blocks, model_config
+from sglang_adaptive.sglang_plugin.stages import attention_dp
 from sglang_adaptive.sglang_plugin.workers import choice as workers
 
 logger = logging.getLogger(__name__)

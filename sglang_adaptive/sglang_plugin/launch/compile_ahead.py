@@ -30,7 +30,7 @@ from typing import Any
 import psutil
 
 from sglang_adaptive.sglang_plugin.launch.activation import adapts, runs_on_cpu
-from sglang_adaptive.sglang_plugin.model_config import model_config
+from sglang_adaptive.sglang_plugin.setup import model_config
 
 logger = logging.getLogger(__name__)
 

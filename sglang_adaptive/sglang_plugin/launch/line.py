@@ -13,8 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sglang_adaptive.sglang_plugin.model_config import model_config
-from sglang_adaptive.sglang_plugin.setup import drafts_blocks
+from sglang_adaptive.sglang_plugin.setup import drafts_blocks, model_config
 
 
 @dataclass(frozen=True, slots=True)

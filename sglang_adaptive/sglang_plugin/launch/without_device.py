@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from sglang_adaptive.sglang_plugin.launch import activation
-from sglang_adaptive.sglang_plugin.model_config import model_config
+from sglang_adaptive.sglang_plugin.setup import model_config
 
 
 def reason(server_args: Any) -> str | None:

@@ -45,7 +45,7 @@ def write_for_tokenizer_workers(
     original: Callable[..., Any], port_args: Any, server_args: Any, *args: Any, **kwargs: Any
 ) -> Any:
     """Write what HTTP workers read; they load no plugins, so the maximum is the launch draft tokens."""
-    from sglang_adaptive.sglang_plugin import capacity
+    from sglang_adaptive.sglang_plugin.stages import capacity
 
     return capacity.write_for_tokenizer_workers(original, port_args, server_args, *args, **kwargs)
 

@@ -39,7 +39,7 @@ around(SRT + "runtime_context.cutedsl_moe_max_num_tokens")(_size)
 @around(SRT + "mem_cache.allocation_sizing.get_req_to_token_extra_context_len")
 def places_beyond_context(original: Callable[[], int]) -> int:
     """Return how many slots a request's row has beyond the context length."""
-    from sglang_adaptive.sglang_plugin import capacity
+    from sglang_adaptive.sglang_plugin.stages import capacity
 
     return capacity.places_beyond_context(original)
 
@@ -48,7 +48,7 @@ def places_beyond_context(original: Callable[[], int]) -> int:
 @around(SRT + "managers.utils.compute_num_reserved_tokens", process=(Process.LAUNCHER, Process.SCHEDULER))
 def reserved_tokens(original: Callable[[], int]) -> int:
     """Return how many tokens of a request's context are reserved for a round: those of the launch steps."""
-    from sglang_adaptive.sglang_plugin import capacity
+    from sglang_adaptive.sglang_plugin.stages import capacity
 
     return capacity.reserved_tokens(original)
 

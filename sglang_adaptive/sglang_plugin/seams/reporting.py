@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from sglang_adaptive.sglang_plugin.contract import Need
-from sglang_adaptive.sglang_plugin.hooks import SRT, Process, around, event, needs
-
-if TYPE_CHECKING:
-    from sglang_adaptive.sglang_plugin.round import Round
+from sglang_adaptive.sglang_plugin.hooks import SRT, Process, around, needs, to_stages
+from sglang_adaptive.sglang_plugin.stage import Stage
 
 _COLLECTOR = SRT + "observability.metrics_collector.SchedulerMetricsCollector"
 
@@ -23,33 +21,19 @@ def request_metrics(
     original: Callable[..., None], manager: Any, meta_info: dict[str, Any], recv_obj: Any, i: int
 ) -> None:
     """Add a request's counts to its response."""
-    from sglang_adaptive.sglang_plugin.reporting import proposed_drafts
+    from sglang_adaptive.sglang_plugin.stages.reporting import proposed_drafts
 
     original(manager, meta_info, recv_obj, i)
     proposed_drafts.correct_request_metrics(meta_info, recv_obj, i)
 
 
-@event(SRT + "managers.scheduler_components.metrics_reporter.SchedulerMetricsReporter.report_decode_stats", "self")
-def report_decode(now: Round, original: Callable[..., None], reporter: Any, *args: Any, **kwargs: Any) -> None:
-    """Log and count the decode rounds of an interval."""
-    from sglang_adaptive.sglang_plugin.reporting import proposed_drafts
-
-    proposed_drafts.report_decode_stats(original, reporter, *args, **kwargs)
-
-
-@event(SRT + "managers.scheduler.Scheduler.init_metrics_reporter", "self")
-def init_metrics(now: Round, original: Callable[..., None], scheduler: Any, *args: Any, **kwargs: Any) -> None:
-    """Create the metrics of a scheduler."""
-    original(scheduler, *args, **kwargs)
-    now.metrics_made(scheduler.metrics_collector_context)
-
-
-@event(_COLLECTOR + ".log_stats", "self", "stats")
-def log_stats(now: Round, original: Callable[..., None], *args: Any, **kwargs: Any) -> None:
-    """Set the metrics."""
-    original(*args, **kwargs)
-    now.metrics_set()
-
+to_stages(
+    Stage.report_decode,
+    SRT + "managers.scheduler_components.metrics_reporter.SchedulerMetricsReporter.report_decode_stats",
+    "self",
+)
+to_stages(Stage.init_metrics, SRT + "managers.scheduler.Scheduler.init_metrics_reporter", "self")
+to_stages(Stage.log_stats, _COLLECTOR + ".log_stats", "self", "stats")
 
 needs(
     Need(_COLLECTOR + ".__init__", ("labels",)),

@@ -3,80 +3,47 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from sglang_adaptive.sglang_plugin.contract import Need
-from sglang_adaptive.sglang_plugin.hooks import SRT, Process, around, event, needs
-
-if TYPE_CHECKING:
-    from sglang_adaptive.sglang_plugin.round import Round
+from sglang_adaptive.sglang_plugin.hooks import SRT, Process, around, needs, to_stages
+from sglang_adaptive.sglang_plugin.stage import Stage
 
 _RESULTS = SRT + "managers.scheduler_components.batch_result_processor.SchedulerBatchResultProcessor."
+_SYNC = SRT + "managers.scheduler_components.dp_attn.MLPSyncBatchInfo"
 _WEIGHTS = SRT + "managers.scheduler_components.weight_updater.SchedulerWeightUpdaterManager."
 
 
-@event(SRT + "managers.scheduler.Scheduler.update_running_batch", "self", "batch")
-def update_running_batch(now: Round, original: Callable[..., Any], scheduler: Any, batch: Any) -> Any:
-    """Find out how many KV slots are free, then prepare the decode batch for its next round."""
-    return now.prepare(original, scheduler, batch)
+# -- before a round -----------------------------------------------------------------------------------------------
 
-
-@event(SRT + "mem_cache.allocation_sizing.get_alloc_reserve_per_decode")
-def alloc_reserve(now: Round, original: Callable[[], int]) -> int:
-    """Return how many extra slots a request needs for a round; a round limited to fewer steps needs fewer."""
-    return now.capacity.reserve(original)
-
-
-@event(SRT + "speculative.eagle_utils.eagle_prepare_for_decode", "batch")
-def prepare_for_decode(now: Round, original: Callable[[Any], None], batch: Any) -> None:
-    """Reserve KV slots for the next round."""
-    now.reserve.prepare(original, batch)
-
-
-@around(SRT + "speculative.dflash_info_v2.DFlashDraftInputV2.prepare_for_decode", "self", "batch")
-def prepare_block(original: Callable[..., None], draft_input: Any, batch: Any) -> None:
-    """Reserve KV slots for the next DFLASH round."""
-    from sglang_adaptive.sglang_plugin.workers.dflash import reserve
-
-    reserve(original, draft_input, batch)
-
-
-@event(SRT + "speculative.eagle_utils.page_aligned_decode_alloc_lens", "reqs", "reserve", "page_size")
-def decode_alloc_lens(now: Round, original: Callable[..., Any], reqs: Any, *, reserve: int, page_size: int) -> Any:
-    """Return the length up to which each request has slots after the reservation."""
-    return original(reqs, reserve=reserve + now.reserve.more(reserve), page_size=page_size)
-
-
-@around(SRT + "managers.scheduler.decide_needs_cpu_seq_lens", "attn_backends")
-def needs_lengths_on_host(original: Callable[..., bool], attn_backends: Sequence[Any]) -> bool:
-    """Return whether rounds need lengths on the host; adaptive NGRAM needs them only if the backends do."""
-    from sglang_adaptive.sglang_plugin.workers.arguments import needs_lengths_on_host
-
-    return needs_lengths_on_host(original, attn_backends)
-
-
-@event(SRT + "managers.overlap_utils.FutureMap.resolve_seq_lens_cpu", "self", "batch")
-def lengths_on_host(now: Round, original: Callable[..., None], future_map: Any, batch: Any, **kwargs: Any) -> None:
-    """Copy request lengths to the host, without waiting if they are known or unused."""
-    now.resolve_lengths(original, future_map, batch, **kwargs)
-
-
-@event(
+to_stages(Stage.update_running_batch, SRT + "managers.scheduler.Scheduler.update_running_batch", "self", "batch")
+to_stages(Stage.alloc_reserve, SRT + "mem_cache.allocation_sizing.get_alloc_reserve_per_decode")
+to_stages(Stage.prepare_for_decode, SRT + "speculative.eagle_utils.eagle_prepare_for_decode", "batch")
+to_stages(
+    Stage.decode_alloc_lens,
+    SRT + "speculative.eagle_utils.page_aligned_decode_alloc_lens",
+    *("reqs", "reserve", "page_size"),
+)
+to_stages(Stage.lengths_on_host, SRT + "managers.overlap_utils.FutureMap.resolve_seq_lens_cpu", "self", "batch")
+to_stages(
+    Stage.read_relay,
     "sglang.kernels.ops.speculative.gather_spec_extras.gather_spec_extras",
     *("indices", "topk_p_buf", "topk_index_buf", "output_tokens_buf", "hidden_states_buf"),
     process=Process.SCHEDULER_CUDA,
 )
-def read_relay(now: Round, original: Callable[..., Any], *args: Any) -> Any:
-    """Read what the previous round left for this one."""
-    return now.relay.read(original, *args)
-
-
-@event(
-    SRT + "managers.overlap_utils.FutureMap.stash", "self", "future_indices", "payload", process=Process.SCHEDULER_CUDA
+to_stages(
+    Stage.write_relay,
+    SRT + "managers.overlap_utils.FutureMap.stash",
+    *("self", "future_indices", "payload"),
+    process=Process.SCHEDULER_CUDA,
 )
-def write_relay(now: Round, original: Callable[..., None], *args: Any) -> None:
-    """Write what the next round starts from."""
-    now.relay.write(original, *args)
+# The ranks of attention DP gather rows before each batch.
+to_stages(Stage.local_row, _SYNC + "._get_local_tensor", "self")
+to_stages(Stage.absent_row, _SYNC + "._get_fallback_tensor", "self")
+to_stages(Stage.gathered, _SYNC + ".all_gather", "self")
+to_stages(Stage.isolate, SRT + "managers.scheduler.Scheduler._forward_isolation", "self", "batch", "overlap")
+to_stages(Stage.prepare_prefill, SRT + "managers.schedule_batch.ScheduleBatch.prepare_for_extend", "self")
+to_stages(Stage.count_penalties, SRT + "managers.schedule_batch.ScheduleBatch.cumulate_penalty_output_tokens", "self")
 
 
 @around(SRT + "managers.scheduler.Scheduler.is_disable_overlap_for_batch", "self", "batch", "last_batch")
@@ -88,89 +55,48 @@ def is_overlap_off(original: Callable[..., bool], scheduler: Any, batch: Any, la
     if original(scheduler, batch, last_batch=last_batch) or repairs.mixed_batch_waits(scheduler, batch):
         return True
     now = current()
-    return now is not None and now.waits(scheduler, batch)
+    return now is not None and bool(now.at[Stage.is_overlap_off](lambda *_: False, scheduler, batch))
 
 
-@event(SRT + "managers.scheduler.Scheduler._forward_isolation", "self", "batch", "overlap")
-def isolate(now: Round, original: Callable[..., Any], scheduler: Any, batch: Any, *, overlap: bool) -> Any:
-    """Save the batch's state before its round, and restore it afterwards."""
-    return now.isolation.of(original, scheduler, batch, overlap)
+@around(SRT + "speculative.dflash_info_v2.DFlashDraftInputV2.prepare_for_decode", "self", "batch")
+def prepare_block(original: Callable[..., None], draft_input: Any, batch: Any) -> None:
+    """Reserve KV slots for the next DFLASH round."""
+    from sglang_adaptive.sglang_plugin.workers.dflash import reserve
+
+    reserve(original, draft_input, batch)
 
 
-@event(SRT + "managers.schedule_batch.ScheduleBatch.prepare_for_extend", "self")
-def prepare_prefill(now: Round, original: Callable[[Any], None], batch: Any) -> None:
-    """Prepare a prefill, including one of retracted requests."""
-    original(batch)
-    now.prefill_prepared(batch)
+@around(SRT + "managers.scheduler.decide_needs_cpu_seq_lens", "attn_backends")
+def needs_lengths_on_host(original: Callable[..., bool], attn_backends: Sequence[Any]) -> bool:
+    """Return whether rounds need lengths on the host; adaptive NGRAM needs them only if the backends do."""
+    from sglang_adaptive.sglang_plugin.workers.arguments import needs_lengths_on_host
+
+    return needs_lengths_on_host(original, attn_backends)
 
 
-@event(SRT + "managers.schedule_batch.ScheduleBatch.cumulate_penalty_output_tokens", "self")
-def count_penalties(now: Round, original: Callable[[Any], None], batch: Any) -> None:
-    """Let penalizers count the tokens that a batch has generated."""
-    now.count(original, batch)
+# -- after a round ------------------------------------------------------------------------------------------------
 
-
-@event(_RESULTS + "_resolve_spec_v2_tokens", "self", "result", "batch")
-def resolve(now: Round, original: Callable[..., Any], processor: Any, result: Any, batch: Any) -> Any:
-    """Turn a decode result that has arrived into tokens."""
-    now.resolving(result, batch)
-    return original(processor, result, batch)
-
-
-def _interrupting_result(now: Round, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Process the result of a batch that is not a decode round."""
-    now.interrupted()
-    return original(*args, **kwargs)
-
-
+to_stages(Stage.resolve, _RESULTS + "_resolve_spec_v2_tokens", "self", "result", "batch")
 # A prefill; an empty batch while other attention DP ranks go on; a batch that a prefill server has computed.
 for _kind in ("prefill", "idle", "prebuilt"):
-    event(_RESULTS + f"process_batch_result_{_kind}", "self")(_interrupting_result)
+    to_stages(Stage.interrupt, _RESULTS + f"process_batch_result_{_kind}", "self")
+to_stages(
+    Stage.end_of_text, SRT + "managers.schedule_batch.Req._locate_str_stop_finished_len", "self", "new_accepted_len"
+)
+to_stages(Stage.release, SRT + "mem_cache.common.release_kv_cache", "req")
+to_stages(Stage.owned_length, SRT + "managers.schedule_batch.Req.owned_kv_len", "self")
 
-
-@event(SRT + "managers.schedule_batch.Req._locate_str_stop_finished_len", "self", "new_accepted_len")
-def end_of_text(_: Round, original: Callable[..., int | None], req: Any, *args: Any, **stop: Any) -> int | None:
-    """Return where a request's text ends when its latest tokens contain a stop string or regex match."""
-    from sglang_adaptive.sglang_plugin import repairs
-
-    return repairs.first_end(original, req, *args, **stop)
-
-
-@event(SRT + "mem_cache.common.release_kv_cache", "req")
-def release(now: Round, original: Callable[..., None], req: Any, *args: Any, **kwargs: Any) -> None:
-    """Free the KV slots of a finished or retracted request."""
-    original(req, *args, **kwargs)
-    now.released(req)
-
-
-@event(SRT + "managers.schedule_batch.Req.owned_kv_len", "self")
-def owned_length(now: Round, original: Callable[..., int], req: Any) -> int:
-    """Return how many tokens of a finished or retracted request the prefix cache may keep."""
-    return now.owned_length(original(req), req)
-
-
-def _update_weights(now: Round, original: Callable[..., Any], manager: Any, request: Any) -> Any:
-    """Update weights; graphs keep the addresses of weights, and acceptance was measured with the old ones."""
-    result = original(manager, request)
-    now.weights_updated(result, request)
-    return result
-
+# -- beside rounds ------------------------------------------------------------------------------------------------
 
 for _update in ("update_weights_from_disk", "update_weights_from_ipc", "end_weight_update"):
-    event(_WEIGHTS + _update, "self", "recv_req")(_update_weights)
-
-
-@event(_WEIGHTS + "begin_weight_update", "self", "recv_req")
-def begin_weight_update(now: Round, original: Callable[..., Any], manager: Any, request: Any) -> Any:
-    """Begin a weight update that takes several messages."""
-    now.weights_change()
-    return original(manager, request)
+    to_stages(Stage.update_weights, _WEIGHTS + _update, "self", "recv_req")
+to_stages(Stage.begin_weight_update, _WEIGHTS + "begin_weight_update", "self", "recv_req")
 
 
 @around(SRT + "managers.scheduler.Scheduler.get_init_info", "self")
 def scheduler_ready(original: Callable[..., dict[str, Any]], scheduler: Any) -> dict[str, Any]:
     """Tell the launcher that this scheduler has its hooks, and which runtime states it built."""
-    from sglang_adaptive.sglang_plugin.launch.handshake import report
+    from sglang_adaptive.sglang_plugin.start.handshake import report
 
     return report(original(scheduler))
 
@@ -178,7 +104,7 @@ def scheduler_ready(original: Callable[..., dict[str, Any]], scheduler: Any) -> 
 @around(SRT + "managers.data_parallel_controller.aggregate_scheduler_startup_times", "startup_times")
 def replicas_ready(original: Callable[..., dict[str, Any]], startup_times: Iterable[Any]) -> dict[str, Any]:
     """Summarize the start-up of replicas; the launcher gets nothing else from their schedulers."""
-    from sglang_adaptive.sglang_plugin.launch.handshake import pass_on
+    from sglang_adaptive.sglang_plugin.start.handshake import pass_on
 
     startup_times = list(startup_times)
     return pass_on(original(startup_times), startup_times)
@@ -187,6 +113,9 @@ def replicas_ready(original: Callable[..., dict[str, Any]], startup_times: Itera
 _PENALTIES = SRT + "sampling.penaltylib."
 
 needs(
+    Need(_SYNC, attributes=("num_tokens", "is_extend_in_batch", "tp0_info_cpu")),
+    Need(SRT + "environ.envs.SGLANG_SCHEDULER_SKIP_ALL_GATHER"),
+    Need(SRT + "environ.envs.SGLANG_ENABLE_DP_SPEC_PREFILL_COORDINATION"),
     Need(_PENALTIES + "BatchedPenalizerOrchestrator", attributes=("penalizers", "is_required", "device")),
     Need(_PENALTIES + "BatchedFrequencyPenalizer", attributes=("cumulated_frequency_penalties", "frequency_penalties")),
     Need(_PENALTIES + "BatchedPresencePenalizer", attributes=("cumulated_presence_penalties", "presence_penalties")),

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from sglang_adaptive.runtime.states import SpecRuntimeState
 from sglang_adaptive.sglang_plugin.contract import Need
-from sglang_adaptive.sglang_plugin.hooks import SRT, WORKER, Process, around, event, needs, replace
+from sglang_adaptive.sglang_plugin.hooks import SRT, WORKER, Process, around, needs, replace, to_stages
+from sglang_adaptive.sglang_plugin.stage import Stage
 
 if TYPE_CHECKING:
     from sglang_adaptive.policy.base import AdaptivePolicy
-    from sglang_adaptive.runtime.controller import AdaptiveController
-    from sglang_adaptive.sglang_plugin.round import Round
+    from sglang_adaptive.sglang_plugin.start.controller import ForWorker
 
 _MULTI_LAYER = SRT + "speculative.multi_layer_eagle_worker_v2."
 _DFLASH = SRT + "speculative.dflash_worker_v2.DFlashWorkerV2"
@@ -48,117 +48,54 @@ def build_policy(initial_steps: int, cfg_path: str | None = None) -> AdaptivePol
 
 
 @replace(WORKER + "AdaptiveController")
-def build_controller(worker: Any, policy: AdaptivePolicy) -> AdaptiveController:
+def build_controller(worker: Any, policy: AdaptivePolicy) -> ForWorker:
     """Create this process's `Round`, and this package's controller for SGLang's worker."""
-    from sglang_adaptive.sglang_plugin import current
+    from sglang_adaptive.sglang_plugin.round import begin
+    from sglang_adaptive.sglang_plugin.start.controller import ForWorker
 
-    return current.begin(worker, policy).controller
+    return ForWorker(begin(worker, policy).controller)
 
 
 replace(WORKER + "SpecRuntimeState")(SpecRuntimeState)
 
 
-@event(WORKER + "EAGLEWorkerV2.init_cuda_graphs", "self")
-def start_worker(now: Round, original: Callable[..., None], worker: Any) -> None:
-    """Build the runtime states for all steps, and get ready for rounds."""
-    now.start(original, worker)
-
-
-@event(
+to_stages(Stage.start, WORKER + "EAGLEWorkerV2.init_cuda_graphs", "self")
+to_stages(
+    Stage.build_state,
     WORKER + "EAGLEWorkerV2.build_adaptive_runtime_state",
     *("self", "speculative_num_steps", "speculative_num_draft_tokens", "cuda_graph_bs"),
 )
-def build_state(now: Round, original: Callable[..., Any], worker: Any, *args: Any, **kwargs: Any) -> Any:
-    """Build one runtime state and its graphs, each part in its own scope."""
-    return now.build_state(original, worker, *args, **kwargs)
-
 
 # -- a round ------------------------------------------------------------------------------------------------------
 
-
-@event(WORKER + "EAGLEWorkerV2.activate_step_by_batch", "self", "batch_size")
-def choose_steps(now: Round, original: Callable[..., None], worker: Any, batch_size: int) -> None:
-    """Choose the steps of the next round."""
-    now.choose_steps(batch_size)
-
-
-@event(WORKER + "EAGLEWorkerV2.apply_runtime_state", "self", "state")
-def switch(now: Round, original: Callable[..., None], worker: Any, state: Any) -> None:
-    """Switch to other steps, and keep SGLang's log of such switches short."""
-    original(worker, state)
-    now.switched()
-
-
-@event(WORKER + "EAGLEWorkerV2._build_trivial_verify_input", "self", "batch")
-def zero_step_input(now: Round, original: Callable[..., Any], worker: Any, batch: Any) -> Any:
-    """Prepare a zero-step round, which verifies one token per request."""
-    return now.zero_step_input(original, worker, batch)
-
-
-@event(WORKER + "EagleDraftWorker.draft", "self", "batch")
-def draft(now: Round, original: Callable[..., Any], drafter: Any, batch: Any, **kwargs: Any) -> Any:
-    """Draft, after running the draft extends postponed at zero steps."""
-    return now.draft(original, drafter, batch, **kwargs)
-
-
-@event(WORKER + "EAGLEWorkerV2.verify", "self", "batch", "pp_proxy_tensors", "grammar_barrier")
-def verify(now: Round, original: Callable[..., Any], worker: Any, batch: Any, **kwargs: Any) -> Any:
-    """Verify the drafts of a round."""
-    return now.verify(original, worker, batch, **kwargs)
-
-
-@event(
-    SRT + "speculative.eagle_utils.eagle_sample",
-    *("verify_input", "batch", "logits_output", "grammar_mask", "watermark_state"),
-)
-def sample(now: Round, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Accept drafts, and choose the token after them."""
-    return now.sample(original, *args, **kwargs)
-
-
-@event(WORKER + "EagleDraftWorker._draft_extend_for_decode", "self", "batch", "batch_result", "kv_loc_plan")
-def draft_extend(
-    now: Round, original: Callable[..., None], drafter: Any, batch: Any, result: Any, **kwargs: Any
-) -> None:
-    """Run the draft model over the accepted tokens, or postpone that at zero steps."""
-    now.draft_extend(original, drafter, batch, result, **kwargs)
-
-
-@event(
+to_stages(Stage.choose_steps, WORKER + "EAGLEWorkerV2.activate_step_by_batch", "self", "batch_size")
+to_stages(Stage.switch, WORKER + "EAGLEWorkerV2.apply_runtime_state", "self", "state")
+to_stages(Stage.launch, WORKER + "EAGLEWorkerV2.forward_batch_generation", "self")
+# The second is for attention DP ranks that coordinate prefills.
+for _launch in ("_forward_prefill_batch", "_forward_dp_spec_prefill_coordination"):
+    to_stages(Stage.interrupt, WORKER + f"EAGLEWorkerV2.{_launch}", "self", "batch")
+to_stages(
+    Stage.draft_prefill,
     WORKER + "EagleDraftWorker._draft_extend_for_prefill",
     *("self", "batch", "target_hidden_states", "next_token_ids", "mm_input_embeds", "kv_loc_plan"),
 )
-def draft_prefill(now: Round, original: Callable[..., Any], drafter: Any, batch: Any, *args: Any, **kwargs: Any) -> Any:
-    """Run the draft model over a prompt."""
-    return now.draft_prefill(original, drafter, batch, *args, **kwargs)
-
-
-@event(WORKER + "EAGLEWorkerV2.forward_batch_generation", "self")
-def launch(now: Round, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Launch a batch of any kind."""
-    result = original(*args, **kwargs)
-    now.launched(result)
-    return result
-
-
-def _launch_prefill(now: Round, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Launch a prefill, which keeps the scheduler's thread busy."""
-    now.interrupted()
-    return original(*args, **kwargs)
-
-
-# The second is for attention DP ranks that coordinate prefills.
-for _launch in ("_forward_prefill_batch", "_forward_dp_spec_prefill_coordination"):
-    event(WORKER + f"EAGLEWorkerV2.{_launch}", "self", "batch")(_launch_prefill)
-
-
-@event(WORKER + "EAGLEWorkerV2.on_verify_complete_cpu", "num_correct_drafts_per_req", "batch_size")
-def verified(
-    now: Round, original: Callable[..., None], worker: Any, counts: Sequence[int], batch_size: int = 0
-) -> None:
-    """Pass what a round accepted to the controller."""
-    now.verified(counts, batch_size)
-
+to_stages(Stage.zero_step_input, WORKER + "EAGLEWorkerV2._build_trivial_verify_input", "self", "batch")
+to_stages(Stage.draft, WORKER + "EagleDraftWorker.draft", "self", "batch")
+to_stages(Stage.verify, WORKER + "EAGLEWorkerV2.verify", "self", "batch", "pp_proxy_tensors", "grammar_barrier")
+to_stages(
+    Stage.sample,
+    SRT + "speculative.eagle_utils.eagle_sample",
+    *("verify_input", "batch", "logits_output", "grammar_mask", "watermark_state"),
+)
+to_stages(
+    Stage.draft_extend,
+    WORKER + "EagleDraftWorker._draft_extend_for_decode",
+    "self",
+    "batch",
+    "batch_result",
+    "kv_loc_plan",
+)
+to_stages(Stage.verified, WORKER + "EAGLEWorkerV2.on_verify_complete_cpu", "num_correct_drafts_per_req", "batch_size")
 
 # -- multi-layer EAGLE --------------------------------------------------------------------------------------------
 

@@ -13,11 +13,12 @@ from sglang_adaptive.policy.config import AdaptiveConfig, CapturedSteps, TraceOp
 from sglang_adaptive.policy.profile import CostProfile
 from sglang_adaptive.runtime.controller import AdaptiveController
 from sglang_adaptive.runtime.round_trace import RoundTrace
+from sglang_adaptive.runtime.states import SpecRuntimeState
 from sglang_adaptive.sglang_plugin import ranks
 from sglang_adaptive.sglang_plugin.configuration import configuration, require_on_all_ranks
 from sglang_adaptive.sglang_plugin.setup import drafts_blocks, drafts_layers
 from sglang_adaptive.sglang_plugin.start.profiles import CostSharing, load_shared, share_known
-from sglang_adaptive.sglang_plugin.state_builds import GraphedDevice, ranks_pad_alike
+from sglang_adaptive.sglang_plugin.start.state_builds import GraphedDevice, ranks_pad_alike
 
 logger = logging.getLogger(__name__)
 
@@ -42,6 +43,20 @@ def fitted(config: AdaptiveConfig, most: int, spec: Any) -> AdaptiveConfig:
     if drafts_blocks(spec):
         return config.of_block(most)
     return config.up_to(most) if drafts_layers(spec) else config
+
+
+class ForWorker:
+    """SGLang's protocol of a controller, as far as its worker uses it at start-up; in rounds, hooks call `Round`."""
+
+    def __init__(self, controller: AdaptiveController) -> None:
+        self.controller = controller
+
+    def register(self, state: SpecRuntimeState) -> None:
+        """Take the state of the launch steps, which SGLang has built."""
+        self.controller.states.register(state)
+
+    def init_states(self, cuda_graph_bs: list[int] | None = None) -> None:
+        """Build nothing: SGLang calls this in the draft's scope, and `Round.start` builds all states outside of it."""
 
 
 def build_successor(
@@ -122,7 +137,7 @@ def _watch_kernel_loads(controller: AdaptiveController) -> None:
     from sglang.srt.utils import triton_load_watch
 
     late: list[str] = []
-    controller.startup.late_kernel_loads = late
+    controller.states.startup.late_kernel_loads = late
 
     def on_load(module: Any, function: Any, name: str, metadata_group: Any, hash: Any) -> None:
         if triton_load_watch._serving_started and len(late) < KEPT_NAMES:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from sglang_adaptive.sglang_plugin.model_config import model_config
+from sglang_adaptive.sglang_plugin.setup import model_config
 
 
 def launch_block_is_widest(server_args: Any) -> None:

@@ -36,10 +36,11 @@ from sglang.srt.speculative.draft_worker_common import (
 from sglang.srt.speculative.spec_utils import draft_pp_context
 
 from sglang_adaptive.runtime.states import SpecRuntimeState
+from sglang_adaptive.sglang_plugin.notes import note_of
 from sglang_adaptive.sglang_plugin.releases import draft_placement
-from sglang_adaptive.sglang_plugin.state_builds import new_backend, target_parts
+from sglang_adaptive.sglang_plugin.stages.zero_steps.deferred_append import DeferredAppend
+from sglang_adaptive.sglang_plugin.start.state_builds import new_backend, target_parts
 from sglang_adaptive.sglang_plugin.workers.own_rounds import NOTHING, OwnRounds, Parts, begin_rounds, parts_of
-from sglang_adaptive.sglang_plugin.zero_steps.deferred_append import DeferredAppend
 
 logger = logging.getLogger(__name__)
 
@@ -71,7 +72,7 @@ class AdaptiveDFlashWorker(OwnRounds, DFlashWorkerV2):  # type: ignore[misc]  # 
         """The batch of the running round, if it is a zero-step round."""
         self._appended = True
         self.round = begin_rounds(self)
-        if most not in self.adaptive_controller.candidate_steps:
+        if most not in self.round.controller.policy.candidate_steps:
             logger.warning(
                 "adaptive: rounds are narrower than the block of %d tokens: add %d to the candidate steps",
                 self.block_size,
@@ -81,10 +82,9 @@ class AdaptiveDFlashWorker(OwnRounds, DFlashWorkerV2):  # type: ignore[misc]  # 
     # -- start-up ---------------------------------------------------------------------------------------------
 
     def init_cuda_graphs(self) -> None:
-        """Build the runtime states, and decide whether zero-step rounds defer work."""
+        """Build the runtime states, and find out whether zero-step rounds defer work."""
         super().init_cuda_graphs()
-        self.deferred = DeferredAppend.where_it_can(self, self.adaptive_controller)
-        self.round.left_for_later = self.deferred
+        self.deferred = next(iter(self.round.of(DeferredAppend)), None)
 
     def _launch_state(self) -> SpecRuntimeState:
         self._samplers[self.block_size] = self._draft_sampler
@@ -148,7 +148,7 @@ class AdaptiveDFlashWorker(OwnRounds, DFlashWorkerV2):  # type: ignore[misc]  # 
     def forward_batch_generation(self, batch: Any, *args: Any, **kwargs: Any) -> Any:
         """Choose the width of a decode round, and run it; run a prefill as SGLang does."""
         if batch.forward_mode.is_extend() or batch.is_extend_in_batch:
-            self.round.interrupted()
+            self.adaptive_controller.interrupt()
             return super().forward_batch_generation(batch, *args, **kwargs)
         requests = batch.seq_lens.shape[0]
         self.activate_step_by_batch(requests)
@@ -166,7 +166,7 @@ class AdaptiveDFlashWorker(OwnRounds, DFlashWorkerV2):  # type: ignore[misc]  # 
                 result = super().forward_batch_generation(batch, *args, **kwargs)
         finally:
             self._zero_step_batch = None
-        self.round.note(result).extended = self._appended
+        note_of(result, self.round.controller.states).extended = self._appended
         return result
 
     def _propose_selector_block(self, *, bs: int, anchor_token_ids: torch.Tensor, **given: Any) -> torch.Tensor:

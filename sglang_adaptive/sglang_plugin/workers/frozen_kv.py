@@ -17,7 +17,8 @@ from sglang.srt.runtime_context import get_spec
 from sglang.srt.speculative.frozen_kv_mtp_worker_v2 import FrozenKVMTPDraftWorker, FrozenKVMTPWorkerV2
 
 from sglang_adaptive.runtime.states import SpecRuntimeState
-from sglang_adaptive.sglang_plugin.state_builds import new_backend
+from sglang_adaptive.sglang_plugin.notes import note_of
+from sglang_adaptive.sglang_plugin.start.state_builds import new_backend
 from sglang_adaptive.sglang_plugin.workers.own_rounds import begin_rounds
 
 
@@ -67,5 +68,7 @@ class AdaptiveFrozenKVWorker(FrozenKVMTPWorkerV2):  # type: ignore[misc]  # SGLa
         Without overlap SGLang passes *pp_proxy_tensors*, which its own worker does not take.
         """
         if batch.forward_mode.is_extend() or batch.is_extend_in_batch:
-            self.round.interrupted()
-        return super().forward_batch_generation(batch, *args, **kwargs)
+            self.round.controller.interrupt()
+        result = super().forward_batch_generation(batch, *args, **kwargs)
+        note_of(result, self.round.controller.states)
+        return result

@@ -22,7 +22,7 @@ from sglang.srt.speculative.spec_utils import draft_pp_context
 
 from sglang_adaptive.runtime.states import SpecRuntimeState
 from sglang_adaptive.sglang_plugin.releases import draft_placement
-from sglang_adaptive.sglang_plugin.state_builds import target_parts
+from sglang_adaptive.sglang_plugin.start.state_builds import target_parts
 from sglang_adaptive.sglang_plugin.workers.own_rounds import NOTHING, OwnRounds, Parts, begin_rounds
 
 _CHAIN = ("_topk1_parents_prealloc", "_topk1_score_indices_prealloc")
@@ -83,7 +83,7 @@ class AdaptiveMultiLayerWorker(OwnRounds, MultiLayerEagleWorkerV2):  # type: ign
     def forward_batch_generation(self, batch: Any, *args: Any, **kwargs: Any) -> Any:
         """Choose the steps of a decode round, and run it; run a prefill as SGLang does."""
         if batch.forward_mode.is_extend() or batch.is_extend_in_batch:
-            self.round.interrupted()
+            self.adaptive_controller.interrupt()
         else:
             self.activate_step_by_batch(batch.seq_lens.shape[0])
         return super().forward_batch_generation(batch, *args, **kwargs)

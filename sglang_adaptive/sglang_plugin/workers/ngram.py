@@ -21,7 +21,8 @@ from sglang.srt.speculative.ngram_worker import NGRAMWorker
 
 from sglang_adaptive.runtime.states import SpecRuntimeState
 from sglang_adaptive.sglang_plugin.guard import Guard
-from sglang_adaptive.sglang_plugin.state_builds import target_parts
+from sglang_adaptive.sglang_plugin.stage import Stage
+from sglang_adaptive.sglang_plugin.start.state_builds import target_parts
 from sglang_adaptive.sglang_plugin.workers.ngram_inputs import Ints, Prompts, cut, prepare_roots, read_lengths
 from sglang_adaptive.sglang_plugin.workers.own_rounds import NOTHING, OwnRounds, Parts, begin_rounds
 
@@ -86,7 +87,7 @@ class AdaptiveNgramWorker(OwnRounds, NGRAMWorker):  # type: ignore[misc]  # SGLa
         if batch.forward_mode.is_decode():
             self.activate_step_by_batch(len(batch.reqs))
         else:
-            self.round.interrupted()
+            self.adaptive_controller.interrupt()
             self.prompts.join(batch.reqs)
         result = super().forward_batch_generation(batch, *args, **kwargs)
         self.prompts.read(self.ngram_corpus)
@@ -101,7 +102,7 @@ class AdaptiveNgramWorker(OwnRounds, NGRAMWorker):  # type: ignore[misc]  # SGLa
     def _prepare_for_speculative_decoding(self, batch: Any) -> None:
         plain = self.speculative_num_steps == 0 and batch.forward_mode.is_decode()
         if plain:
-            self.round.lengths.expect(batch)
+            self.round.tell(Stage.before_zero_steps, batch)
         if not (plain and self.roots.attempt(prepare_roots, self, batch)):
             read_lengths(batch)
             super()._prepare_for_speculative_decoding(batch)

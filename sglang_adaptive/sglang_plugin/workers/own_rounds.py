@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from sglang.srt.model_executor.cuda_graph_config import Backend, Phase, check_cuda_graph_backend
-from sglang.srt.runtime_context import get_context, get_exec, get_spec
+from sglang.srt.runtime_context import get_context, get_spec
 
 from sglang_adaptive.runtime.states import SpecRuntimeState
-from sglang_adaptive.sglang_plugin import current, repairs
+from sglang_adaptive.sglang_plugin import repairs
 from sglang_adaptive.sglang_plugin.configuration import configuration
-from sglang_adaptive.sglang_plugin.fast_path import launches
-from sglang_adaptive.sglang_plugin.start.controller import build_policy
-from sglang_adaptive.sglang_plugin.state_builds import build_state
-
-if TYPE_CHECKING:
-    from sglang_adaptive.runtime.controller import AdaptiveController
-    from sglang_adaptive.sglang_plugin.round import Round
+from sglang_adaptive.sglang_plugin.notes import note_of
+from sglang_adaptive.sglang_plugin.round import Round, begin
+from sglang_adaptive.sglang_plugin.start.controller import ForWorker, build_policy
+from sglang_adaptive.sglang_plugin.start.state_builds import build_state
 
 Parts = tuple[Any, Any]
 """An attention backend and its CUDA graphs; each is None if a state has none."""
@@ -26,8 +22,8 @@ NOTHING: Parts = (None, None)
 def begin_rounds(worker: Any) -> Round:
     """Make this process's round for *worker*, with the configured policy."""
     spec = get_spec()
-    made = current.begin(worker, build_policy(worker.speculative_num_steps, configuration(), spec))
-    worker.adaptive_controller = made.controller
+    made = begin(worker, build_policy(worker.speculative_num_steps, configuration(), spec))
+    worker.adaptive_controller = ForWorker(made.controller)
     return made
 
 
@@ -40,7 +36,6 @@ class OwnRounds:
     """First base, before SGLang's worker, of an adaptive worker with one runtime state per width."""
 
     round: Round
-    adaptive_controller: AdaptiveController
     speculative_num_steps: int
     speculative_num_draft_tokens: int
     _target_worker: Any
@@ -48,12 +43,13 @@ class OwnRounds:
     # -- start-up -------------------------------------------------------------------------------------------------
 
     def init_cuda_graphs(self) -> None:
-        """Build the runtime state of every width except the launch width, which SGLang has built."""
-        launches.ignore_alignment()
+        """Build the runtime states of all widths, and get ready for rounds."""
+        self.round.start(type(self)._build_states, self)
+
+    def _build_states(self) -> None:
+        """Build the state of the launch width as SGLang does."""
         super().init_cuda_graphs()  # type: ignore[misc]  # SGLang's
-        self.adaptive_controller.register(self._launch_state())
-        graphs_off = check_cuda_graph_backend(Phase.DECODE, Backend.DISABLED)
-        self.adaptive_controller.init_states(None if graphs_off else get_exec().graph.cuda_graph_bs_decode)
+        self.round.controller.states.register(self._launch_state())
 
     def build_adaptive_runtime_state(
         self, speculative_num_steps: int, speculative_num_draft_tokens: int, cuda_graph_bs: list[int] | None = None
@@ -89,17 +85,23 @@ class OwnRounds:
 
     # -- every round ----------------------------------------------------------------------------------------------
 
+    def forward_batch_generation(self, *args: Any, **kwargs: Any) -> Any:
+        """Run a batch as SGLang does, and note what its round does."""
+        result = super().forward_batch_generation(*args, **kwargs)  # type: ignore[misc]  # SGLang's
+        note_of(result, self.round.controller.states)
+        return result
+
     def activate_step_by_batch(self, batch_size: int) -> None:
         """Let the controller choose the steps of the next round."""
-        self.round.choose_steps(batch_size)
+        self.round.controller.choose(batch_size)
 
     def on_verify_complete_cpu(self, num_correct_drafts_per_req: list[int], batch_size: int = 0) -> None:
         """Pass a round's accepted drafts to the controller."""
-        self.round.verified(num_correct_drafts_per_req, batch_size)
+        self.round.verified(super().on_verify_complete_cpu, self, num_correct_drafts_per_req, batch_size)  # type: ignore[misc]
 
     def _take_target(self, state: SpecRuntimeState, **spec: int) -> None:
         """Let the target verify with the backend and graphs of *state*, and override SGLang's arguments with *spec*."""
         runner = self._target_worker.model_runner
         runner.attn_backend, runner.decode_cuda_graph_runner = state.target_attn_backend, state.target_graph_runner
         get_context().override(repairs.SWITCH, **spec)
-        self.round.switched()
+        repairs.keep_latest_switch()

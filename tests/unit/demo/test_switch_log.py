@@ -16,15 +16,15 @@ from tests.fakes import ScriptedPolicy, Worker
 def controller() -> AdaptiveController:
     """Return a real controller, which keeps the record that the log reads."""
     built = AdaptiveController(Worker(1), ScriptedPolicy([1, 3], 1), wall_time=iter(range(10**6)).__next__)  # type: ignore[arg-type]
-    built.init_states()
+    built.build_states()
     return built
 
 
 def rounds(controller: AdaptiveController, count: int) -> dict[str, Any]:
     """Run rounds whose policy changes the depth each time."""
     for _ in range(count):
-        controller.params.answer = 4 - controller.params.answer  # type: ignore[attr-defined]
-        controller.activate_step_by_batch(1)
+        controller.policy.answer = 4 - controller.policy.answer  # type: ignore[attr-defined]
+        controller.choose(1)
     return controller.snapshot()
 
 

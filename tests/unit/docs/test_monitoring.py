@@ -13,8 +13,8 @@ import pytest
 
 from sglang_adaptive.runtime import alarms
 from sglang_adaptive.runtime.counters import CAUSES, REGIONS
-from sglang_adaptive.sglang_plugin.audit_scheduler import VERDICTS
-from sglang_adaptive.sglang_plugin.reporting.metric_series import (
+from sglang_adaptive.sglang_plugin.stages.audit_scheduler import VERDICTS
+from sglang_adaptive.sglang_plugin.stages.reporting.metric_series import (
     ALARM,
     BY_NAME,
     CAUSE,

@@ -25,10 +25,8 @@ from sglang_adaptive.policy.config import (
 )
 from sglang_adaptive.policy.ema import (
     BUILT_IN_EMA,
-    AdaptiveSpeculativeParams,
     EmaOptions,
     SlotConfig,
-    resolve_candidate_steps_from_config,
 )
 from sglang_adaptive.policy.errors import ConfigError
 from sglang_adaptive.policy.options import options_of
@@ -252,8 +250,6 @@ def test_without_a_file_throughput_runs_on_its_defaults() -> None:
     read = load_config()
     assert (read.policy, read.options) == ("throughput", ThroughputOptions())
     assert read.candidate_steps == [0, 1, 2, 3, 5, 7]
-    # The drop-in classes run on SGLang's slots.
-    assert resolve_candidate_steps_from_config() == AdaptiveSpeculativeParams(3).candidate_steps == [0, 1, 3, 5, 7]
 
 
 def test_presets_are_valid() -> None:

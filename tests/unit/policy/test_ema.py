@@ -11,10 +11,9 @@ from typing import Any
 
 import pytest
 
-from sglang_adaptive.policy.base import AdaptivePolicy
-from sglang_adaptive.policy.config import check_config
-from sglang_adaptive.policy.ema import AdaptiveSpeculativeParams, AdaptiveStepSlot
-from sglang_adaptive.policy.errors import ConfigError
+from sglang_adaptive.policy.choice import Coming, drafted
+from sglang_adaptive.policy.config import check_config, load_config
+from sglang_adaptive.policy.ema import AdaptiveSpeculativeParams, AdaptiveStepSlot, SlotConfig
 from sglang_adaptive.policy.observation import RoundObservation
 
 THREE_SLOTS = {
@@ -25,14 +24,9 @@ THREE_SLOTS = {
 
 
 def policy(graphs: list[int] | None = None) -> AdaptiveSpeculativeParams:
-    built = AdaptiveSpeculativeParams(3, config=check_config(THREE_SLOTS, "test"))
+    built = AdaptiveSpeculativeParams(3, check_config(THREE_SLOTS, "test").options)
     built.set_cuda_graph_bs(graphs)
     return built
-
-
-def test_is_an_adaptive_policy() -> None:
-    assert isinstance(policy(), AdaptivePolicy)
-    assert policy().candidate_steps == [2, 3, 5]
 
 
 @pytest.mark.parametrize(
@@ -43,7 +37,7 @@ def test_shown_ranges_are_the_batches_that_route_there(graphs: list[int] | None)
     tested = policy(graphs)
     served: dict[int, list[int]] = {}
     for batch_size in range(1, 200):
-        served.setdefault(tested.get_steps_for_batch(batch_size), []).append(batch_size)
+        served.setdefault(tested.choose(Coming(batch_size)).steps, []).append(batch_size)
     for slot in tested.snapshot()["slots"]:
         batches = served.get(slot["steps"])
         if batches is None:
@@ -58,13 +52,14 @@ def test_slots_learn_apart_and_show_it(tmp_path: Path) -> None:
     config = {"warmup_batches": 0, "update_interval": 1, "ema_alpha": 1.0,
               "1": {"candidate_steps": [1, 3]}, "8": {"candidate_steps": [1, 3]}}  # fmt: skip
     path.write_text(json.dumps(config))
-    tested = AdaptiveSpeculativeParams(3, path)
-    assert tested.on_verify_complete([0, 0], batch_size=2) == 1
-    for late in (RoundObservation(3, [3] * 8, 8), RoundObservation(3, [3, 3], 2)):  # the second of the tier before
-        tested.observe(late)
-        assert (tested.get_steps_for_batch(8), tested.get_steps_for_batch(2)) == (3, 1)
-    tested.observe(RoundObservation(1, [1, 1], 2))
-    assert tested.get_steps_for_batch(2) == 3
+    tested = AdaptiveSpeculativeParams(3, load_config(path).options)
+    tested.observe(RoundObservation(drafted(3), [0, 0], 2))
+    assert tested.choose(Coming(2)).steps == 1
+    for late in ([3] * 8, [3, 3]):  # the second of the tier before
+        tested.observe(RoundObservation(drafted(3), late, len(late)))
+        assert (tested.choose(Coming(8)).steps, tested.choose(Coming(2)).steps) == (3, 1)
+    tested.observe(RoundObservation(drafted(1), [1, 1], 2))
+    assert tested.choose(Coming(2)).steps == 3
     shown = tested.snapshot()
     assert json.loads(json.dumps(shown)) == shown == {
         "policy": "ema",
@@ -77,17 +72,12 @@ def test_slots_learn_apart_and_show_it(tmp_path: Path) -> None:
     }  # fmt: skip
 
 
-def test_a_configuration_of_another_policy_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"f\.json: policy"):
-        AdaptiveSpeculativeParams(3, config=check_config({}, "f.json"))
-
-
 AT_ONCE = {"warmup_batches": 0, "update_interval": 1, "ema_alpha": 1.0, "down_hysteresis": 0.0}
 
 
 def slot(ladder: list[int], steps: int, **tuning: Any) -> AdaptiveStepSlot:
     """Return a slot at *steps* that decides after every round, from that round alone."""
-    return AdaptiveStepSlot(steps, {"candidate_steps": ladder, **AT_ONCE, **tuning})
+    return AdaptiveStepSlot(steps, SlotConfig(1, tuple(ladder), **(AT_ONCE | tuning)))
 
 
 def after(mean: float, ladder: list[int], steps: int, **tuning: Any) -> int:
@@ -100,21 +90,16 @@ def after(mean: float, ladder: list[int], steps: int, **tuning: Any) -> int:
     return tested.current_steps
 
 
-def test_no_candidates_is_an_error() -> None:
-    with pytest.raises(ValueError, match="candidate_steps"):
-        AdaptiveStepSlot(3, {"candidate_steps": []})
-
-
 def test_a_round_drafted_by_another_depth_is_counted_and_left_out() -> None:
     tested = slot([0, 1, 7], 7)
-    assert tested.observe(RoundObservation(7, [0, 0], 2)) and tested.current_steps == 0
-    assert tested.observe(RoundObservation(0, [0, 0], 2)) and tested.current_steps == 1
+    assert tested.observe(RoundObservation(drafted(7), [0, 0], 2)) and tested.current_steps == 0
+    assert tested.observe(RoundObservation(drafted(0), [0, 0], 2)) and tested.current_steps == 1
     before = (tested.ema_accept_len, tested.batches)
-    assert not tested.observe(RoundObservation(7, [7, 7], 2))  # late: drafted before the switch
-    assert not tested.observe(RoundObservation(0, [0, 0], 2))
+    assert not tested.observe(RoundObservation(drafted(7), [7, 7], 2))  # late: drafted before the switch
+    assert not tested.observe(RoundObservation(drafted(0), [0, 0], 2))
     assert (tested.ema_accept_len, tested.batches) == before
     assert tested.stale_rounds == 2
-    assert tested.observe(RoundObservation(1, [1, 0, 1, 1], 4)) and tested.current_steps == 7
+    assert tested.observe(RoundObservation(drafted(1), [1, 0, 1, 1], 4)) and tested.current_steps == 7
     assert (tested.ema_accept_len, tested.batches) == (0.75, before[1] + 1)
 
 

@@ -14,8 +14,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sglang.srt.speculative import adaptive_spec_params as stock
 
+from sglang_adaptive.policy.choice import Coming
+from sglang_adaptive.policy.config import check_config, load_config
+from sglang_adaptive.policy.ema import BUILT_IN_EMA
 from sglang_adaptive.policy.ema import AdaptiveSpeculativeParams as Ema
-from sglang_adaptive.policy.ema import resolve_candidate_steps_from_config
 from sglang_adaptive.policy.observation import RoundObservation
 
 EXAMPLES = 3000
@@ -89,24 +91,24 @@ def accepted(steps: int, batch_size: int, level: int, spread: int) -> list[int]:
     return [min(steps, max(0, centre + (request * spread) % 3 - 1)) for request in range(min(batch_size, 5))]
 
 
-def assert_same_state(theirs: Any, *ours: Ema) -> None:
-    for policy in ours:
-        for slot, (_, reference) in zip(policy.slots, sorted(theirs._slots.items()), strict=True):
-            assert slot.current_steps == reference.current_steps
-            assert slot.ema_accept_len == reference.ema_accept_len  # to the last bit
+def assert_same_state(theirs: Any, ours: Ema) -> None:
+    for slot, (_, reference) in zip(ours.slots, sorted(theirs._slots.items()), strict=True):
+        assert slot.current_steps == reference.current_steps
+        assert slot.ema_accept_len == reference.ema_accept_len  # to the last bit
 
 
-def drive(theirs: Any, ours: Ema, richer: Ema, rounds: Iterable[tuple[int, int, int]]) -> Counter[str]:
-    """Feed every round to SGLang's policy, to ours, and to ours through ``observe``; count the decisions."""
+def drive(theirs: Any, ours: Ema, rounds: Iterable[tuple[int, int, int]]) -> Counter[str]:
+    """Feed every round to SGLang's policy and to ours; count the decisions."""
     seen: Counter[str] = Counter()
     for batch_size, level, spread in rounds:
         steps = theirs.get_steps_for_batch(batch_size)
-        assert steps == ours.get_steps_for_batch(batch_size) == richer.get_steps_for_batch(batch_size)
+        choice = ours.choose(Coming(batch_size))
+        assert steps == choice.steps
         counts = accepted(steps, batch_size, level, spread)
         answer = theirs.on_verify_complete(list(counts), batch_size)
-        assert ours.on_verify_complete(counts, batch_size) == answer
-        richer.observe(RoundObservation(steps, counts, batch_size))
-        assert_same_state(theirs, ours, richer)
+        ours.observe(RoundObservation(choice, counts, batch_size))
+        assert ours.choose(Coming(batch_size)).steps == (steps if answer is None else answer)
+        assert_same_state(theirs, ours)
         seen["rounds"] += 1
         seen["empty"] += not counts
         if answer is not None:
@@ -130,15 +132,16 @@ def test_random_histories(tmp_path: Path) -> None:
         path.write_text(json.dumps(choices.config()))
         initial, graphs = choices.below(11), choices.of(GRAPH_BATCH_SIZES)
         theirs = stock.AdaptiveSpeculativeParams(initial, str(path))
-        ours, richer = Ema(initial, str(path)), Ema(initial, str(path))
+        config = load_config(path)
+        ours = Ema(initial, config.options)
         assert ours.candidate_steps == theirs.candidate_steps
-        assert resolve_candidate_steps_from_config(str(path)) == theirs.candidate_steps
-        assert_same_state(theirs, ours, richer)
-        for policy in (theirs, ours, richer):
+        assert config.candidate_steps == theirs.candidate_steps
+        assert_same_state(theirs, ours)
+        for policy in (theirs, ours):
             policy.set_cuda_graph_bs(graphs)
         for step in (*theirs.candidate_steps, 33):
             assert ours.cuda_graph_bs_for_step(step) == theirs.cuda_graph_bs_for_step(step)
-        seen.update(drive(theirs, ours, richer, choices.rounds()))
+        seen.update(drive(theirs, ours, choices.rounds()))
         seen["examples"] += 1
 
     check()
@@ -149,21 +152,22 @@ def test_random_histories(tmp_path: Path) -> None:
 
 
 def test_built_in_slots_are_sglangs() -> None:
-    theirs, ours = stock.AdaptiveSpeculativeParams(3), Ema(3)
-    assert resolve_candidate_steps_from_config() == stock.resolve_candidate_steps_from_config()
+    theirs, ours = stock.AdaptiveSpeculativeParams(3), Ema(3, check_config(BUILT_IN_EMA, "test").options)
+    assert ours.candidate_steps == stock.resolve_candidate_steps_from_config()
     for slot, (_, reference) in zip(ours.slots, sorted(theirs._slots.items()), strict=True):
         found = {name: getattr(slot, name) for name in ("candidate_steps", "current_steps", "ema_accept_len")}
         found |= {name: getattr(slot.config, name) for name in TUNING}
         assert found == {name: getattr(reference, name) for name in found}
     for batch_size in range(200):
-        assert ours.get_steps_for_batch(batch_size) == theirs.get_steps_for_batch(batch_size)
+        assert ours.choose(Coming(batch_size)).steps == theirs.get_steps_for_batch(batch_size)
 
 
 @pytest.mark.parametrize("preset", ["conservative", "aggressive"])
 def test_presets_mean_the_same_to_sglang(preset: str) -> None:
     path = str(Path(__file__).parents[3] / "configs" / f"{preset}.json")
-    assert resolve_candidate_steps_from_config(path) == stock.resolve_candidate_steps_from_config(path)
+    config = load_config(path)
+    assert config.candidate_steps == stock.resolve_candidate_steps_from_config(path)
     theirs = stock.AdaptiveSpeculativeParams(3, path)
     rounds = Choices(bytes((71 * n) % 256 for n in range(6000))).rounds()
-    seen = drive(theirs, Ema(3, path), Ema(3, path), rounds)
+    seen = drive(theirs, Ema(3, config.options), rounds)
     assert seen["up"] and seen["down"]

@@ -93,7 +93,7 @@ def test_its_keys_mean_it_where_no_policy_is_named(config: AdaptiveConfig) -> No
 
 def test_it_is_built_by_its_name(config: AdaptiveConfig, policy: AdaptivePolicy) -> None:
     built = CapturedSteps(dict.fromkeys(config.candidate_steps))
-    successor = start.build_successor(config, ema().params, 3, built)
+    successor = start.build_successor(config, ema().policy, 3, built)
     for made in (policy, successor):
         assert isinstance(made, AdaptivePolicy) and made.name == config.policy
         assert made.candidate_steps == config.candidate_steps

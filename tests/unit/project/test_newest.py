@@ -25,19 +25,19 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     [
         (
             "sglang.srt.speculative.eagle_worker_v2.EAGLEWorkerV2._build_trivial_verify_input "
-            "(seams/worker.py: zero_step_input)",
+            "(seams/worker.py: Stage.zero_step_input)",
             "# the same body: _build_zero_step_verify_input in sglang/srt/speculative/eagle_worker_v2.py",
         ),
         (
-            "sglang.srt.speculative.eagle_utils.eagle_sample (seams/worker.py: sample)",
+            "sglang.srt.speculative.eagle_utils.eagle_sample (seams/worker.py: Stage.sample)",
             "# the same name: in sglang/srt/speculative/eagle_sampling.py",
         ),
         (
-            "sglang.srt.managers.schedule_batch.Req.owned_kv_len (seams/scheduling.py: owned_length)",
+            "sglang.srt.managers.schedule_batch.Req.owned_kv_len (seams/scheduling.py: Stage.owned_length)",
             "# the same name: in sglang/srt/mem_cache/common.py",
         ),
         (
-            "sglang.srt.managers.scheduler.Scheduler._forward_isolation (seams/scheduling.py: isolate)",
+            "sglang.srt.managers.scheduler.Scheduler._forward_isolation (seams/scheduling.py: Stage.isolate)",
             "+def _forward_isolation(self, batch: ScheduleBatch, *, overlap: bool, forward_ct: int):",
         ),
     ],

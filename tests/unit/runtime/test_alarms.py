@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import permutations
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from sglang_adaptive.lab.traces import Trace, read
-from sglang_adaptive.policy.base import AdaptivePolicy, Finding
-from sglang_adaptive.policy.ema import AdaptiveSpeculativeParams
+from sglang_adaptive.policy.base import AdaptivePolicy, Finding, build_policy
+from sglang_adaptive.policy.choice import Choice, Source, drafted
+from sglang_adaptive.policy.config import check_config
+from sglang_adaptive.policy.ema import BUILT_IN_EMA
 from sglang_adaptive.policy.observation import RoundObservation
 from sglang_adaptive.policy.throughput import ThroughputPolicy
 from sglang_adaptive.runtime.alarms import (
@@ -41,11 +44,11 @@ class Rounds:
     def __init__(self) -> None:
         self.watch, self.now = AcceptanceWatch(), 0.0
 
-    def add(self, steps: int, counts: list[int], **more: object) -> bool:
+    def add(self, choice: Choice, counts: list[int]) -> bool:
         """Add a round; *counts* are shadow accepts at zero steps. Return whether acceptance has collapsed."""
         self.now += ROUND_SECONDS
-        note = RoundObservation(steps, counts, BATCH, **more) if steps else RoundObservation(0, [0] * BATCH, BATCH)
-        note.shadow_accepts = () if steps else counts
+        note = RoundObservation(choice, counts if choice.steps else [0] * BATCH, BATCH)
+        note.shadow_accepts = () if choice.steps else counts
         self.watch.add(self.now, note)
         return self.watch.finding is not None
 
@@ -53,7 +56,7 @@ class Rounds:
         """Add rounds in which this share of the requests accepts the first draft, and no other."""
         right = round(share * BATCH)
         for _ in range(round(windows * WINDOW_DRAFTS / BATCH)):
-            self.add(steps, [1] * right + [0] * (BATCH - right))
+            self.add(drafted(steps), [1] * right + [0] * (BATCH - right))
         return self.watch.finding is not None
 
 
@@ -69,7 +72,7 @@ def test_a_draft_that_never_fits_is_found_after_one_window(steps: int) -> None:
 
 def test_a_window_needs_time_and_drafts() -> None:
     fast, slow = AcceptanceWatch(), AcceptanceWatch()
-    nothing = RoundObservation(1, [0] * BATCH, BATCH)
+    nothing = RoundObservation(drafted(1), [0] * BATCH, BATCH)
     for index in range(10 * WINDOW_DRAFTS // BATCH):
         fast.add(index * 1e-3, nothing)
     for index in range(WINDOW_DRAFTS // BATCH - 1):
@@ -83,8 +86,8 @@ def test_a_window_needs_time_and_drafts() -> None:
 def test_rounds_without_drafts_are_no_evidence() -> None:
     rounds = Rounds()
     for _ in range(WINDOW_DRAFTS):
-        assert not rounds.add(0, [])
-        assert not rounds.add(31, [0] * BATCH, looked_up=True)
+        assert not rounds.add(drafted(0), [])
+        assert not rounds.add(Choice(31, Source.LOOKUP), [0] * BATCH)
     assert not rounds.serve(0.0, 0.99)
     assert rounds.serve(0.0, 0.01)
 
@@ -139,7 +142,7 @@ def raises(parts: Iterable[list[int]], steps: int) -> bool:
     for part in parts:
         counts = part * (1 + 2 * WINDOW_DRAFTS // len(part))
         for at in range(0, len(counts) - BATCH + 1, BATCH):
-            if rounds.add(steps, counts[at : at + BATCH]):
+            if rounds.add(drafted(steps), counts[at : at + BATCH]):
                 return True
     return False
 
@@ -184,8 +187,8 @@ def test_a_draft_that_breaks_amid_recorded_text_is_found(steps: int) -> None:
 def controller(policy: AdaptivePolicy) -> tuple[AdaptiveController, Ticks]:
     ticks = Ticks()
     found = AdaptiveController(Worker(), policy, clock=RoundClock(ticks), wall_time=ticks)
-    found.register(state(3))
-    found.init_states()
+    found.states.register(state(3))
+    found.build_states()
     return found, ticks
 
 
@@ -193,26 +196,26 @@ def decode(found: AdaptiveController, ticks: Ticks, accepted: Callable[[int], in
     """Serve four requests; *accepted* is called with the steps of a round, or 1 for a shadow draft every 16 rounds."""
     end, rounds = ticks.now + seconds, 0
     while ticks.now < end:
-        found.activate_step_by_batch(4)
-        steps, rounds = found.worker.speculative_num_steps, rounds + 1
+        found.choose(4)
+        steps, rounds = found.states.live.steps, rounds + 1
         ticks.now += 0.01 + 0.002 * steps
-        note = RoundNote(steps, requests=list("abcd"))
+        note = RoundNote(drafted(steps), requests=list("abcd"))
         if not steps and rounds % 16 == 0:
             note.shadow_accepts = [accepted(1)] * 4
-        found.on_verify_complete([accepted(steps)] * 4 if steps else [0] * 4, 4, note)
+        found.verified([accepted(steps)] * 4 if steps else [0] * 4, 4, note)
 
 
-@pytest.mark.parametrize("policy", [ThroughputPolicy, AdaptiveSpeculativeParams])
+@pytest.mark.parametrize("config", [{}, BUILT_IN_EMA], ids=["throughput", "ema"])
 def test_a_dead_draft_is_told_though_the_policy_stops_drafting(
-    policy: Callable[[int], AdaptivePolicy], caplog: pytest.LogCaptureFixture
+    config: Mapping[str, Any], caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
-    found, ticks = controller(policy(3))
+    found, ticks = controller(build_policy(check_config(config, "test"), 3))
     decode(found, ticks, lambda steps: 0, 100.0)
     assert found.snapshot()["alarms"] == [] and found.read_meters().alarms == frozenset()
     decode(found, ticks, lambda steps: 0, 300.0)
     state = found.snapshot()
-    if policy is ThroughputPolicy:
+    if found.policy.name == "throughput":
         assert state["current_steps"] == 0 and state["rounds_by_tier"]["0"] > 0.9 * state["rounds"]
     [alarm] = state["alarms"]
     assert alarm["name"] == ACCEPTANCE and 100.0 + WINDOW_SECONDS <= alarm["since"] <= ticks.now
@@ -244,12 +247,12 @@ def test_a_new_configuration_ends_alarms_and_starts_the_comparison_anew() -> Non
 
 def test_the_warm_up_and_audited_rounds_do_not_count() -> None:
     found, ticks = controller(ThroughputPolicy(3))
-    found.begin_warm_up()
+    found.warm_up.begin()
     decode(found, ticks, lambda steps: 0, 2 * WINDOW_SECONDS)
     found.end_warm_up()
     for _ in range(WINDOW_DRAFTS):
         ticks.now += 1.0
-        found.on_verify_complete([0] * 4, 4, RoundNote(3, audit=True))
+        found.verified([0] * 4, 4, RoundNote(drafted(3), audit=True))
     decode(found, ticks, lambda steps: steps, 2 * WINDOW_SECONDS)
     assert found.snapshot()["alarms"] == []
 

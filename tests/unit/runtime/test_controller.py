@@ -8,53 +8,53 @@ from typing import Any
 
 import pytest
 
+from sglang_adaptive.policy.choice import drafted
 from sglang_adaptive.policy.observation import RoundObservation
 from sglang_adaptive.policy.throughput import ThroughputOptions, ThroughputPolicy
 from sglang_adaptive.runtime.controller import AdaptiveController
 from sglang_adaptive.runtime.round_note import RoundNote
 from sglang_adaptive.runtime.round_times import RoundTimes
-from sglang_adaptive.runtime.start_up import Device
 from tests import fakes
-from tests.fakes import Learner, ScriptedPolicy, Worker, serving, state
+from tests.fakes import Learner, ScriptedPolicy, Sized, Worker, serving, state
 
 
 def test_start_up_builds_each_missing_depth_once_with_its_own_graph_sizes_and_the_deepest_first() -> None:
     controller, worker, _, _ = serving()
     assert worker.built == [(7, 8, [8]), (1, 2, [1, 2, 4, 8]), (0, 1, [1, 2, 4, 8])]
-    assert controller.tiers == (0, 1, 3, 7)
+    assert controller.states.tiers == (0, 1, 3, 7)
     assert worker.speculative_num_steps == 3
 
 
 def test_launch_depth_without_a_state_is_refused_at_start_up() -> None:
     controller = AdaptiveController(Worker(5), ScriptedPolicy([0, 1], 1))
     with pytest.raises(ValueError, match="launch depth, 5 steps"):
-        controller.init_states()
+        controller.build_states()
 
 
 def test_a_result_never_switches_the_round_in_flight() -> None:
     controller, worker, policy, _ = serving(answer=3)
-    controller.activate_step_by_batch(4)
+    controller.choose(4)
     policy.answer = 7  # the policy changes its mind while a round is in flight
-    controller.on_verify_complete([3, 3, 3, 3], 4)
+    controller.verified([3, 3, 3, 3], 4)
     assert worker.speculative_num_steps == 3
-    controller.activate_step_by_batch(4)
+    controller.choose(4)
     assert worker.speculative_num_steps == 7
 
 
 def test_late_result_is_credited_to_the_depth_that_drafted_it() -> None:
     controller, _, policy, _ = serving(answer=3)
-    controller.activate_step_by_batch(2)
+    controller.choose(2)
     policy.answer = 0
-    controller.activate_step_by_batch(2)  # live depth is 0 now; the 3-step round's result is still to come
-    controller.on_verify_complete([2, 3], 2, RoundNote(3, context_tokens=50))
-    assert policy.seen[-1] == RoundNote(3, [2, 3], 2, None, 50)
-    controller.on_verify_complete([0, 0], 2, RoundNote(0))
+    controller.choose(2)  # live depth is 0 now; the 3-step round's result is still to come
+    controller.verified([2, 3], 2, RoundNote(drafted(3), context_tokens=50))
+    assert policy.seen[-1] == RoundNote(drafted(3), [2, 3], 2, None, 50)
+    controller.verified([0, 0], 2, RoundNote(drafted(0)))
     shown = controller.snapshot()
     assert shown["rounds_by_tier"] == {"3": 1, "0": 1}
     assert shown["drafted_by_tier"] == {"3": 6, "0": 0}
     assert shown["accepted_by_tier"] == {"3": 5, "0": 0}
-    controller.on_verify_complete([1], 1, RoundNote(7))
-    controller.on_verify_complete([1], 1)
+    controller.verified([1], 1, RoundNote(drafted(7)))
+    controller.verified([1], 1)
     assert [seen.steps for seen in policy.seen[-2:]] == [7, 0], "an announcement serves one result only"
 
 
@@ -63,7 +63,7 @@ def test_seconds_only_between_like_rounds() -> None:
 
     def result(steps: int, requests: int) -> float | None:
         ticks.now += 0.5
-        controller.on_verify_complete([0] * requests, requests, RoundNote(steps))
+        controller.verified([0] * requests, requests, RoundNote(drafted(steps)))
         return policy.seen[-1].seconds
 
     assert [result(3, 2), result(3, 2)] == [None, 0.5]
@@ -77,13 +77,13 @@ def test_round_times_keep_recent_medians_in_bounded_memory() -> None:
     controller, _, _, ticks = serving()
     for seconds in (9.0, 9.0, 1.0, 2.0, 3.0):
         ticks.now += seconds
-        controller.on_verify_complete([0, 0], 2)
+        controller.verified([0, 0], 2)
     cells = controller.snapshot()["round_times"]
     assert cells == [{"batch_size": 2, "steps": 3, "seconds": 2.5, "rounds": 4}]  # the first one had no predecessor
     for requests in range(1, 1000):
         for _ in range(2):
             ticks.now += 0.001
-            controller.on_verify_complete([0] * requests, requests)
+            controller.verified([0] * requests, requests)
     assert len(controller.snapshot()["round_times"]) == 512
 
 
@@ -91,7 +91,7 @@ def test_a_zero_step_rounds_time_has_its_share_of_the_drafts_extend() -> None:
     times = RoundTimes()
     for index in range(27):
         extends = index % 8 == 3
-        times.add(RoundObservation(0, [0], 1, 5.8 if extends else 5.0, extended=extends))
+        times.add(RoundObservation(drafted(0), [0], 1, 5.8 if extends else 5.0, extended=extends))
         if index < 11:
             assert times.as_list() == []  # the start of the first cycle was not seen
     [cell] = times.as_list()
@@ -101,13 +101,13 @@ def test_a_zero_step_rounds_time_has_its_share_of_the_drafts_extend() -> None:
 @pytest.mark.parametrize("where", ["choose", "observe"])
 def test_failing_policy_degrades_to_the_launch_depth_once(where: str, caplog: pytest.LogCaptureFixture) -> None:
     controller, worker, policy, _ = serving(answer=7)
-    controller.activate_step_by_batch(1)
+    controller.choose(1)
     assert worker.speculative_num_steps == 7
     policy.fails_on = where
     with caplog.at_level(logging.ERROR):
         for _ in range(3):
-            controller.on_verify_complete([1], 1)
-            controller.activate_step_by_batch(1)
+            controller.verified([1], 1)
+            controller.choose(1)
     assert worker.speculative_num_steps == 3
     errors = [record for record in caplog.records if record.levelno == logging.ERROR]
     assert len(errors) == 1 and errors[0].exc_info is not None
@@ -119,9 +119,9 @@ def test_failing_policy_degrades_to_the_launch_depth_once(where: str, caplog: py
 
 def test_missing_depth_degrades(caplog: pytest.LogCaptureFixture) -> None:
     controller, worker, policy, _ = serving(answer=7)
-    controller.activate_step_by_batch(1)
+    controller.choose(1)
     policy.answer = 5
-    controller.activate_step_by_batch(1)
+    controller.choose(1)
     assert worker.speculative_num_steps == 3
     assert controller.snapshot()["degraded_reason"] == "policy scripted chose 5 steps, which has no runtime state"
     assert sum("degraded to 3 steps" in record.message for record in caplog.records) == 1
@@ -130,12 +130,12 @@ def test_missing_depth_degrades(caplog: pytest.LogCaptureFixture) -> None:
 def test_forced_depth_holds_until_released() -> None:
     controller, worker, policy, _ = serving(answer=1)
     controller.force_steps(7)
-    controller.activate_step_by_batch(1)
+    controller.choose(1)
     policy.answer = 0
-    controller.activate_step_by_batch(8)
+    controller.choose(8)
     assert worker.speculative_num_steps == 7
     controller.force_steps(None)
-    controller.activate_step_by_batch(8)
+    controller.choose(8)
     assert worker.speculative_num_steps == 0
     assert [switch["cause"] for switch in controller.snapshot()["recent_switches"]] == ["forced", "released"]
 
@@ -143,16 +143,16 @@ def test_forced_depth_holds_until_released() -> None:
 def test_forced_depth_holds_while_the_policy_is_set_aside() -> None:
     controller, worker, policy, _ = serving(answer=1)
     controller.force_steps(7)
-    controller.activate_step_by_batch(1)
+    controller.choose(1)
     policy.fails_on = "observe"
-    controller.on_verify_complete([1], 1)
-    controller.activate_step_by_batch(1)
+    controller.verified([1], 1)
+    controller.choose(1)
     assert controller.snapshot()["degraded"] and worker.speculative_num_steps == 7
     controller.force_steps(0)
-    controller.activate_step_by_batch(1)
+    controller.choose(1)
     assert worker.speculative_num_steps == 0
     controller.force_steps(None)
-    controller.activate_step_by_batch(1)
+    controller.choose(1)
     assert worker.speculative_num_steps == 3
     assert [switch["cause"] for switch in controller.snapshot()["recent_switches"]] == ["forced", "forced", "degraded"]
 
@@ -161,8 +161,8 @@ def test_the_policy_hears_which_rounds_it_did_not_choose() -> None:
     controller, _, policy, _ = serving(answer=3)
     for held in (None, 7, None):
         controller.force_steps(held)
-        controller.activate_step_by_batch(1)
-        controller.on_verify_complete([1], 1)
+        controller.choose(1)
+        controller.verified([1], 1)
     assert [seen.chosen for seen in policy.seen] == [True, False, True]
 
 
@@ -172,32 +172,32 @@ def test_a_round_is_no_deeper_than_it_has_room_for() -> None:
     for most, forced in ((None, None), (7, None), (6, None), (2, None), (0, None), (-3, None), (None, None), (2, 7)):
         controller.most_steps = most
         controller.force_steps(forced)
-        controller.activate_step_by_batch(1)
+        controller.choose(1)
         ran.append(worker.speculative_num_steps)
     assert ran == [7, 7, 3, 1, 0, 0, 7, 1]
     causes = [switch["cause"] for switch in controller.snapshot()["recent_switches"]]
     assert causes == ["batch size"] + ["capacity"] * 5 and not controller.snapshot()["degraded"]
     policy.fails_on = "choose"
     controller.force_steps(None)
-    controller.activate_step_by_batch(1)
+    controller.choose(1)
     assert worker.speculative_num_steps == 1, "the launch steps have no room either"
 
 
 def test_a_warm_up_and_agreed_steps_keep_to_the_room_too() -> None:
     controller, worker, _, _ = serving(answer=7)
     controller.most_steps = 2
-    controller.begin_warm_up()
+    controller.warm_up.begin()
     ran = set()
     for _ in range(8):
-        controller.activate_step_by_batch(1)
+        controller.choose(1)
         ran.add(worker.speculative_num_steps)
     assert ran == {0, 1}
-    controller.agreed = 7, 3
-    controller.activate_step_by_batch(1)
+    controller.agreed = drafted(7), 3
+    controller.choose(1)
     assert worker.speculative_num_steps == 3
     controller.end_warm_up()
-    controller.agreed = 7, None
-    controller.activate_step_by_batch(1)
+    controller.agreed = drafted(7), None
+    controller.choose(1)
     assert worker.speculative_num_steps == 7, "ranks agree on what all of them have room for"
 
 
@@ -209,19 +209,19 @@ def test_forcing_a_depth_that_was_not_built_names_those_that_were() -> None:
 
 def test_causes_tell_batch_size_from_acceptance() -> None:
     controller, _, policy, _ = serving(answer=3)
-    controller.activate_step_by_batch(1)
+    controller.choose(1)
     policy.answer = 1
-    controller.activate_step_by_batch(8)
+    controller.choose(8)
     policy.answer = 0
-    controller.activate_step_by_batch(8)
+    controller.choose(8)
     assert [switch["cause"] for switch in controller.snapshot()["recent_switches"]] == ["batch size", "acceptance"]
 
 
 def test_a_snapshot_does_not_change_later_and_is_json() -> None:
     controller, _, _, _ = serving(answer=7)
     before = controller.snapshot()
-    controller.activate_step_by_batch(1)
-    controller.on_verify_complete([5], 1)
+    controller.choose(1)
+    controller.verified([5], 1)
     assert (before["switches"], before["current_steps"], before["rounds_by_tier"]) == (0, 3, {})
     assert (before["recent_switches"], before["round_times"], before["startup"]["warm_up_rounds"]) == ([], [], 0)
     shown = json.loads(json.dumps(controller.snapshot()))
@@ -239,8 +239,8 @@ def test_memory_is_bounded_over_many_switches() -> None:
     for round_index in range(10_000):
         policy.answer = 7 * (round_index % 2)
         policy.seen.clear()
-        controller.activate_step_by_batch(1)
-        controller.on_verify_complete([0], 1)
+        controller.choose(1)
+        controller.verified([0], 1)
     shown = controller.snapshot()
     assert shown["switches"] == 10_000
     assert len(shown["recent_switches"]) == 32
@@ -249,8 +249,8 @@ def test_memory_is_bounded_over_many_switches() -> None:
 def learning(share_cost: Any) -> tuple[AdaptiveController, Learner]:
     policy = Learner()
     controller = AdaptiveController(Worker(3), policy, share_cost=share_cost)
-    controller.register(state(3))
-    controller.init_states()
+    controller.states.register(state(3))
+    controller.build_states()
     return controller, policy
 
 
@@ -258,10 +258,10 @@ def test_every_rank_decides_on_the_first_ranks_table() -> None:
     first_ranks: list[Any] = []
     first, _ = learning(lambda payload: first_ranks.append(payload) or payload)
     other, follower = learning(lambda payload: first_ranks[-1])
-    follower.seen.extend([RoundObservation(3, [0], 1)] * 2)  # a rank whose own measurements differ
+    follower.seen.extend([RoundObservation(drafted(3), [0], 1)] * 2)  # a rank whose own measurements differ
     for _ in range(2):
-        first.on_verify_complete([1], 1)
-        other.on_verify_complete([1], 1)
+        first.verified([1], 1)
+        other.verified([1], 1)
     assert first_ranks == [{"rounds": 2}] and follower.table == {"rounds": 2}
 
 
@@ -270,41 +270,26 @@ def test_rank_without_a_table_does_not_leave_the_others_waiting() -> None:
     first, policy = learning(lambda payload: shared.append(payload))
     policy.fails_on = "export"
     for _ in range(2):
-        first.on_verify_complete([1], 1)
+        first.verified([1], 1)
     assert shared == [None]
     assert "OverflowError" in first.snapshot()["degraded_reason"]
     other, _ = learning(lambda payload: None)
     for _ in range(2):
-        other.on_verify_complete([1], 1)
+        other.verified([1], 1)
     assert "no cost table" in other.snapshot()["degraded_reason"]
-
-
-class Sized(Device):
-    """A device with graphs for these batch sizes, and one gigabyte less after every reading."""
-
-    def __init__(self, sizes: list[int] | None) -> None:
-        self.sizes = sizes
-        self.free = 10.0
-
-    def graph_batch_sizes(self, passed: list[int] | None) -> list[int] | None:
-        return self.sizes
-
-    def free_gigabytes(self) -> float:
-        self.free -= 1.0
-        return self.free
 
 
 def graphed(sizes: list[int] | None, launch: int = 3) -> tuple[AdaptiveController, Worker, ScriptedPolicy]:
     worker, policy = Worker(launch), ScriptedPolicy([0, 1, 3, 7], 7)
     controller = AdaptiveController(worker, policy, device=Sized(sizes))
-    controller.register(state(launch))
-    controller.init_states(None)  # what SGLang 0.5.23 passes, although it captures
+    controller.states.register(state(launch))
+    controller.build_states()
     return controller, worker, policy
 
 
 def test_the_device_says_which_batch_sizes_are_captured() -> None:
     controller, worker, policy = graphed([1, 2, 4, 8])
-    assert policy.graph_bs == [1, 2, 4, 8]
+    assert policy._graph_sizes == [1, 2, 4, 8]
     assert worker.built == [(7, 8, [8]), (1, 2, [1, 2, 4, 8]), (0, 1, [1, 2, 4, 8])]
     tiers = controller.snapshot()["startup"]["tiers"]
     assert [(tier["steps"], tier["graph_batch_sizes"]) for tier in tiers] == [
@@ -320,17 +305,17 @@ def test_the_device_says_which_batch_sizes_are_captured() -> None:
 def test_warm_up_runs_each_reachable_depth_in_turn_and_leaves_no_trace() -> None:
     controller, worker, policy = graphed([1, 2, 4, 8])
     policy.answer = 3
-    controller.begin_warm_up()
+    controller.warm_up.begin()
     depths = []
     for _ in range(4):
-        controller.activate_step_by_batch(3)
+        controller.choose(3)
         depths.append(worker.speculative_num_steps)
-        controller.on_verify_complete([0, 0, 0], 3, RoundNote(worker.speculative_num_steps))
+        controller.verified([0, 0, 0], 3, RoundNote(drafted(worker.speculative_num_steps)))
     assert depths == [0, 1, 3, 0]  # 3 requests run in the graph of 4, and 7 steps have none there
     startup = controller.snapshot()["startup"]
     assert (startup["warmed_batch_sizes"], startup["warm_up_rounds"]) == ([3], 4)
-    controller.begin_warm_up()
-    controller.activate_step_by_batch(8)
+    controller.warm_up.begin()
+    controller.choose(8)
     assert controller.snapshot()["startup"]["warmed_batch_sizes"] == []
     controller.end_warm_up()
     after = controller.snapshot()
@@ -338,16 +323,16 @@ def test_warm_up_runs_each_reachable_depth_in_turn_and_leaves_no_trace() -> None
     assert (after["switches"], after["rounds_by_tier"], policy.seen) == (0, {}, [])
     assert after["startup"]["warm_up_rounds"] == 5
     assert after["startup"]["warm_up_seconds"] > 0
-    controller.activate_step_by_batch(3)
-    controller.on_verify_complete([1, 1, 1], 3)
+    controller.choose(3)
+    controller.verified([1, 1, 1], 3)
     assert [seen.steps for seen in policy.seen] == [3]
 
 
 def test_without_graphs_every_depth_is_warmed() -> None:
     controller, worker, _ = graphed(None)
-    controller.begin_warm_up()
+    controller.warm_up.begin()
     for _ in range(4):
-        controller.activate_step_by_batch(5)
+        controller.choose(5)
     assert worker.speculative_num_steps == 7
     assert controller.snapshot()["startup"]["warmed_batch_sizes"] == [5]
 
@@ -356,9 +341,9 @@ def test_a_warm_up_whose_end_was_lost_ends_itself(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr("sglang_adaptive.runtime.start_up.MOST_ROUNDS", 3)
     controller, worker, policy = graphed([1])
     policy.answer = 1
-    controller.begin_warm_up()
+    controller.warm_up.begin()
     for _ in range(5):
-        controller.activate_step_by_batch(1)
+        controller.choose(1)
     assert worker.speculative_num_steps == 1
     assert controller.snapshot()["switches"] == 1
 
@@ -367,7 +352,7 @@ def test_texts_are_tracked_in_the_warm_up_and_not_after_a_failure() -> None:
     policy = ThroughputPolicy(3, ThroughputOptions(candidate_steps=(0, 1, 3, 7), lookup=True))
     controller = fakes.controller(policy, looks_up=True)
     assert not controller.tracks_texts
-    controller.begin_warm_up()
+    controller.warm_up.begin()
     assert controller.tracks_texts
     controller.end_warm_up()
     assert not controller.tracks_texts

@@ -6,13 +6,13 @@ import itertools
 import math
 import random
 from collections import Counter
-from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sglang_adaptive.policy.base import Forecasts, Probes, ProbeTotals
+from sglang_adaptive.policy.base import ProbeTotals
+from sglang_adaptive.policy.choice import Coming, drafted
 from sglang_adaptive.policy.observation import RoundObservation
 from sglang_adaptive.policy.throughput import ThroughputOptions, ThroughputPolicy
 from sglang_adaptive.runtime.controller import AdaptiveController
@@ -25,7 +25,7 @@ from sglang_adaptive.runtime.counters import (
     Counters,
     region_of,
 )
-from tests.fakes import ScriptedPolicy, Worker, serving, state
+from tests.fakes import Worker, serving, state
 from tests.unit.policy.throughput.test_acceptance import drafts
 from tests.unit.policy.throughput.test_policy import H200
 
@@ -39,9 +39,9 @@ def test_regions_are_powers_of_two_and_bounded() -> None:
 
 def test_a_region_s_rate_is_of_the_rounds_that_were_timed() -> None:
     counters = Counters()
-    counters.add_round(RoundObservation(3, [3, 1], 2, None))
-    counters.add_round(RoundObservation(3, [3, 1, 0], 3, 0.5))
-    counters.add_round(RoundObservation(1, [1], 1, 0.25))
+    counters.add_round(RoundObservation(drafted(3), [3, 1], 2, None))
+    counters.add_round(RoundObservation(drafted(3), [3, 1, 0], 3, 0.5))
+    counters.add_round(RoundObservation(drafted(1), [1], 1, 0.25))
     assert (counters.regions["2-3"].tokens, counters.regions["2-3"].seconds) == (7, 0.5)
     assert (counters.regions["2-3"].batch_size, counters.regions["2-3"].steps) == (3, 3)
     assert counters.latest == "1"
@@ -50,17 +50,17 @@ def test_a_region_s_rate_is_of_the_rounds_that_were_timed() -> None:
 def test_switches_by_cause_and_a_reading_that_goes_on_when_degraded() -> None:
     controller, _, policy, _ = serving(answer=3)
     controller.force_steps(7)
-    controller.activate_step_by_batch(1)
+    controller.choose(1)
     controller.force_steps(None)
     for answer, batch in ((3, 1), (1, 1), (3, 2)):
         policy.answer = answer
-        controller.activate_step_by_batch(batch)
+        controller.choose(batch)
     assert not controller.read_meters().degraded
     policy.answer = 7
-    controller.activate_step_by_batch(2)
+    controller.choose(2)
     policy.fails_on = "choose"
-    controller.activate_step_by_batch(2)
-    controller.on_verify_complete([2, 3], 2)
+    controller.choose(2)
+    controller.verified([2, 3], 2)
     reading = controller.read_meters()
     assert reading.degraded and reading.current_steps == 3
     expected = {"forced": 1, "released": 1, "acceptance": 2, "batch size": 1, "degraded": 1}
@@ -70,26 +70,22 @@ def test_switches_by_cause_and_a_reading_that_goes_on_when_degraded() -> None:
     assert (reading.speedup, reading.acceptance, reading.probes) == (None, (), None)
 
 
-class Prober(ScriptedPolicy):
-    probing = False
-
-    def probe_totals(self) -> ProbeTotals:
-        return ProbeTotals(0, 0.0)
-
-
 @pytest.mark.parametrize(
     ("after", "causes"),
     [(3, ["probe", "probe"]), (7, ["probe"]), (1, ["probe", "acceptance"])],
     ids=["back", "stays", "goes on"],
 )
-def test_the_way_into_a_probe_and_back_is_told_from_a_decision(after: int, causes: list[str]) -> None:
-    policy: Any = Prober([1, 3, 7], 3)
+def test_the_way_into_a_probe_and_back_is_told_from_a_decision(
+    after: int, causes: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    policy = ThroughputPolicy(3, ThroughputOptions(candidate_steps=(1, 3, 7)))
     controller = AdaptiveController(Worker(3), policy)
-    controller.register(state(3))
-    controller.init_states()
-    for answer, probing in ((3, False), (7, True), (7, True), (after, False), (after, False)):
-        policy.answer, policy.probing = answer, probing
-        controller.activate_step_by_batch(2)
+    controller.states.register(state(3))
+    controller.build_states()
+    for live, probe in ((3, None), (3, 7), (3, 7), (after, None), (after, None)):
+        monkeypatch.setattr(policy._prober, "take_round", lambda row, probe=probe: probe)
+        monkeypatch.setattr(policy._choice, "decide", lambda *known, live=live: setattr(policy._choice, "live", live))
+        controller.choose(2)
     assert [switch["cause"] for switch in controller.snapshot()["recent_switches"]] == causes
 
 
@@ -99,10 +95,11 @@ def learnt(budget: float = 0.05) -> tuple[ThroughputPolicy, list[ProbeTotals], C
     totals, probing = [], Counter[bool]()
     for index in range(3000):
         p, batch = 0.9 if index // 300 % 2 else 0.2, (1, 2, 8, 16, 32, 4)[index // 100 % 6]
-        steps = policy.get_steps_for_batch(batch)
-        probing[policy.probing] += 1
+        choice = policy.choose(Coming(batch))
+        steps = choice.steps
+        probing[choice.probe] += 1
         seconds = H200_SECONDS[batch, steps] * rng.uniform(0.99, 1.01)
-        policy.observe(RoundObservation(steps, drafts(rng, p, steps, batch), batch, seconds))
+        policy.observe(RoundObservation(choice, drafts(rng, p, steps, batch), batch, seconds))
         if policy.cost_sync_due:
             policy.import_cost(policy.export_cost())
         totals.append(policy.probe_totals())
@@ -114,7 +111,6 @@ H200_SECONDS = {(cell.batch_size, cell.steps): cell.seconds for cell in H200.cel
 
 def test_probe_totals_never_fall_and_end_at_what_was_charged() -> None:
     policy, totals, probing = learnt()
-    assert isinstance(policy, Probes) and isinstance(policy, Forecasts)
     assert totals[-1].started > 2 and 0 < probing[True] < probing[False]
     for earlier, later in itertools.pairwise(totals):
         assert later.started >= earlier.started and later.lost_seconds >= earlier.lost_seconds - 1e-12
@@ -144,7 +140,7 @@ ROUNDS = st.lists(
 def test_counts_are_those_of_every_request_looked_at_alone(rounds: list[tuple[int, list[int]]]) -> None:
     counters = Counters()
     for steps, accepted in rounds:
-        counters.add_round(RoundObservation(steps, accepted, len(accepted)))
+        counters.add_round(RoundObservation(drafted(steps), accepted, len(accepted)))
     requests = [(steps, kept) for steps, accepted in rounds for kept in accepted]
     for steps, tokens in counters.tokens().items():
         assert tokens == sum(kept + 1 for drafted, kept in requests if drafted == steps)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import tracemalloc
-from typing import Any
 
 import pytest
 
-from sglang_adaptive.policy.base import RoundPrices
+from sglang_adaptive.policy.base import AdaptivePolicy, RoundPrices
+from sglang_adaptive.policy.choice import FORCED, drafted
 from sglang_adaptive.policy.observation import RoundObservation
 from sglang_adaptive.policy.throughput import ThroughputPolicy
 from sglang_adaptive.runtime.history import HOUR, SPANS, History
@@ -18,7 +18,7 @@ from tests.fakes import Ticks, controller, ema
 DEPTHS = (0, 1, 3)
 
 
-class Priced:
+class Priced(AdaptivePolicy):
     """Prices all depths alike except for their time: a round takes 10 ms plus 2 ms per step."""
 
     def prices(self, batch_size: int, steps: int) -> RoundPrices:
@@ -26,12 +26,12 @@ class Priced:
         return RoundPrices(seconds, dict.fromkeys(DEPTHS, 0.01), (1.0, 1.5, 1.75, 1.875), {})
 
 
-def play(history: History, ticks: Ticks, seconds: int, batch: int = 2, rounds: int = 10, **more: Any) -> None:
+def play(history: History, ticks: Ticks, seconds: int, batch: int = 2, rounds: int = 10, why: str = "") -> None:
     """Verify rounds of 3 steps that accept 1 draft per request, second after second."""
     for _ in range(seconds):
         for _ in range(rounds):
             history.close(Priced())
-            history.add(RoundObservation(3, [1] * batch, batch, 0.02, **more))
+            history.add(RoundObservation(drafted(3, why=why), [1] * batch, batch, 0.02))
         ticks.now += 1.0
     history.close(Priced())
 
@@ -85,7 +85,7 @@ def test_rounds_without_any_time_take_as_long_as_the_others(ticks: Ticks) -> Non
     """Without a cost model, a depth that ran once between prefills has no time."""
     history = History(DEPTHS, ticks)
     for steps, seconds in ((3, 0.02), (3, 0.02), (1, None)):
-        history.add(RoundObservation(steps, [1, 1], 2, seconds))
+        history.add(RoundObservation(drafted(steps), [1, 1], 2, seconds))
     ticks.now += 1.0
     history.close(None)
     (region,) = history.span(60)["by_batch"]
@@ -102,7 +102,7 @@ def test_worth_of_the_hour(ticks: Ticks) -> None:
     assert against[3]["times"] == pytest.approx(1.0, rel=1e-4) and against[3]["deviation"] == 0.0
     assert against[0]["times"] == pytest.approx(10 / 16 * 2 / 1, rel=1e-4)
     assert against[0]["deviation"] == pytest.approx(against[0]["times"] * 0.01 * 2**0.5, rel=1e-3)
-    play(history, ticks, 5, chosen=False)  # held by an operator: shown, but not credited to the policy
+    play(history, ticks, 5, why=FORCED)  # held by an operator: shown, but not credited to the policy
     assert history.span(HOUR)["by_batch"][0]["rounds"] == [0, 0, 350]
     assert history.speedup()["against"] == found["against"]  # type: ignore[index]
 
@@ -115,7 +115,7 @@ def test_a_full_hour_takes_a_few_hundred_kilobytes(ticks: Ticks) -> None:
         for _ in range(HOUR + 100):
             for batch in (1, 8):
                 history.close(None)
-                history.add(RoundObservation(3, [1] * batch, batch, 0.02))
+                history.add(RoundObservation(drafted(3), [1] * batch, batch, 0.02))
             ticks.now += 1.0
         taken = tracemalloc.get_traced_memory()[0] - before
     finally:
@@ -128,15 +128,15 @@ def test_a_controller_keeps_it_and_tells_the_worth() -> None:
     ticks = Ticks()
     found = controller(ThroughputPolicy(3), RoundClock(ticks))
     for _ in range(600):
-        found.activate_step_by_batch(4)
-        steps = found.worker.speculative_num_steps
+        found.choose(4)
+        steps = found.states.live.steps
         ticks.now += 0.010 + 0.001 * steps
-        found.on_verify_complete([steps] * 4, 4)
+        found.verified([steps] * 4, 4)
     ticks.now += 1.0
     told = found.snapshot()["speedup"]
     against = {one["steps"]: one for one in told["against"]}
-    assert set(against) == set(found.tiers)
-    deepest = found.tiers[-1]
+    assert set(against) == set(found.states.tiers)
+    deepest = found.states.tiers[-1]
     # All drafts are accepted: almost every round ran the deepest depth, whose true gain over zero steps is known.
     assert against[deepest]["times"] == pytest.approx(1.0, rel=0.05)
     true = (deepest + 1) * 0.010 / (0.010 + 0.001 * deepest)
@@ -150,8 +150,8 @@ def test_a_controller_keeps_it_and_tells_the_worth() -> None:
 def test_no_worth_without_a_cost_model() -> None:
     found = ema()
     for _ in range(20):
-        found.activate_step_by_batch(2)
-        found.on_verify_complete([1, 1], 2)
+        found.choose(2)
+        found.verified([1, 1], 2)
     assert found.snapshot()["speedup"] is None
 
 
@@ -165,8 +165,8 @@ def test_a_policy_that_cannot_price_costs_the_history_alone(caplog: pytest.LogCa
 
     policy.prices = fail  # type: ignore[method-assign]
     for _ in range(5):
-        found.activate_step_by_batch(1)
-        found.on_verify_complete([1], 1)
+        found.choose(1)
+        found.verified([1], 1)
         ticks.now += 1.0
     told = found.snapshot()
     assert told["speedup"] is None and found.history(HOUR) is None and not told["degraded"]

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from sglang_adaptive.lab.simulate.rounds import read_rounds
+from sglang_adaptive.policy.choice import FORCED, drafted
 from sglang_adaptive.runtime import round_trace
 from sglang_adaptive.runtime.round_note import RoundNote
 from sglang_adaptive.runtime.round_trace import RoundTrace
@@ -16,7 +17,7 @@ from tests.fakes import serving
 
 
 def seen(steps: int, **accepted: int) -> RoundNote:
-    return RoundNote(steps, list(accepted.values()), len(accepted), requests=list(accepted))
+    return RoundNote(drafted(steps), list(accepted.values()), len(accepted), requests=list(accepted))
 
 
 def written(file: Path, *rounds: RoundNote) -> None:
@@ -40,7 +41,7 @@ def test_times_and_what_else_a_policy_observes_are_read_back(tmp_path: Path) -> 
     timed, untimed, held, zero = seen(3, a=2), seen(3, a=1), seen(1, a=0), seen(0, a=0, b=0)
     timed.seconds = timed.since_last = 0.0123456
     untimed.since_last = 2.5
-    held.chosen = False
+    held.choice = drafted(1, why=FORCED)
     zero.extended, zero.shadow_accepts = False, [1, 0]
     written(tmp_path / "t", timed, untimed, held, zero, seen(0, a=0))
     rounds = read_rounds(tmp_path / "t").stream
@@ -61,7 +62,7 @@ def test_ids_are_salted(tmp_path: Path) -> None:
 
 
 def test_a_round_of_unknown_requests_is_left_out(tmp_path: Path) -> None:
-    written(tmp_path / "t", RoundNote(3, [1], 1), seen(3, a=1))
+    written(tmp_path / "t", RoundNote(drafted(3), [1], 1), seen(3, a=1))
     assert read_rounds(tmp_path / "t").count == 1
 
 
@@ -119,10 +120,10 @@ def test_the_controller_hands_on_every_round_but_those_of_the_warm_up(tmp_path: 
     controller, *_ = serving()
     controller.trace = trace = RoundTrace(tmp_path / "t", 1e6)
     for batch, counts in enumerate(([2], [1, 0]), 1):
-        controller.activate_step_by_batch(batch)
-        controller.on_verify_complete(counts, batch, RoundNote(3, requests=["a", "b"][:batch]))
-    controller.begin_warm_up()
-    controller.on_verify_complete([1], 1, RoundNote(3, requests=["c"]))
+        controller.choose(batch)
+        controller.verified(counts, batch, RoundNote(drafted(3), requests=["a", "b"][:batch]))
+    controller.warm_up.begin()
+    controller.verified([1], 1, RoundNote(drafted(3), requests=["c"]))
     trace.close()
     found = read_rounds(tmp_path / "t")
     assert list(found.requests.values()) == [[[(3, 2), (3, 1)]], [[(3, 0)]]]

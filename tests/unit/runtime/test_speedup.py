@@ -7,6 +7,7 @@ import random
 import pytest
 
 from sglang_adaptive.policy.base import RoundPrices
+from sglang_adaptive.policy.choice import drafted
 from sglang_adaptive.policy.observation import RoundObservation
 from sglang_adaptive.runtime.counters import RoundMix
 from sglang_adaptive.runtime.speedup import FixedDepth, at_fixed_depths
@@ -20,7 +21,7 @@ PRICES = RoundPrices(SECONDS, DEVIATION, TOKENS, {})
 def mix(steps: int, *rounds: tuple[list[int], float | None]) -> RoundMix:
     found = RoundMix(len(rounds[0][0]), steps, True)
     for counts, seconds in rounds:
-        found.add(RoundObservation(steps, counts, len(counts), seconds))
+        found.add(RoundObservation(drafted(steps), counts, len(counts), seconds))
     return found
 
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from sglang_adaptive import ties
-from sglang_adaptive.sglang_plugin.audit_http import TOGETHER, DecodesAgain
-from sglang_adaptive.sglang_plugin.audit_scheduler import AUDITED, UNFINISHED, Report
+from sglang_adaptive.sglang_plugin.admin.audit_http import TOGETHER, DecodesAgain
+from sglang_adaptive.sglang_plugin.stages.audit_scheduler import AUDITED, UNFINISHED, Report
 from tests.loops import in_a_loop
 
 OURS = [5, 8, 7]

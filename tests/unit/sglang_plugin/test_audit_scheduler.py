@@ -16,11 +16,12 @@ from sglang.srt.runtime_context import get_context, get_parallel
 from sglang.srt.sampling.sampling_params import SamplingParams
 
 from sglang_adaptive import ties
+from sglang_adaptive.policy.choice import drafted
 from sglang_adaptive.policy.config import AuditOptions
 from sglang_adaptive.runtime.round_note import RoundNote
-from sglang_adaptive.sglang_plugin import audit_scheduler
 from sglang_adaptive.sglang_plugin.admin.handlers import TakeReport, pack, unpack
-from sglang_adaptive.sglang_plugin.audit_scheduler import AUDITED, MOST_WAITING, REPORT_KEY, Audits, Report
+from sglang_adaptive.sglang_plugin.stages import audit_scheduler
+from sglang_adaptive.sglang_plugin.stages.audit_scheduler import AUDITED, MOST_WAITING, REPORT_KEY, Audits, Report
 from tests.fakes import serving
 
 PROMPT, OUTPUT = [5, 6, 7], [11, 12, 13, 14]
@@ -116,7 +117,7 @@ def test_the_share_is_that_of_finished_requests() -> None:
 
 def test_nothing_is_kept_without_the_option_or_in_the_warm_up() -> None:
     mine = audits()
-    mine._controller.begin_warm_up()
+    mine._controller.warm_up.begin()
     mine.add(done())
     assert not mine.report()["waiting"]
     mine._controller.end_warm_up()
@@ -129,7 +130,7 @@ def test_nothing_is_kept_without_the_option_or_in_the_warm_up() -> None:
 def test_what_other_weights_have_written_is_not_compared() -> None:
     mine = audits()
     mine.add(done("before"))
-    mine.weights_change()
+    mine.weights_changed()
     mine.add(done("it began before"))
     assert mine.take(is_idle=False)["finished"] is None and mine.take(is_idle=True)["finished"] is None
     mine.add(done("after"))
@@ -142,16 +143,16 @@ def test_what_other_weights_have_written_is_not_compared() -> None:
 def test_a_round_of_audited_requests_alone_runs_at_zero_steps_and_teaches_nothing() -> None:
     controller, worker, policy, _ = serving(answer=7)
     mine = Audits(controller, ALL)
-    controller.activate_step_by_batch(1)
+    controller.choose(1)
     controller.force_steps(3)
     reqs = [done(f"{AUDITED}{number}") for number in range(2)]
     mine.before_round(SimpleNamespace(reqs=reqs))
-    controller.activate_step_by_batch(2)
+    controller.choose(2)
     assert worker.speculative_num_steps == 0 and mine.has_all(reqs)
-    controller.on_verify_complete([0, 0], 2, RoundNote(0, audit=True))
+    controller.verified([0, 0], 2, RoundNote(drafted(0), audit=True))
     assert not policy.seen and not controller.snapshot()["rounds_by_tier"]
     mine.before_round(SimpleNamespace(reqs=[done("a user's")]))
-    controller.activate_step_by_batch(1)
+    controller.choose(1)
     assert worker.speculative_num_steps == 3
     assert [switch["cause"] for switch in controller.snapshot()["recent_switches"]][1:] == ["audit", "forced"]
     assert all(req.to_finish is None for req in reqs)
@@ -172,7 +173,7 @@ def test_a_wrong_token_ends_speculation_until_another_configuration() -> None:
         mine.count(report(verdict, noise=0.1))
     assert not controller.snapshot()["degraded"] and mine.report()["tie_nats"] == pytest.approx(0.2)
     mine.count(report())
-    controller.activate_step_by_batch(1)
+    controller.choose(1)
     shown = controller.snapshot()
     why = "the audit has found a wrong token, token 2 of request mine: 3.5 nats less likely than that of zero steps"
     assert (shown["degraded"], shown["degraded_reason"], shown["degraded_steps"]) == (True, why, 0)
@@ -186,7 +187,7 @@ def test_a_wrong_token_ends_speculation_until_another_configuration() -> None:
     assert mine.take(is_idle=True) == {"is_on": False, "finished": None}, "it has said all"
     controller.replace_policy(policy, by="a test")
     mine.change(ALL)
-    controller.activate_step_by_batch(1)
+    controller.choose(1)
     assert worker.speculative_num_steps == 7 and mine.report()["proved"] is None and mine.is_on
 
 

@@ -8,11 +8,13 @@ import numpy as np
 import pytest
 
 from sglang_adaptive.lab.simulate import score
-from sglang_adaptive.lab.simulate.contenders import StaticPolicy, contenders
+from sglang_adaptive.lab.simulate.contenders import OfSGLang, StaticPolicy, contenders
 from sglang_adaptive.lab.simulate.cost import RoundCost, SimulationError, load_cost
 from sglang_adaptive.lab.simulate.engine import play
 from sglang_adaptive.lab.simulate.scenes import SUITES, Setting
 from sglang_adaptive.lab.simulate.trace import Scene, Trace, closed_loop
+from sglang_adaptive.policy.base import AdaptivePolicy
+from sglang_adaptive.policy.choice import Choice, Coming, drafted
 from sglang_adaptive.policy.observation import RoundObservation
 
 COST: RoundCost = load_cost(None)[1]
@@ -26,7 +28,7 @@ def uniform_trace(batch: int, p: float, rounds: int = 200) -> Trace:
     return Scene(COST, who, np.full(rounds, p), np.ones(rounds), given=COST).build(rng)
 
 
-class Recorder:
+class Recorder(AdaptivePolicy):
     """Chooses a new depth every round and records its input."""
 
     def __init__(self, ladder: tuple[int, ...]) -> None:
@@ -34,14 +36,11 @@ class Recorder:
         self.events: list[tuple[str, object]] = []
         self.asked = 0
 
-    def get_steps_for_batch(self, batch_size: int) -> int:
+    def choose(self, coming: Coming) -> Choice:
         steps = self.ladder[(self.asked // 3) % len(self.ladder)]
         self.events.append(("choose", steps))
         self.asked += 1
-        return steps
-
-    def on_verify_complete(self, num_correct_drafts_per_req: list[int], batch_size: int) -> None:
-        raise AssertionError("a policy with observe is fed through observe")
+        return drafted(steps)
 
     def observe(self, observation: RoundObservation) -> None:
         self.events.append(("observe", observation))
@@ -78,7 +77,7 @@ def test_a_round_is_timed_only_when_it_can_be_compared() -> None:
     assert timed == expected
 
 
-def test_a_policy_without_observe_is_fed_as_sglang_feeds_it() -> None:
+def test_a_policy_of_sglangs_is_fed_as_sglang_feeds_it() -> None:
     trace = uniform_trace(2, 0.5, rounds=10)
     told: list[tuple[list[int], int]] = []
 
@@ -89,7 +88,7 @@ def test_a_policy_without_observe_is_fed_as_sglang_feeds_it() -> None:
         def on_verify_complete(self, num_correct_drafts_per_req: list[int], batch_size: int) -> None:
             told.append((num_correct_drafts_per_req, batch_size))
 
-    play(Plain(), trace)
+    play(OfSGLang(Plain()), trace)
     assert told == [([min(int(k), 3) for k in trace.accepted[i][:2]], 2) for i in range(9)]
 
 
@@ -101,9 +100,9 @@ def test_measured_cost_is_handed_over_when_the_policy_says_that_it_is_due() -> N
         learns = True
         cost_sync_due = False
 
-        def get_steps_for_batch(self, batch_size: int) -> int:
+        def choose(self, coming: Coming) -> Choice:
             self.cost_sync_due = len(handed) == 0
-            return 1
+            return drafted(1)
 
         def observe(self, observation: RoundObservation) -> None:
             """Learn nothing."""

@@ -12,6 +12,7 @@ from sglang_adaptive.lab.simulate.engine import play
 from sglang_adaptive.lab.simulate.ours import ABLATIONS, WHOLE, build
 from sglang_adaptive.lab.simulate.scenes import SUITES, Setting
 from sglang_adaptive.lab.simulate.trace import Trace
+from sglang_adaptive.policy.choice import Coming, drafted
 from sglang_adaptive.policy.observation import RoundObservation
 from sglang_adaptive.policy.throughput import ThroughputPolicy
 
@@ -79,12 +80,12 @@ def test_without_a_clock_the_policy_is_told_no_time(monkeypatch: pytest.MonkeyPa
 
 
 def test_without_censoring_an_undrafted_position_counts_as_rejected() -> None:
-    observation = RoundObservation(1, [1] * 8, 8)
+    observation = RoundObservation(drafted(1), [1] * 8, 8)
     depths = {}
     for name in ("whole", "no-censoring"):
         policy = build(first("both"), ABLATIONS.get(name, WHOLE))
         for _ in range(60):
-            policy.get_steps_for_batch(8)
+            policy.choose(Coming(8))
             policy.observe(observation)
-        depths[name] = policy.get_steps_for_batch(8)
+        depths[name] = policy.choose(Coming(8)).steps
     assert depths["no-censoring"] < depths["whole"]

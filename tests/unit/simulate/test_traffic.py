@@ -13,6 +13,7 @@ from sglang_adaptive.lab.simulate.command import main
 from sglang_adaptive.lab.simulate.real.scenes import Live, scenes
 from sglang_adaptive.lab.simulate.real.texts import Texts
 from sglang_adaptive.lab.simulate.rounds import Rounds, batches, read_rounds, runs_of, seen, texts_of
+from sglang_adaptive.policy.choice import drafted
 from sglang_adaptive.runtime.round_note import RoundNote
 from sglang_adaptive.runtime.round_trace import RoundTrace
 from tests.drawn_texts import drawn_trace
@@ -31,7 +32,7 @@ def served(file: Path, steps: list[int], batch: int = 4) -> Rounds:
         depth, now = steps[now // 50 % len(steps)], now + 1
         requests = [f"request {number}" for number in live.requests]
         counts = live.advance(live.drawn(), depth)
-        trace.add(RoundNote(depth, counts, batch, requests=requests))
+        trace.add(RoundNote(drafted(depth), counts, batch, requests=requests))
         live.leave(now)
         live.join(now)
     trace.close()
@@ -109,7 +110,7 @@ def test_steps_without_times_are_named(
     for number in range(600):
         steps = ran[number // 100 % len(ran)]
         counts = [min(steps, number % 5), min(steps, number % 3)]
-        trace.add(RoundNote(steps, counts, 2, requests=["a", f"b{number // 50}"]))
+        trace.add(RoundNote(drafted(steps), counts, 2, requests=["a", f"b{number // 50}"]))
     trace.close()
     assert main(["--trace", str(tmp_path / "t"), "--policy", "throughput", "--rounds", "100"]) == 0
     text = capsys.readouterr().out

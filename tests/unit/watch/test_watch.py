@@ -14,15 +14,15 @@ from rich.console import Console
 from sglang_adaptive.calibrate.explain import explain
 from sglang_adaptive.client import Client
 from sglang_adaptive.command_line import listed
-from sglang_adaptive.policy.base import AdaptivePolicy
+from sglang_adaptive.policy.base import AdaptivePolicy, build_policy
+from sglang_adaptive.policy.choice import Choice, Coming
 from sglang_adaptive.policy.config import check_config
-from sglang_adaptive.policy.ema import AdaptiveSpeculativeParams
 from sglang_adaptive.policy.throughput import ThroughputOptions, ThroughputPolicy
 from sglang_adaptive.policy.throughput.lookups import DRAFTS
 from sglang_adaptive.runtime.controller import AdaptiveController
 from sglang_adaptive.runtime.history import SPANS, SPEEDUP_SECONDS
 from sglang_adaptive.runtime.round_times import RoundClock
-from sglang_adaptive.sglang_plugin.reporting.metric_series import series
+from sglang_adaptive.sglang_plugin.stages.reporting.metric_series import series
 from sglang_adaptive.watch.command import line, main, screen
 from sglang_adaptive.watch.view import compared, read
 from tests.answering import Told, answering
@@ -86,10 +86,10 @@ def test_states() -> None:
 def test_degraded_says_what_the_steps_stay_at(monkeypatch: pytest.MonkeyPatch) -> None:
     found = ema()
 
-    def fail(batch_size: int) -> int:
+    def fail(coming: Coming) -> Choice:
         raise RuntimeError("broken")
 
-    monkeypatch.setattr(found.params, "get_steps_for_batch", fail)
+    monkeypatch.setattr(found.policy, "choose", fail)
     view = seen(serve(found, 1, accepted=0.5))
     assert view["state"] == "degraded"
     assert view["words"] == "the policy was set aside; the steps stay at 3: policy ema raised RuntimeError: broken"
@@ -145,7 +145,7 @@ def test_every_reader_takes_built_depths_that_a_later_configuration_leaves_out(
         found.force_steps(steps)
         ticks.now += 2.0
         states.append(serve(found, 3, accepted=0.7))
-    assert states[-1]["tiers"] == list(BUILT) and found.candidate_steps == list(ladder)
+    assert states[-1]["tiers"] == list(BUILT) and found.policy.candidate_steps == list(ladder)
     for before, state in pairwise(states):
         view = seen(state, before)
         left_out = len(BUILT) - len(ladder) if policy == "throughput" else 0
@@ -161,11 +161,11 @@ def test_every_reader_takes_built_depths_that_a_later_configuration_leaves_out(
 
 def successor(found: AdaptiveController, policy: str, ladder: tuple[int, ...]) -> AdaptivePolicy:
     """Return the policy that a server builds for a later configuration; see ``policies.build_successor``."""
-    live = found.worker.speculative_num_steps
+    live = found.states.live.steps
     if policy == "ema":
-        return AdaptiveSpeculativeParams(live, config=check_config({"1": {"candidate_steps": list(ladder)}}, "test"))
+        return build_policy(check_config({"1": {"candidate_steps": list(ladder)}}, "test"), live)
     new = ThroughputPolicy(live, ThroughputOptions(candidate_steps=ladder))
-    new.take_over(found.params, found.built)
+    new.take_over(found.policy, found.states.built)
     return new
 
 

@@ -9,10 +9,11 @@ from functools import cached_property
 import numpy as np
 
 from sglang_adaptive.lab.simulate.cost import FloatArray
-from sglang_adaptive.lab.simulate.engine import Drivable
 from sglang_adaptive.lab.simulate.real.scenes import Live, Work
 from sglang_adaptive.lab.simulate.real.serve import Served, serve
 from sglang_adaptive.lab.simulate.trace import IntArray
+from sglang_adaptive.policy.base import AdaptivePolicy
+from sglang_adaptive.policy.choice import Choice, Coming, drafted
 
 # A round's value is the progress it brings to each request, less the price of its seconds. Progress is relative to the
 # request's own pace: it counts the rounds that its text would take at the best single depth. Tokens would work equally
@@ -24,7 +25,7 @@ FRESH, NONE, SOME, ALL = range(4)
 CONTEXTS = 4
 
 
-class KnowsKinds:
+class KnowsKinds(AdaptivePolicy):
     """Knows each request's category, and what a round at each depth yields there on average.
 
     Relative to the live steps, s, other steps s' take ``T(B, s') / T(B, s) x mean_r pace_r(s) / pace_r(s')`` of the
@@ -41,17 +42,17 @@ class KnowsKinds:
         self._kind = live.work.kind
         self._at, self._seen = len(ladder) // 2, -1
 
-    def get_steps_for_batch(self, batch_size: int) -> int:
+    def choose(self, coming: Coming) -> Choice:
         """Return the steps with the highest expected speed for the batch's texts; moves only when the batch changes."""
         if self._live.changes != self._seen:
             self._seen = self._live.changes
             kinds = self._kind[self._live.requests]
-            times = self._seconds[batch_size] * self._slower[kinds, self._at].mean(axis=0)
+            times = self._seconds[coming.batch_size] * self._slower[kinds, self._at].mean(axis=0)
             self._at = int(np.argmin(times))
-        return self._ladder[self._at]
+        return drafted(self._ladder[self._at])
 
 
-class KnowsDrafts:
+class KnowsDrafts(AdaptivePolicy):
     """Knows how many drafts of each request will be accepted, in the next round and in all later ones."""
 
     learns = False
@@ -60,13 +61,13 @@ class KnowsDrafts:
         """*price* is the progress that a round must bring, by batch size; *progress* is ``Texts.progress``."""
         self._live, self._ladder, self._price, self._progress = live, ladder, price, progress
 
-    def get_steps_for_batch(self, batch_size: int) -> int:
+    def choose(self, coming: Coming) -> Choice:
         """Return the steps with the most progress over their price."""
         brought = self._progress[self._live.positions].sum(axis=0)
-        return self._ladder[int(np.argmax(brought - self._price[batch_size]))]
+        return drafted(self._ladder[int(np.argmax(brought - self._price[coming.batch_size]))])
 
 
-class KnowsContexts:
+class KnowsContexts(AdaptivePolicy):
     """Knows what each context of the last rounds predicts on average, and has the server's lag.
 
     A request's context is whether all, some or none of its drafts were accepted in its round before last; the result of
@@ -86,18 +87,18 @@ class KnowsContexts:
         self._sums = np.zeros((CONTEXTS, len(ladder)))
         self._counts = np.zeros(CONTEXTS)
 
-    def get_steps_for_batch(self, batch_size: int) -> int:
+    def choose(self, coming: Coming) -> Choice:
         """Return the steps with the most progress over their price, by the contexts of the batch."""
         live = self._live
         contexts = [self._known.get(request, FRESH) for request in live.requests]
         np.add.at(self._sums, contexts, self._progress[live.positions])
         np.add.at(self._counts, contexts, 1.0)
         brought = self._foretold[contexts].sum(axis=0)
-        steps = self._ladder[int(np.argmax(brought - self._price[batch_size]))]
+        steps = self._ladder[int(np.argmax(brought - self._price[coming.batch_size]))]
         self._known = self._arriving
         drawn = zip(live.requests, live.drawn(), strict=True)
         self._arriving = {request: _context(k, steps) for request, k in drawn}
-        return steps
+        return drafted(steps)
 
     def found(self) -> FloatArray:
         """Return this run's mean progress by context; a context that never occurred gets the overall mean."""
@@ -184,7 +185,7 @@ class Hindsight:
         rate = most / float(self.table[most, self._best]) * _rate(last) / _rate(self.single)
         return rate * self._seconds
 
-    def _serve(self, policy: Drivable, live: Live) -> Served:
+    def _serve(self, policy: AdaptivePolicy, live: Live) -> Served:
         return serve(policy, live, self.ladder, self.table, STILL)
 
 

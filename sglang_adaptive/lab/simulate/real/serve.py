@@ -9,10 +9,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from sglang_adaptive.lab.simulate.cost import FloatArray
-from sglang_adaptive.lab.simulate.engine import Drivable, Driver, Round
+from sglang_adaptive.lab.simulate.engine import Driver, Round
 from sglang_adaptive.lab.simulate.real.scenes import Live, Work
 from sglang_adaptive.lab.simulate.trace import IntArray
-from sglang_adaptive.policy.base import LooksUp
+from sglang_adaptive.policy.base import AdaptivePolicy
+from sglang_adaptive.policy.choice import Coming, Source
 from sglang_adaptive.policy.observation import Lookup
 from sglang_adaptive.policy.throughput.lookups import TRACKING_SECONDS
 
@@ -38,7 +39,7 @@ class Served:
 
 
 def serve(
-    policy: Drivable, live: Live, ladder: Sequence[int], table: FloatArray, clock: FloatArray,
+    policy: AdaptivePolicy, live: Live, ladder: Sequence[int], table: FloatArray, clock: FloatArray,
     tracking: float = TRACKING_SECONDS,
 ) -> Served:  # fmt: skip
     """Run *policy* until the queue of *live* is served.
@@ -48,15 +49,11 @@ def serve(
     with lookups; tracking texts then adds *tracking* seconds to a round.
 
     Raises:
-        SimulationError: as `Driver.steps` does.
+        SimulationError: as `Driver.choose` does.
     """
     seconds, noise = table.tolist(), clock.tolist()
-    looks_up = policy if isinstance(policy, LooksUp) and live.work.texts.match is not None else None
-    of_lookups: Sequence[int] = ()
-    if looks_up is not None:
-        looks_up.allow_lookups(True, behind=1)
-        of_lookups = looks_up.lookup_drafts
-    driver = Driver(policy, (*ladder, *of_lookups))
+    policy.allow_lookups(live.work.texts.match is not None, behind=1)
+    driver = Driver(policy, ladder)
     chosen: list[int] = []
     ended: list[float] = []
     now = 0.0
@@ -65,15 +62,13 @@ def serve(
         if not live.requests:
             now = max(now, live.next_arrival() or now)
             fresh = live.join(now)
-        size = len(live.requests)
-        if looks_up is not None and size <= looks_up.lookup_requests:
-            looks_up.expect(list(live.requests))
-        steps = driver.steps(size)
-        follows = looks_up is not None and looks_up.tracks_texts and size <= looks_up.lookup_requests
+        size, requests = len(live.requests), list(live.requests)
+        choice = driver.choose(Coming(size, requests))
+        steps, looked_up = choice.steps, choice.source is Source.LOOKUP
+        follows = policy.tracks_texts and size <= policy.lookup_requests
         drawn, took = live.drawn(), seconds[size][steps] + (tracking if follows else 0.0)
         heard = took * noise[len(chosen) % len(noise)]
-        requests, looked_up = list(live.requests), steps in of_lookups
-        found = live.lookups() if of_lookups else []
+        found = live.lookups() if policy.lookup_drafts else []
         counts = live.advance([right for _, right in found] if looked_up else drawn, steps)
         then = live.lookups() if follows else []
         told = [
@@ -81,7 +76,7 @@ def serve(
             for (match, right), count, (now_match, _) in zip(found, counts, then, strict=False)
         ]
         if driver.learns:
-            driver.started(Round(steps, counts, drawn, heard, not fresh, requests, looked_up, told))
+            driver.started(Round(choice, counts, drawn, heard, not fresh, requests, told))
         now += took
         chosen.append(steps)
         ended.append(now)

@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sglang_adaptive.lab.simulate.engine import DraftOutputs
+from sglang_adaptive.policy.choice import Coming, drafted
 from sglang_adaptive.policy.observation import RoundObservation
 from sglang_adaptive.policy.profile import CostProfile, ProfileCell, ProfileKey, ordered
 from sglang_adaptive.policy.throughput import ThroughputOptions, ThroughputPolicy
@@ -318,12 +319,12 @@ def serve(policy: ThroughputPolicy, p: float, rounds: int, batch: int, sense: Ca
     """Return the depths of *rounds* rounds; *sense* gives how often zero steps see a hit."""
     rng, depths, outputs = random.Random(1), [], DraftOutputs(EVERY)
     for _ in range(rounds):
-        steps = policy.get_steps_for_batch(batch)
+        steps = policy.choose(Coming(batch)).steps
         depths.append(steps)
         counts = [next((k for k in range(steps) if rng.random() >= p), steps) for _ in range(batch)]
         told = outputs.check(steps, batch, policy.wants_shadow_drafts)
         foretold = [int(rng.random() < sense(p)) for _ in range(batch)] if told else []
-        policy.observe(RoundObservation(steps, counts, batch, shadow_accepts=foretold))
+        policy.observe(RoundObservation(drafted(steps), counts, batch, shadow_accepts=foretold))
     return depths
 
 

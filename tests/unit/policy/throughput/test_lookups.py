@@ -11,6 +11,7 @@ import pytest
 
 from sglang_adaptive.lookups.lookup import DRAFTS as LOOKED_UP
 from sglang_adaptive.lookups.lookup import LONGEST, SHORTEST, Text
+from sglang_adaptive.policy.choice import Choice, Coming, Source, drafted
 from sglang_adaptive.policy.config import check_config
 from sglang_adaptive.policy.errors import ConfigError
 from sglang_adaptive.policy.observation import Lookup, RoundObservation
@@ -53,13 +54,16 @@ def policy(behind: int = 0, slope: float = 0.002) -> ThroughputPolicy:
     return made
 
 
+def looking_up(drafts: int) -> Choice:
+    return Choice(drafts, Source.LOOKUP, why="lookup")
+
+
 def serve(made: ThroughputPolicy, found: list[Lookup], accepted: int = 1) -> int:
     """Run a round in which every request gets *accepted* drafts, or those of *found* in a lookup round."""
-    steps = made.get_steps_for_batch(len(found))
-    looked_up = steps in DRAFTS
-    counts = [min(steps, one.agreed if looked_up else accepted) for one in found]
-    made.observe(RoundObservation(steps, counts, len(found), looked_up=looked_up, lookups=found))
-    return steps
+    choice = made.choose(Coming(len(found)))
+    counts = [min(choice.steps, one.agreed if choice.source is Source.LOOKUP else accepted) for one in found]
+    made.observe(RoundObservation(choice, counts, len(found), lookups=found))
+    return choice.steps
 
 
 def test_the_matches_of_the_policy_are_those_of_a_lookup() -> None:
@@ -96,7 +100,7 @@ def test_rounds_teach_how_far_texts_agree() -> None:
 
 def rounds_of(*found: Lookup, accepted: int = 3, request: str = "a") -> list[RoundObservation]:
     """Return rounds of one request, with *accepted* drafts in each."""
-    return [RoundObservation(3, [accepted], 1, lookups=[one], requests=[request]) for one in found]
+    return [RoundObservation(drafted(3), [accepted], 1, lookups=[one], requests=[request]) for one in found]
 
 
 def test_a_copy_is_followed_until_it_breaks() -> None:
@@ -127,7 +131,7 @@ def test_a_copy_that_nobody_saw_break_says_nothing() -> None:
 def test_as_many_as_can_be_verified_are_enough() -> None:
     agreement, expected = Agreement(), Agreement()
     runs = Runs(agreement)
-    runs.learn(RoundObservation(WIDEST, [WIDEST], 1, looked_up=True, lookups=[Lookup(9, WIDEST, 41)], requests=["a"]))
+    runs.learn(RoundObservation(looking_up(WIDEST), [WIDEST], 1, lookups=[Lookup(9, WIDEST, 41)], requests=["a"]))
     expected.learn(9, WIDEST)
     assert agreement.as_list() == expected.as_list()
 
@@ -135,35 +139,34 @@ def test_as_many_as_can_be_verified_are_enough() -> None:
 def test_lookups_that_lose_have_to_promise_more() -> None:
     made = policy(slope=0.02)
     found = Lookup(0, 0, 2)
-    made.observe(RoundObservation(3, [1], 1, lookups=[found]))
-    assert made.get_steps_for_batch(1) in DRAFTS
+    made.observe(RoundObservation(drafted(3), [1], 1, lookups=[found]))
+    assert made.choose(Coming(1)).steps in DRAFTS
     for _ in range(20):
-        made.observe(RoundObservation(WIDEST, [0], 1, looked_up=True, lookups=[found]))
-    assert made.get_steps_for_batch(1) in SECONDS
+        made.observe(RoundObservation(looking_up(WIDEST), [0], 1, lookups=[found]))
+    assert made.choose(Coming(1)).steps in SECONDS
     for _ in range(20):
-        made.observe(RoundObservation(WIDEST, [9], 1, looked_up=True, lookups=[found]))
-    assert made.get_steps_for_batch(1) in DRAFTS
+        made.observe(RoundObservation(looking_up(WIDEST), [9], 1, lookups=[found]))
+    assert made.choose(Coming(1)).steps in DRAFTS
 
 
 def test_a_request_that_joins_has_no_match_yet() -> None:
     made = policy()
     seen = [Lookup(64, 32, 64), Lookup(0, 0, 0)]
-    made.observe(RoundObservation(3, [3, 1], 2, lookups=seen, requests=["a", "b"]))
+    made.observe(RoundObservation(drafted(3), [3, 1], 2, lookups=seen, requests=["a", "b"]))
     for coming, expected in (("ab", True), ("bc", False), ("a", True), ("ac", True), ("c", False)):
-        made.expect(list(coming))
-        assert (made.get_steps_for_batch(len(coming)) in DRAFTS) is expected, coming
+        assert (made.choose(Coming(len(coming), list(coming))).steps in DRAFTS) is expected, coming
 
 
 def test_copied_text_is_looked_up_and_other_text_is_not() -> None:
     made = policy()
     nothing, run = Lookup(0, 0, 0), Lookup(40, 32, 64)
     assert serve(made, [nothing]) in SECONDS
-    assert made.get_steps_for_batch(1) in SECONDS
+    assert made.choose(Coming(1)).steps in SECONDS
     serve(made, [Lookup(0, 0, 20)])
     assert serve(made, [run]) == WIDEST
     assert serve(made, [nothing]) == WIDEST, "the run has not been seen to end yet"
     assert serve(made, [nothing]) in SECONDS
-    assert not made.probing
+    assert not made.choose(Coming(1)).probe
     assert made.snapshot()["why"]["code"] != "lookup"
 
 
@@ -173,20 +176,20 @@ def test_one_that_copies_has_to_pay_for_the_rows_of_all() -> None:
         made = policy(slope=dear)
         found = [Lookup(0, 0, 12), *[Lookup(0, 0, 0)] * (size - 1)]
         for _ in range(3):
-            made.observe(RoundObservation(3, [3] * size, size, lookups=found))
-        assert (made.get_steps_for_batch(size) in DRAFTS) is expected
+            made.observe(RoundObservation(drafted(3), [3] * size, size, lookups=found))
+        assert (made.choose(Coming(size)).steps in DRAFTS) is expected
 
 
 def test_larger_batches_and_unknown_ones_are_drafted() -> None:
     made = policy()
     for size, told in ((REQUESTS + 1, REQUESTS + 1), (2, 1), (1, 0)):
-        made.observe(RoundObservation(3, [1] * told, told, lookups=[Lookup(64, 32, 64)] * told))
-        assert made.get_steps_for_batch(size) in SECONDS
-    made.observe(RoundObservation(3, [1] * 2, 2, lookups=[Lookup(64, 32, 64)] * 2))
-    assert made.get_steps_for_batch(2) == WIDEST
+        made.observe(RoundObservation(drafted(3), [1] * told, told, lookups=[Lookup(64, 32, 64)] * told))
+        assert made.choose(Coming(size)).steps in SECONDS
+    made.observe(RoundObservation(drafted(3), [1] * 2, 2, lookups=[Lookup(64, 32, 64)] * 2))
+    assert made.choose(Coming(2)).steps == WIDEST
     made.allow_lookups(False)
-    assert made.get_steps_for_batch(2) in SECONDS
-    assert made.candidate_steps == list(SECONDS)
+    assert made.choose(Coming(2)).steps in SECONDS
+    assert made.candidate_steps == list(SECONDS) and not made.lookup_drafts
 
 
 def test_a_run_has_to_outlast_the_round_that_is_under_way() -> None:
@@ -195,10 +198,10 @@ def test_a_run_has_to_outlast_the_round_that_is_under_way() -> None:
         for behind in (0, 1):
             made = policy(behind)
             for _ in range(3):
-                made.observe(RoundObservation(7, [1], 1, lookups=[Lookup(0, 0, match)]))
-            made.get_steps_for_batch(1)
-            made.observe(RoundObservation(7, [1], 1, lookups=[Lookup(0, 0, match)]))
-            assert (made.get_steps_for_batch(1) in DRAFTS) is (late or not behind), (match, behind)
+                made.observe(RoundObservation(drafted(7), [1], 1, lookups=[Lookup(0, 0, match)]))
+            made.choose(Coming(1))
+            made.observe(RoundObservation(drafted(7), [1], 1, lookups=[Lookup(0, 0, match)]))
+            assert (made.choose(Coming(1)).steps in DRAFTS) is (late or not behind), (match, behind)
 
 
 def followed(made: ThroughputPolicy, rounds: int, seconds: float | None = None, tracking: float = 0.0) -> list[int]:
@@ -210,7 +213,7 @@ def followed(made: ThroughputPolicy, rounds: int, seconds: float | None = None, 
     for _ in range(rounds):
         seen.append(made.tracks_texts)
         took = None if seconds is None else seconds + tracking * seen[-1]
-        made.observe(RoundObservation(3, [1], 1, took, lookups=[Lookup(0, 0, 2)] if seen[-1] else []))
+        made.observe(RoundObservation(drafted(3), [1], 1, took, lookups=[Lookup(0, 0, 2)] if seen[-1] else []))
         if made.cost_sync_due:
             made.import_cost(made.export_cost())
     return [len(list(some)) for _, some in itertools.groupby(seen)]
@@ -258,7 +261,7 @@ def test_a_depth_does_not_seem_slow_because_texts_were_tracked() -> None:
     for _ in range(2):
         for _ in range(2 * REST):
             seen = [Lookup(0, 0, 2)]
-            made.observe(RoundObservation(7, [1], 1, before[7] + tracking, lookups=seen))
+            made.observe(RoundObservation(drafted(7), [1], 1, before[7] + tracking, lookups=seen))
         made.import_cost(made.export_cost())
         assert made._times.at(1).seconds == pytest.approx(before, rel=0.05)
         followed(made, 40 * MOST_REST, seconds=before[3], tracking=tracking)
@@ -271,7 +274,7 @@ def test_ranks_decide_by_the_clock_of_the_first() -> None:
         assert second.tracks_texts is tracked
         for made, more in ((first, 0.002), (second, 0.0)):
             seconds = 0.01 + more * tracked
-            made.observe(RoundObservation(3, [1], 1, seconds, lookups=[Lookup(0, 0, 2)] if tracked else []))
+            made.observe(RoundObservation(drafted(3), [1], 1, seconds, lookups=[Lookup(0, 0, 2)] if tracked else []))
         if first.cost_sync_due:
             for made in (second, first):
                 made.import_cost(first.export_cost())
@@ -281,7 +284,7 @@ def test_ranks_decide_by_the_clock_of_the_first() -> None:
 def test_batches_that_are_never_followed_use_up_no_look() -> None:
     made = policy()
     for _ in range(2 * REST):
-        made.observe(RoundObservation(3, [1] * (REQUESTS + 1), REQUESTS + 1))
+        made.observe(RoundObservation(drafted(3), [1] * (REQUESTS + 1), REQUESTS + 1))
     assert pauses(made, 1) == [UNKNOWN_REST]
 
 
@@ -291,7 +294,7 @@ def test_lookups_earn_the_rounds_in_which_texts_are_followed() -> None:
 
     def look_up(right: int) -> None:
         while not made.tracks_texts:
-            made.observe(RoundObservation(3, [1], 1))
+            made.observe(RoundObservation(drafted(3), [1], 1))
         while serve(made, [Lookup(LONGEST, right, LONGEST)]) != WIDEST:
             assert made.tracks_texts, "a look is over before anything was looked up"
 
@@ -303,14 +306,14 @@ def test_lookups_earn_the_rounds_in_which_texts_are_followed() -> None:
 
 
 def test_what_a_draft_yields_is_learnt_by_match() -> None:
-    drafted = Drafted()
+    pace = Drafted()
     for _ in range(100):
-        drafted.learn(0, 2, 3.0)
-        drafted.learn(64, 7, 3.0)
-    assert drafted.tokens(0, 7, 3.0) == pytest.approx(2.0, rel=0.1)
-    assert drafted.tokens(64, 7, 3.0) == pytest.approx(7.0, rel=0.1)
-    assert drafted.tokens(64, 3, 3.0) == 4.0, "no more than a round's drafts and one token"
-    assert drafted.tokens(8, 7, 3.0) == pytest.approx(drafted.tokens(0, 7, 3.0), rel=0.1), "the level below says more"
+        pace.learn(0, 2, 3.0)
+        pace.learn(64, 7, 3.0)
+    assert pace.tokens(0, 7, 3.0) == pytest.approx(2.0, rel=0.1)
+    assert pace.tokens(64, 7, 3.0) == pytest.approx(7.0, rel=0.1)
+    assert pace.tokens(64, 3, 3.0) == 4.0, "no more than a round's drafts and one token"
+    assert pace.tokens(8, 7, 3.0) == pytest.approx(pace.tokens(0, 7, 3.0), rel=0.1), "the level below says more"
 
 
 def test_requests_that_do_not_copy_count_as_much_as_one_that_does() -> None:
@@ -320,10 +323,10 @@ def test_requests_that_do_not_copy_count_as_much_as_one_that_does() -> None:
     for copies, expected in ((1, False), (3, True)):
         found = [Lookup(64, 8, 64)] * copies + [Lookup(0, 0, 0)] * (4 - copies)
         for _ in range(100):
-            made.observe(RoundObservation(7, [7] * copies + [5] * (4 - copies), 4, lookups=found))
-        assert (made.get_steps_for_batch(4) in DRAFTS) is expected, copies
+            made.observe(RoundObservation(drafted(7), [7] * copies + [5] * (4 - copies), 4, lookups=found))
+        assert (made.choose(Coming(4)).steps in DRAFTS) is expected, copies
         made._lookups._left = 2.0
-        made.observe(RoundObservation(WIDEST, [one.agreed * 4 for one in found], 4, looked_up=True, lookups=found))
+        made.observe(RoundObservation(looking_up(WIDEST), [one.agreed * 4 for one in found], 4, lookups=found))
         assert made.tracks_texts is expected, "it earned something"
 
 
@@ -331,33 +334,33 @@ def test_a_draft_model_that_copies_as_well_is_kept() -> None:
     made = policy(slope=0.2)
     copied = Lookup(10, 7, 10)  # always ends there
     for _ in range(200):
-        made.observe(RoundObservation(7, [7], 1, lookups=[copied]))
-    assert made.get_steps_for_batch(1) == 7
+        made.observe(RoundObservation(drafted(7), [7], 1, lookups=[copied]))
+    assert made.choose(Coming(1)).steps == 7
 
 
 def test_lookups_say_nothing_of_the_draft() -> None:
     made = policy()
     before = made.acceptance_by_position()
     for _ in range(50):
-        made.observe(RoundObservation(WIDEST, [WIDEST], 1, looked_up=True, lookups=[Lookup(64, 32, 64)]))
+        made.observe(RoundObservation(looking_up(WIDEST), [WIDEST], 1, lookups=[Lookup(64, 32, 64)]))
     assert made.acceptance_by_position() == before
 
 
-def drafted(made: ThroughputPolicy, rounds: int = 9) -> None:
+def measured(made: ThroughputPolicy, rounds: int = 9) -> None:
     """Time *rounds* of three steps, without tracking, that take as long as in the profile."""
     for _ in range(rounds):
-        made.observe(RoundObservation(3, [1], 1, seconds=0.005 * (SECONDS[3] + 0.002 * 4)))
+        made.observe(RoundObservation(drafted(3), [1], 1, seconds=0.005 * (SECONDS[3] + 0.002 * 4)))
 
 
 def test_their_times_are_learnt_and_shared() -> None:
     made = policy()
-    drafted(made)
+    measured(made)
     for _ in range(8):
-        made.observe(RoundObservation(WIDEST, [9], 1, seconds=0.09, looked_up=True, lookups=[Lookup(9, 9, 20)]))
-    assert made.get_steps_for_batch(1) == WIDEST, "no table was handed over yet"
+        made.observe(RoundObservation(looking_up(WIDEST), [9], 1, seconds=0.09, lookups=[Lookup(9, 9, 20)]))
+    assert made.choose(Coming(1)).steps == WIDEST, "no table was handed over yet"
     made.import_cost(made.export_cost())
-    made.observe(RoundObservation(3, [1], 1, lookups=[Lookup(9, 9, 20)]))
-    assert made.get_steps_for_batch(1) != WIDEST
+    made.observe(RoundObservation(drafted(3), [1], 1, lookups=[Lookup(9, 9, 20)]))
+    assert made.choose(Coming(1)).steps != WIDEST
     assert made.snapshot()["lookup_rounds"]["seconds"][str(WIDEST)] == pytest.approx(0.09, rel=0.1)
     assert all(cell["steps"] in SECONDS for cell in made.snapshot()["cost_cells"])
 
@@ -366,25 +369,25 @@ def test_one_slow_round_does_not_end_lookups() -> None:
     """Nothing would ever time another one."""
     for slow, expected in ((1, True), (3, False)):
         made = policy()
-        drafted(made)
+        measured(made)
         for _ in range(slow):
-            made.observe(RoundObservation(WIDEST, [31], 1, seconds=9.0, looked_up=True, lookups=[Lookup(64, 31, 64)]))
-        drafted(made)
-        made.observe(RoundObservation(3, [1], 1, lookups=[Lookup(64, 31, 64)]))
+            made.observe(RoundObservation(looking_up(WIDEST), [31], 1, seconds=9.0, lookups=[Lookup(64, 31, 64)]))
+        measured(made)
+        made.observe(RoundObservation(drafted(3), [1], 1, lookups=[Lookup(64, 31, 64)]))
         made.import_cost(made.export_cost())
-        assert (made.get_steps_for_batch(1) == WIDEST) is expected
+        assert (made.choose(Coming(1)).steps == WIDEST) is expected
 
 
 @pytest.mark.parametrize("behind", [0, 1])
 def test_the_last_round_of_a_look_earns_as_much_as_the_others(behind: int) -> None:
     made = policy(behind)
     while not made.tracks_texts:
-        made.observe(RoundObservation(3, [1], 1))
+        made.observe(RoundObservation(drafted(3), [1], 1))
     copied = [Lookup(64, WIDEST, 64)]
     for _ in range(LOOK - 1):
-        made.observe(RoundObservation(3, [1], 1, lookups=copied))
+        made.observe(RoundObservation(drafted(3), [1], 1, lookups=copied))
     assert made.tracks_texts
-    made.observe(RoundObservation(WIDEST, [WIDEST], 1, looked_up=True, lookups=copied))
+    made.observe(RoundObservation(looking_up(WIDEST), [WIDEST], 1, lookups=copied))
     assert made.tracks_texts
 
 

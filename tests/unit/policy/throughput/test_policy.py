@@ -18,7 +18,7 @@ from sglang_adaptive.lab.simulate.engine import play
 from sglang_adaptive.lab.simulate.ours import build
 from sglang_adaptive.lab.simulate.scenes import SUITES, Scene, Setting
 from sglang_adaptive.lab.simulate.trace import Trace, closed_loop
-from sglang_adaptive.policy.base import AdaptivePolicy, LearnsCost
+from sglang_adaptive.policy.choice import FORCED, Choice, Coming, drafted
 from sglang_adaptive.policy.observation import RoundObservation
 from sglang_adaptive.policy.profile import CostProfile, ProfileCell, ProfileKey, ordered
 from sglang_adaptive.policy.throughput import ThroughputOptions, ThroughputPolicy
@@ -37,8 +37,8 @@ def serve(policy: ThroughputPolicy, p: float, batch: int, rounds: int, seed: int
     """Run *policy* without a clock; return its depths."""
     rng, depths = random.Random(seed), []
     for _ in range(rounds):
-        depths.append(policy.get_steps_for_batch(batch))
-        policy.observe(RoundObservation(depths[-1], drafts(rng, p, depths[-1], batch), batch))
+        depths.append(policy.choose(Coming(batch)).steps)
+        policy.observe(RoundObservation(drafted(depths[-1]), drafts(rng, p, depths[-1], batch), batch))
         if policy.cost_sync_due:
             policy.import_cost(policy.export_cost())
     return depths
@@ -51,10 +51,8 @@ def trace(batch: int, p: Any, seed: int = 0, given: Any = COST, rounds: int = 12
     return Scene(COST, who, by_round, np.full(rounds, 0.97), given=given).build(rng)
 
 
-def test_it_is_a_policy_that_learns_cost() -> None:
-    policy = ThroughputPolicy(3)
-    assert isinstance(policy, AdaptivePolicy) and isinstance(policy, LearnsCost)
-    assert policy.candidate_steps == [0, 1, 2, 3, 5, 7]
+def test_the_default_depths() -> None:
+    assert ThroughputPolicy(3).candidate_steps == [0, 1, 2, 3, 5, 7]
 
 
 @pytest.mark.parametrize("batch", [1, 8, 64])
@@ -69,8 +67,8 @@ def test_it_settles_within_two_percent_of_the_best_depth(batch: int, p: float) -
 
 def test_a_result_is_credited_to_the_depth_that_drafted_it() -> None:
     policy = ThroughputPolicy(7, profile=H200)
-    policy.get_steps_for_batch(4)
-    policy.observe(RoundObservation(1, [1] * 4, 4))
+    policy.choose(Coming(4))
+    policy.observe(RoundObservation(drafted(1), [1] * 4, 4))
     assert policy._acceptance.trials(1) > 3.0
     assert policy._acceptance.trials(2) == 0.0
 
@@ -125,10 +123,10 @@ def drive_replica(policy: ThroughputPolicy, payloads: list[str | None], lying: b
     leads = not payloads
     for index in range(900):
         batch = (1, 8, 48)[index // 100 % 3]
-        depths.append(policy.get_steps_for_batch(batch))
+        depths.append(policy.choose(Coming(batch)).steps)
         p = 0.9 if index // 150 % 2 else 0.3
         seconds = 0.006 * clock.uniform(0.9, 1.1) if not lying else clock.uniform(1e-5, 10.0)
-        policy.observe(RoundObservation(depths[-1], drafts(rng, p, depths[-1], batch), batch, seconds))
+        policy.observe(RoundObservation(drafted(depths[-1]), drafts(rng, p, depths[-1], batch), batch, seconds))
         if policy.cost_sync_due:
             own = json.dumps(policy.export_cost())
             if leads:
@@ -152,7 +150,7 @@ def test_between_hand_overs_the_clock_changes_nothing() -> None:
     policy = ThroughputPolicy(3, profile=H200)
     before = policy._times.at(8).seconds[3]
     for _ in range(3):
-        policy.observe(RoundObservation(3, [2] * 8, 8, 1.0))
+        policy.observe(RoundObservation(drafted(3), [2] * 8, 8, 1.0))
     assert policy._times.at(8).seconds[3] == before
 
 
@@ -178,9 +176,10 @@ class Recorded:
     def cost_sync_due(self) -> bool:
         return bool(self.policy.cost_sync_due)
 
-    def get_steps_for_batch(self, batch_size: int) -> int:
+    def choose(self, coming: Coming) -> Choice:
         self._round += 1
-        return int(self.policy.get_steps_for_batch(batch_size))
+        choice: Choice = self.policy.choose(coming)
+        return choice
 
     def observe(self, observation: RoundObservation) -> None:
         self.policy.observe(observation)
@@ -235,10 +234,10 @@ def agree(policy: ThroughputPolicy, p: float, rounds: int) -> list[int]:
     """Serve one request whose first draft is correct with share *p*, predicted or verified; return depths."""
     depths = []
     for index in range(rounds):
-        depths.append(policy.get_steps_for_batch(1))
+        depths.append(policy.choose(Coming(1)).steps)
         right = int(index * 0.618034 % 1.0 < p)
         told = [] if depths[-1] else [right]
-        policy.observe(RoundObservation(depths[-1], [right if depths[-1] else 0], 1, shadow_accepts=told))
+        policy.observe(RoundObservation(drafted(depths[-1]), [right if depths[-1] else 0], 1, shadow_accepts=told))
     return depths
 
 
@@ -254,9 +253,9 @@ def test_a_slow_request_counts_as_much_as_a_fast_one() -> None:
     policy, rng = ThroughputPolicy(3, profile=H200), random.Random(0)
     requests = list(range(64))
     for _ in range(400):
-        steps = policy.get_steps_for_batch(64)
+        steps = policy.choose(Coming(64)).steps
         counts = [drafts(rng, 0.97 if request % 2 else 0.2, steps, 1)[0] for request in requests]
-        policy.observe(RoundObservation(steps, counts, 64, requests=requests))
+        policy.observe(RoundObservation(drafted(steps), counts, 64, requests=requests))
     seconds = {s: t for (b, s), t in COST.cells().items() if b == 64}
     easy, hard = [{s: sum(p**j for j in range(s + 1)) for s in LADDER} for p in (0.97, 0.2)]
     times = {s: seconds[s] * (1.0 / easy[s] + easy[3] / hard[s] / hard[3]) for s in LADDER}
@@ -274,10 +273,10 @@ def test_with_one_request_at_a_time_steps_follow_each_request() -> None:
     for request in range(60):
         p = 0.95 if request % 2 else 0.1
         for index in range(60):
-            steps = policy.get_steps_for_batch(1)
+            steps = policy.choose(Coming(1)).steps
             if request > 30 and index > 20:
                 deep[request % 2].append(steps)
-            policy.observe(RoundObservation(steps, drafts(rng, p, steps, 1), 1, requests=[request]))
+            policy.observe(RoundObservation(drafted(steps), drafts(rng, p, steps, 1), 1, requests=[request]))
     assert sum(deep[1]) / len(deep[1]) > 5 > 2 > sum(deep[0]) / len(deep[0])
 
 
@@ -289,9 +288,9 @@ def test_twelve_thousand_rounds_leave_the_state_as_small_as_three_thousand() -> 
         largest = 0
         for index in range(count):
             batch = 1 + index % 40
-            steps = policy.get_steps_for_batch(batch)
+            steps = policy.choose(Coming(batch)).steps
             counts = [min(steps, c) for c in rounds[index % 97]]
-            policy.observe(RoundObservation(steps, counts, batch, 0.006))
+            policy.observe(RoundObservation(drafted(steps), counts, batch, 0.006))
             if policy.cost_sync_due:
                 policy.import_cost(policy.export_cost())
             if index % 250 == 249:  # values derived from the latest times are rebuilt as batch sizes come
@@ -305,9 +304,9 @@ def test_twelve_thousand_rounds_leave_the_state_as_small_as_three_thousand() -> 
 def test_losses_of_a_depth_that_an_operator_holds_are_not_the_policys() -> None:
     policy, rng = ThroughputPolicy(3, profile=H200), random.Random(0)
     for _ in range(300):  # seven steps for a draft that is never correct lose a fifth of every round and more
-        policy.observe(RoundObservation(7, drafts(rng, 0.0, 7, 32), 32, chosen=False))
+        policy.observe(RoundObservation(drafted(7, why=FORCED), drafts(rng, 0.0, 7, 32), 32))
     for _ in range(100):
-        policy.observe(RoundObservation(1, drafts(rng, 0.3, 1, 32), 32, chosen=False))
+        policy.observe(RoundObservation(drafted(1, why=FORCED), drafts(rng, 0.3, 1, 32), 32))
     assert policy.snapshot()["lost_to_zero_steps_rounds"] == 0.0
     serve(policy, 0.3, 32, 60)
     assert policy._choice.live >= 1  # one step is 15% faster than zero there
@@ -316,7 +315,7 @@ def test_losses_of_a_depth_that_an_operator_holds_are_not_the_policys() -> None:
 def test_no_cache_grows_with_the_batch_sizes_seen() -> None:
     policy = ThroughputPolicy(3, profile=H200)
     for batch in range(1, 3 * MOST_ROWS):
-        policy.get_steps_for_batch(batch)
+        policy.choose(Coming(batch))
     assert len(policy._times._rows) <= MOST_ROWS
 
 

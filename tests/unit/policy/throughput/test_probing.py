@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from sglang_adaptive.lab.simulate.engine import DraftOutputs
+from sglang_adaptive.policy.choice import FORCED, Coming, drafted
 from sglang_adaptive.policy.config import CapturedSteps
 from sglang_adaptive.policy.observation import RoundObservation
 from sglang_adaptive.policy.throughput import ThroughputOptions, ThroughputPolicy, probing
@@ -31,7 +32,7 @@ def share_of_best(seconds: Seconds, p: float, batch: int, rounds: int, slow: flo
     known: RoundObservation | None = None
     slowed, tokens, took = 0, 0, 0.0
     for at in range(rounds):
-        steps = policy.get_steps_for_batch(batch)
+        steps = policy.choose(Coming(batch)).steps
         disturbed = steps == 7 and slowed < 5
         slowed += disturbed
         if known is not None:
@@ -41,8 +42,8 @@ def share_of_best(seconds: Seconds, p: float, batch: int, rounds: int, slow: flo
         counts, told = drafts(draw, p, steps, batch), outputs.check(steps, batch, policy.wants_shadow_drafts)
         heard = seconds(steps) * draw.gauss(1.0, 0.02) * (slow if disturbed else 1.0)
         alike = known is not None and (known.steps == steps or min(known.steps, steps) > 0)
-        known = RoundObservation(
-            steps, counts, batch, heard if alike else None,
+        known = RoundObservation(drafted(
+            steps), counts, batch, heard if alike else None,
             shadow_accepts=drafts(draw, p, 1, batch) if told else (), requests=range(batch),
             extended=bool(steps) or outputs.extended,
         )  # fmt: skip
@@ -77,8 +78,8 @@ def test_zero_steps_do_not_run_where_they_have_no_graph() -> None:
     policy.take_over(ThroughputPolicy(3), CapturedSteps({0: [8], 1: [1, 8], 2: [1, 8], 3: [1, 8], 5: [8], 7: [8]}))
     ran = set()
     for _ in range(400):
-        ran.add(steps := policy.get_steps_for_batch(1))
-        policy.observe(RoundObservation(steps, [0], 1, form_seconds(1, steps)))
+        ran.add(steps := policy.choose(Coming(1)).steps)
+        policy.observe(RoundObservation(drafted(steps), [0], 1, form_seconds(1, steps)))
         if policy.cost_sync_due:
             policy.import_cost(policy.export_cost())
     assert {1, 3} <= ran <= {1, 2, 3}
@@ -87,16 +88,16 @@ def test_zero_steps_do_not_run_where_they_have_no_graph() -> None:
 def test_ranks_may_still_run_steps_that_the_configuration_has_lost() -> None:
     policy = ThroughputPolicy(1, ThroughputOptions(candidate_steps=(0, 1, 3)))
     assert set(policy.outlook(4, 7).rounds) == {0, 1, 3}
-    policy.follow(4, 7, 7, leads=True)
-    policy.observe(RoundObservation(7, [2] * 4, 4, 0.01))
+    policy.follow(4, drafted(7), 7, leads=True)
+    policy.observe(RoundObservation(drafted(7), [2] * 4, 4, 0.01))
     assert set(policy.outlook(4, 7).rounds) == {0, 1, 3}
 
 
 def test_nothing_is_probed_while_an_operator_holds_the_steps() -> None:
     policy = ThroughputPolicy(3, ThroughputOptions(candidate_steps=LADDER))
     for _ in range(200):
-        policy.get_steps_for_batch(8)
-        policy.observe(RoundObservation(3, [2] * 8, 8, form_seconds(8, 3), chosen=False))
+        policy.choose(Coming(8))
+        policy.observe(RoundObservation(drafted(3, why=FORCED), [2] * 8, 8, form_seconds(8, 3)))
         if policy.cost_sync_due:
             policy.import_cost(policy.export_cost())
     assert policy.probe_totals().started == 0

@@ -11,9 +11,19 @@ from pathlib import Path
 
 import pytest
 
+from sglang_adaptive.policy.choice import drafted
 from sglang_adaptive.policy.observation import RoundObservation, ZeroCycle
 from sglang_adaptive.policy.throughput.cost import CostModel
-from sglang_adaptive.policy.throughput.readings import KEPT, NEAR_ROUNDS, SIDE, SINGLE, Readings, middle
+from sglang_adaptive.policy.throughput.readings import (
+    KEPT,
+    LONE_NOISES,
+    NEAR_ROUNDS,
+    NOISE,
+    SIDE,
+    SINGLE,
+    Readings,
+    middle,
+)
 from sglang_adaptive.runtime.pending_drafts import extend_schedule, rounds_between_outputs
 from sglang_adaptive.runtime.round_times import RoundTimes
 
@@ -56,7 +66,7 @@ def test_the_mean_is_that_of_the_long_run(every: int, requests: int, curious: bo
     rounds = list(served(requests, every, curious, 12 * rounds_between_outputs(requests, every, curious) + 3))
     for seconds, extended in rounds:
         readings.add(requests, 0, 0.0, seconds, extended)
-        times.add(RoundObservation(0, [0] * requests, requests, seconds, extended=extended))
+        times.add(RoundObservation(drafted(0), [0] * requests, requests, seconds, extended=extended))
     wanted = pytest.approx(mean_of(requests, every, curious))
     ((_, _, _, [(_, level, _, count)], pairs),) = readings.export()["places"]
     assert math.exp(level) == wanted and count >= 3 and not pairs
@@ -68,7 +78,7 @@ def test_a_change_while_serving_shows_at_once() -> None:
     times = RoundTimes()
     for every in (8, 3, 16):
         for seconds, extended in served(1, every, False, 40 * rounds_between_outputs(1, every, False)):
-            times.add(RoundObservation(0, [0], 1, seconds, extended=extended))
+            times.add(RoundObservation(drafted(0), [0], 1, seconds, extended=extended))
         (cell,) = times.as_list()
         assert cell["seconds"] == pytest.approx(mean_of(1, every, False))
 
@@ -201,7 +211,7 @@ def test_two_differences_that_agree_start_a_pair_anew() -> None:
         read(readings, 5, *[ratio] * 20)
     assert pairs(readings)[3, 5][0] == pytest.approx(1.2)  # one may be wrong
     read(readings, 3, *[1.0] * 20)
-    assert pairs(readings)[3, 5] == (pytest.approx(1.6), pytest.approx(0.035, abs=0.02), 2)
+    assert pairs(readings)[3, 5] == (pytest.approx(1.6), pytest.approx(LONE_NOISES * 1.48 * NOISE / 2, rel=0.1), 2)
 
 
 @pytest.mark.parametrize(("away", "compared"), [(NEAR_ROUNDS - 1, True), (NEAR_ROUNDS, False)])

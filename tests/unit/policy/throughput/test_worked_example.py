@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from sglang_adaptive.policy import vote
-from sglang_adaptive.policy.ema import AdaptiveStepSlot
+from sglang_adaptive.policy.choice import Coming, drafted
+from sglang_adaptive.policy.ema import AdaptiveStepSlot, SlotConfig
 from sglang_adaptive.policy.observation import RoundObservation
 from sglang_adaptive.policy.profile import loads_profile, shipped_config
 from sglang_adaptive.policy.throughput import (
@@ -43,8 +44,8 @@ def policy() -> ThroughputPolicy:
     profile = loads_profile(shipped_config(name).read_text(), name)
     started = ThroughputPolicy(ROUND["steps"], None, profile)
     batch = len(ROUND["accepted"])
-    assert started.get_steps_for_batch(batch) == ROUND["steps"]
-    started.observe(RoundObservation(ROUND["steps"], ROUND["accepted"], batch))
+    assert started.choose(Coming(batch)).steps == ROUND["steps"]
+    started.observe(RoundObservation(drafted(ROUND["steps"]), ROUND["accepted"], batch))
     return started
 
 
@@ -76,7 +77,7 @@ def test_bins(policy: ThroughputPolicy) -> None:
 
 def test_times(policy: ThroughputPolicy) -> None:
     slower = policy._acceptance.slower(ROUND["steps"])
-    policy.get_steps_for_batch(len(ROUND["accepted"]))
+    policy.choose(Coming(len(ROUND["accepted"])))
     rates = policy.snapshot()["rates"]
     shown = [
         [str(rate["steps"]), f"{rounds:.3f}", f"{1e3 * rate['seconds']:.3f}", f"{1e3 * rate['seconds'] * rounds:.3f}"]
@@ -87,14 +88,14 @@ def test_times(policy: ThroughputPolicy) -> None:
 
 def test_choice(policy: ThroughputPolicy) -> None:
     live, batch = ROUND["steps"], len(ROUND["accepted"])
-    chosen = policy.get_steps_for_batch(batch)
+    chosen = policy.choose(Coming(batch)).steps
     times = {rate["steps"]: rate["times_running"] for rate in policy.snapshot()["rates"]}
     best = max(times, key=lambda steps: times[steps])
     stayed, gain = policy._choice._cost, times[best] - 1.0
     verdict = (
         f"{best} steps promise {gain:.2%} more speed than {live}. Staying costs {stayed:.4f} of a round, less than "
         f"{choice.HOLD_ROUNDS:g}, so {chosen} steps run next. With another such gain the cost is {stayed + gain:.4f}, "
-        f"and {policy.get_steps_for_batch(batch)} steps run."
+        f"and {policy.choose(Coming(batch)).steps} steps run."
     )
     assert verdict in " ".join(EXAMPLE.split())
 
@@ -106,7 +107,7 @@ def test_the_ema_policy_on_the_same_round() -> None:
         EXAMPLE,
     )
     assert depths and told
-    slot = AdaptiveStepSlot(ROUND["steps"], {"candidate_steps": [int(depth) for depth in depths.groups()]})
+    slot = AdaptiveStepSlot(ROUND["steps"], SlotConfig(1, tuple(int(depth) for depth in depths.groups())))
     before = slot.ema_accept_len
     moved = slot.update(ROUND["accepted"])
     mean = sum(ROUND["accepted"]) / len(ROUND["accepted"])

@@ -23,7 +23,7 @@ from sglang_adaptive.sglang_plugin.admin.handlers import (
     unpack,
 )
 from sglang_adaptive.sglang_plugin.admin.route import AdminRoute
-from sglang_adaptive.sglang_plugin.audit_scheduler import REPORT_KEY, Report
+from sglang_adaptive.sglang_plugin.stages.audit_scheduler import REPORT_KEY, Report
 from tests.asgi import application, posted, until
 from tests.fakes import ema
 from tests.loops import in_a_loop

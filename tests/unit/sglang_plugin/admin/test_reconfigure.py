@@ -15,8 +15,9 @@ import pytest
 from sglang.srt import runtime_context
 from sglang.srt.runtime_context import get_parallel
 
+from sglang_adaptive.policy.base import build_policy
+from sglang_adaptive.policy.choice import Coming, drafted
 from sglang_adaptive.policy.config import CapturedSteps, check_config, describe_change, file_stamp
-from sglang_adaptive.policy.ema import AdaptiveSpeculativeParams
 from sglang_adaptive.policy.errors import ConfigError
 from sglang_adaptive.policy.observation import RoundObservation
 from sglang_adaptive.policy.profile import ProfileKey
@@ -41,22 +42,22 @@ KEY = ProfileKey("target", "draft", "GPU", 1, 1, "fa3", {}, {})
 
 def test_new_policy_decides_from_the_next_round_on_and_never_inside_one() -> None:
     controller, worker, _, _ = serving(answer=3)
-    controller.activate_step_by_batch(2)
+    controller.choose(2)
     successor = ScriptedPolicy([0, 7], 7)
     controller.replace_policy(successor, by="a test")
     assert worker.speculative_num_steps == 3  # the round in flight keeps its depth
-    assert successor.graph_bs == [1, 2, 4, 8]
-    controller.on_verify_complete([2, 1], 2, RoundNote(3))  # and its result arrives under the new policy
+    assert successor._graph_sizes == [1, 2, 4, 8]
+    controller.verified([2, 1], 2, RoundNote(drafted(3)))  # and its result arrives under the new policy
     assert worker.speculative_num_steps == 3
-    assert successor.seen == [RoundNote(3, [2, 1], 2)]
-    controller.activate_step_by_batch(2)
+    assert successor.seen == [RoundNote(drafted(3), [2, 1], 2)]
+    controller.choose(2)
     assert worker.speculative_num_steps == 7
     shown = controller.snapshot()
     assert shown["rounds_by_tier"] == {"3": 1} and shown["accepted_by_tier"] == {"3": 3}
     assert [switch["cause"] for switch in shown["recent_switches"]] == ["configuration"]
     assert shown["config_changed"] == {"time": 100.0, "by": "a test"}
     successor.answer = 0
-    controller.activate_step_by_batch(2)
+    controller.choose(2)
     assert controller.snapshot()["recent_switches"][-1]["cause"] == "acceptance"
 
 
@@ -64,16 +65,16 @@ def test_policy_that_needs_an_unbuilt_depth_changes_nothing() -> None:
     controller, _, policy, _ = serving()
     with pytest.raises(ValueError, match=r"no runtime state for \[5\] steps; built at start-up: \(0, 1, 3, 7\)"):
         controller.replace_policy(ScriptedPolicy([1, 5], 1), by="a test")
-    assert controller.params is policy and controller.snapshot()["config_changed"] is None
+    assert controller.policy is policy and controller.snapshot()["config_changed"] is None
 
 
 def test_replacing_a_failed_policy_ends_the_degradation() -> None:
     controller, worker, policy, _ = serving(answer=7)
     policy.fails_on = "choose"
-    controller.activate_step_by_batch(1)
+    controller.choose(1)
     assert controller.snapshot()["degraded"]
     controller.replace_policy(ScriptedPolicy([0, 7], 7), by="a test")
-    controller.activate_step_by_batch(1)
+    controller.choose(1)
     assert worker.speculative_num_steps == 7 and not controller.snapshot()["degraded"]
 
 
@@ -81,24 +82,24 @@ def test_forced_depth_outlives_the_policy() -> None:
     controller, worker, _, _ = serving(answer=1)
     controller.force_steps(7)
     controller.replace_policy(ScriptedPolicy([0, 1], 0), by="a test")
-    controller.activate_step_by_batch(1)
+    controller.choose(1)
     assert worker.speculative_num_steps == 7
     controller.force_steps(None)
-    controller.activate_step_by_batch(1)
+    controller.choose(1)
     assert worker.speculative_num_steps == 0
 
 
 def test_cost_is_shared_for_the_new_policy_and_no_longer_for_the_old_one() -> None:
     old, new, calls = Learner(), Learner(), []
     controller = AdaptiveController(Worker(3), old, share_cost=lambda payload: calls.append("old") or payload)
-    controller.register(state(3))
-    controller.init_states()
+    controller.states.register(state(3))
+    controller.build_states()
     controller.replace_policy(new, by="a test", share_cost=lambda payload: calls.append("new") or payload)
     for _ in range(2):
-        controller.on_verify_complete([1], 1)
+        controller.verified([1], 1)
     assert calls == ["new"] and new.table == {"rounds": 2} and old.table is None
     controller.replace_policy(ScriptedPolicy([0, 1], 1), by="a test")  # learns nothing
-    controller.on_verify_complete([1], 1)
+    controller.verified([1], 1)
     assert calls == ["new"]
 
 
@@ -109,9 +110,9 @@ def served(policy: ThroughputPolicy, rounds: int, accepted: float, seconds: Call
     """Play *rounds* rounds of two requests in which a share *accepted* of every ten drafts is accepted."""
     policy.set_cuda_graph_bs(None)
     for index in range(rounds):
-        steps = policy.get_steps_for_batch(2)
+        steps = policy.choose(Coming(2)).steps
         good = min(steps, int(10 * accepted)) if index % 10 < 10 * accepted else 0
-        policy.observe(RoundObservation(steps, [good, good], 2, seconds(steps)))
+        policy.observe(RoundObservation(drafted(steps), [good, good], 2, seconds(steps)))
         if policy.cost_sync_due:
             policy.import_cost(policy.export_cost())
 
@@ -134,7 +135,7 @@ def test_throughput_policy_goes_on_from_what_the_former_one_learnt() -> None:
     assert ours.tokens_per_second == pytest.approx(theirs.tokens_per_second, rel=0.05)
     assert successor.probe_totals().started == former.probe_totals().started
     served(successor, 50, 0.9, lambda steps: 0.010 + 0.0005 * steps)
-    successor.observe(RoundObservation(7, [7, 0], 2, 0.02))  # late, of a depth that it does not have
+    successor.observe(RoundObservation(drafted(7), [7, 0], 2, 0.02))  # late, of a depth that it does not have
 
 
 def test_profile_that_the_former_policy_began_with_is_not_lost() -> None:
@@ -150,7 +151,7 @@ def test_throughput_policy_chooses_only_what_has_graphs() -> None:
     policy = ThroughputPolicy(7, ThroughputOptions(candidate_steps=(3, 7)))
     policy.set_cuda_graph_bs([1, 2, 8])
     policy.take_over(ScriptedPolicy([3, 7], 3), built)
-    assert policy.get_steps_for_batch(5) == 3  # padded to 8
+    assert policy.choose(Coming(5)).steps == 3  # padded to 8
     assert policy.cuda_graph_bs_for_step(7) == [1, 2]
 
 
@@ -386,7 +387,7 @@ def spec(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_what_was_read_at_the_start_stays_and_is_shown(spec: None) -> None:
     controller = ema()
     started = {**SLOTS, "exact": False, "warm_up": False}
-    controller.replace_policy(AdaptiveSpeculativeParams(1, config=check_config(started, "f")), by="a test")
+    controller.replace_policy(build_policy(check_config(started, "f"), 1), by="a test")
     handler = Reconfigure(controller)
     with get_parallel().override(tp_group=SimpleNamespace(rank_in_group=0), attn_dp_size=1):
         change = Change({"1": {"candidate_steps": [1, 3]}}, "f", "10.0.0.7:5")
@@ -410,7 +411,7 @@ def test_a_watched_file_that_says_what_is_in_force_changes_nothing(
 
     monkeypatch.setattr(handlers, "build_successor", build)
     controller = ema()
-    handler, before, in_force = Reconfigure(controller), controller.params, controller.snapshot()["config"]
+    handler, before, in_force = Reconfigure(controller), controller.policy, controller.snapshot()["config"]
 
     def apply(config: Any) -> None:
         change = Change(dict(config), "adaptive.json", by)
@@ -419,10 +420,10 @@ def test_a_watched_file_that_says_what_is_in_force_changes_nothing(
 
     with get_parallel().override(tp_group=SimpleNamespace(rank_in_group=0), attn_dp_size=1):
         apply(in_force)
-        assert (controller.params is not before) is bool(made) is changed
+        assert (controller.policy is not before) is bool(made) is changed
         assert (controller.snapshot()["config_changed"] is not None) is changed
         apply({"1": {"candidate_steps": [1, 3]}})
-    assert controller.candidate_steps == [1, 3]
+    assert controller.policy.candidate_steps == [1, 3]
 
 
 @in_a_loop

@@ -12,7 +12,7 @@ import torch
 from sglang.srt.sampling import penaltylib
 from sglang.srt.sampling.penaltylib.repetition_penalty import apply_scaling_penalties
 
-from sglang_adaptive.sglang_plugin.exact.penalties import HostText, LatestTokens, apply, paths
+from sglang_adaptive.sglang_plugin.stages.exact.penalties import HostText, LatestTokens, apply, paths
 
 VOCABULARY, PROMPT, STOP = 23, 5, 7
 KINDS: list[dict[str, Any]] = [

@@ -9,7 +9,7 @@ import torch
 from sglang.srt.sampling import custom_logit_processor as of_sglang
 from sglang.srt.sampling.sampling_batch_info import ProcessorEntry, SamplingBatchInfo
 
-from sglang_adaptive.sglang_plugin.exact.rows import Rows, reads_request, without_drafts
+from sglang_adaptive.sglang_plugin.stages.exact.rows import Rows, reads_request, without_drafts
 
 KEY = "__req__"
 

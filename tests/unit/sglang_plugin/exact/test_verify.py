@@ -17,8 +17,8 @@ from sglang.srt.speculative import eagle_utils, spec_utils
 from benchmarks.exact_verify import PROMPT, WRITTEN, Batch, chain, running
 from sglang_adaptive.lab.cpu_engine.kernels.sample import murmur_hash32_cpu
 from sglang_adaptive.lab.cpu_engine.kernels.verify import verify_tree_greedy_cpu
-from sglang_adaptive.sglang_plugin.exact.verify import ExactVerify
 from sglang_adaptive.sglang_plugin.guard import Guard
+from sglang_adaptive.sglang_plugin.stages.exact.verify import ExactVerify
 
 VOCABULARY = 12
 ALPHA = 1e-4
@@ -85,7 +85,7 @@ class Toy:
         for _ in range(width - 1):
             nodes.append(torch.multinomial(self.table[nodes[-1]].softmax(-1), 1).flatten())
         if batch.kept.penalizer_orchestrator.is_required:
-            self.exact.count(lambda _: None, batch)
+            self.exact.count_penalties(lambda _: None, batch)
         verify = chain(batch, width, VOCABULARY, torch.stack([*nodes[1:], roots], 1))
         verify.draft_token = torch.stack(nodes, 1).flatten()
         self.logits = LogitsProcessorOutput(self.table[verify.draft_token].clone())
@@ -216,12 +216,12 @@ def test_a_launch_may_ask_for_another_verify(
 ) -> None:
     with running("cpu", **launch) as worker:
         found = ExactVerify.where_it_can(worker)
-    assert (found is None) is (words is not None)
-    assert (words or "") in caplog.text and ("adaptive: exact is off: " in caplog.text) is (found is None)
+    assert (found == []) is (words is not None)
+    assert (words or "") in caplog.text and ("adaptive: exact is off: " in caplog.text) is (found == [])
 
 
 def test_the_configuration_restores_sglangs_verify(tmp_path: Path) -> None:
     file = tmp_path / "adaptive.json"
     file.write_text('{"exact": false, "1": {"candidate_steps": [1, 3]}}')
     with running("cpu", speculative_adaptive_config=str(file)) as worker:
-        assert ExactVerify.where_it_can(worker) is None
+        assert ExactVerify.where_it_can(worker) == []

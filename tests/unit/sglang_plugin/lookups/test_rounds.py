@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from array import array
+from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from sglang_adaptive.sglang_plugin.lookups.rounds import LookupRounds
-from sglang_adaptive.sglang_plugin.lookups.texts import SLOTS, Texts
+from sglang_adaptive.policy.choice import drafted
+from sglang_adaptive.sglang_plugin.stages.lookups.rounds import LookupRounds
+from sglang_adaptive.sglang_plugin.stages.lookups.texts import SLOTS, Texts
 
 REQUESTS = 4
 
@@ -17,18 +19,15 @@ REQUESTS = 4
 class Controller:
     """What the rounds ask and tell a controller."""
 
-    lookups = (15, 31)
     tracks_texts = True
 
     def __init__(self) -> None:
-        self.lookup_requests = REQUESTS
-        self.expected: list[Any] = []
+        self.policy = SimpleNamespace(lookup_requests=REQUESTS)
+        self.states = SimpleNamespace(live=drafted(3))
+        self.requests: Sequence[str] = ()
 
     def allow_lookups(self, allowed: bool, behind: int = 0) -> None:
-        self.lookup_requests = REQUESTS if allowed else 0
-
-    def expect(self, requests: Any) -> None:
-        self.expected.append(requests)
+        self.policy.lookup_requests = REQUESTS if allowed else 0
 
 
 class Req:
@@ -44,7 +43,7 @@ def batch(*reqs: Req, has_grammar: bool = False) -> Any:
 def made() -> LookupRounds:
     model = SimpleNamespace(context_len=100, vocab_size=50)
     runner = SimpleNamespace(model_config=model, device="cpu")
-    worker = SimpleNamespace(target_worker=SimpleNamespace(model_runner=runner), speculative_num_steps=3)
+    worker = SimpleNamespace(target_worker=SimpleNamespace(model_runner=runner))
     controller: Any = Controller()
     return LookupRounds(worker, controller)
 
@@ -98,9 +97,10 @@ def test_small_batches_without_a_grammar_are_tracked(made: LookupRounds) -> None
 
 def test_the_policy_hears_who_comes(made: LookupRounds) -> None:
     controller: Any = made._controller
-    made.expect(batch(Req("a", [1]), Req("b", [1])))
-    made.expect(batch(*(Req(str(number), [1]) for number in range(REQUESTS + 1))))
-    assert controller.expected == [["a", "b"]]
+    few, many = batch(Req("a", [1]), Req("b", [1])), batch(*(Req(str(n), [1]) for n in range(REQUESTS + 1)))
+    for prepared, named in ((few, ["a", "b"]), (None, ["a", "b"]), (many, ())):
+        assert made.update_running_batch(lambda *_, found=prepared: found, None, None) is prepared
+        assert controller.requests == named
 
 
 def test_an_error_before_a_round_ends_lookups_too(made: LookupRounds, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -111,4 +111,4 @@ def test_an_error_before_a_round_ends_lookups_too(made: LookupRounds, monkeypatc
     monkeypatch.setattr("sglang_adaptive.sglang_plugin.guard.require_of_all", lambda error: None)
     made.begin(batch(Req("a", [1])))
     assert made.guard.error == "RuntimeError: planted"
-    assert made._controller.lookup_requests == 0 and made._batch is None
+    assert made._controller.policy.lookup_requests == 0 and made._batch is None

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from sglang_adaptive.lookups.lookup import DRAFTS, Text
-from sglang_adaptive.sglang_plugin.lookups.texts import ABSENT, Texts, longest_match, tokens_from
+from sglang_adaptive.sglang_plugin.stages.lookups.texts import ABSENT, Texts, longest_match, tokens_from
 
 VOCABULARY = 50
 

@@ -10,7 +10,7 @@ import pytest
 from fastapi import FastAPI
 from starlette.testclient import TestClient
 
-from sglang_adaptive.policy.base import AdaptivePolicy
+from sglang_adaptive.policy.base import AdaptivePolicy, build_policy
 from sglang_adaptive.policy.config import check_config
 from sglang_adaptive.policy.ema import AdaptiveSpeculativeParams
 from sglang_adaptive.policy.profile import ProfileKey
@@ -39,9 +39,9 @@ def served(policy: AdaptivePolicy) -> AdaptiveController:
         ticks.now += 0.02
         found.force_steps(1 if 40 <= index < 50 else None)
         batch_size = 8 if index >= 60 and not looks_up else 2
-        found.activate_step_by_batch(batch_size)
-        steps = found.worker.speculative_num_steps
-        found.on_verify_complete([steps if index < 80 else 0] * batch_size, batch_size)
+        found.choose(batch_size)
+        steps = found.states.live.steps
+        found.verified([steps if index < 80 else 0] * batch_size, batch_size)
     return found
 
 
@@ -51,7 +51,7 @@ def rank(policy: AdaptivePolicy, dp_rank: int = 0) -> dict[str, Any]:
 
 def ema() -> AdaptiveSpeculativeParams:
     config = check_config({"1": {"candidate_steps": [0, 1, 3, 7], "warmup_batches": 2}}, "test")
-    return AdaptiveSpeculativeParams(3, config=config)
+    return build_policy(config, 3)
 
 
 def encoded(*ranks: dict[str, Any]) -> dict[str, Any]:

@@ -21,8 +21,8 @@ from sglang_adaptive.policy.options import MAX_STEPS
 from sglang_adaptive.policy.throughput import ThroughputOptions, ThroughputPolicy
 from sglang_adaptive.runtime.controller import AdaptiveController
 from sglang_adaptive.runtime.round_times import RoundClock
-from sglang_adaptive.sglang_plugin.reporting import metrics
-from sglang_adaptive.sglang_plugin.reporting.metric_series import COUNTER, METRICS, PREFIX, most_series, series
+from sglang_adaptive.sglang_plugin.stages.reporting import metrics
+from sglang_adaptive.sglang_plugin.stages.reporting.metric_series import COUNTER, METRICS, PREFIX, most_series, series
 from tests.fakes import Ticks, Worker, state, with_alarm, with_audit
 
 LABELS = {"model_name": "tiny", "engine_type": "unified", "tp_rank": 0}
@@ -43,8 +43,8 @@ class Served:
         self.controller = AdaptiveController(
             Worker(3), self.policy, clock=RoundClock(self.ticks), wall_time=now, profile_saved_at=lambda: saved_at
         )
-        self.controller.register(state(3))
-        self.controller.init_states()
+        self.controller.states.register(state(3))
+        self.controller.build_states()
         self.collector = SimpleNamespace(
             labels=LABELS,
             _counter_cls=functools.partial(Counter, registry=self.registry),
@@ -54,14 +54,16 @@ class Served:
 
     def metrics(self) -> metrics.AdaptiveMetrics | None:
         """Return the metrics that a scheduler would have."""
-        return metrics.metrics_beside(self.context, self.controller)
+        stage = metrics.Metrics(self.controller)
+        stage.init_metrics(lambda scheduler: None, SimpleNamespace(metrics_collector_context=self.context))
+        return stage.made
 
     def serve(self, accepted: list[int], rounds: int = 20) -> None:
         for _ in range(rounds):
-            self.controller.activate_step_by_batch(len(accepted))
-            steps = self.controller.worker.speculative_num_steps
+            self.controller.choose(len(accepted))
+            steps = self.controller.states.live.steps
             self.ticks.now += 0.01 + 0.001 * steps
-            self.controller.on_verify_complete([min(steps, count) for count in accepted], len(accepted))
+            self.controller.verified([min(steps, count) for count in accepted], len(accepted))
 
     def value(self, name: str, /, **own: str) -> float | None:
         labels = {**{key: str(value) for key, value in LABELS.items()}, **own}

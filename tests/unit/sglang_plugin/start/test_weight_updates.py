@@ -13,8 +13,8 @@ from sglang_adaptive.policy.throughput import ThroughputPolicy
 from sglang_adaptive.runtime.controller import AdaptiveController
 from sglang_adaptive.runtime.start_up import Device
 from sglang_adaptive.runtime.states import SpecRuntimeState
-from sglang_adaptive.sglang_plugin.start.weight_updates import follow_update, rebuild
-from tests.fakes import Worker, ema
+from sglang_adaptive.sglang_plugin.round import Round
+from tests.fakes import Sized, Worker, ema
 
 SIZES = [1, 2, 4]
 
@@ -39,47 +39,43 @@ class GraphedWorker(Worker):
             self.live = state
 
 
-class Graphed(Device):
-    def graph_batch_sizes(self, passed: list[int] | None) -> list[int] | None:
-        return SIZES
-
-
 def throughput(depths: list[int], device: Device | None = None) -> tuple[AdaptiveController, GraphedWorker]:
     config = check_config({"policy": "throughput", "throughput": {"candidate_steps": depths}}, "test")
     worker = GraphedWorker()
     found = AdaptiveController(worker, ThroughputPolicy(3, config.options), device=device)
-    found.register(worker.build_adaptive_runtime_state(3, 4))
-    found.init_states()
+    found.states.register(worker.build_adaptive_runtime_state(3, 4))
+    found.build_states()
     return found, worker
 
 
 def update(controller: AdaptiveController, *, success: bool = True, recapture: bool = False) -> None:
-    follow_update(controller, SimpleNamespace(success=success), SimpleNamespace(recapture_cuda_graph=recapture))
+    result, request = SimpleNamespace(success=success), SimpleNamespace(recapture_cuda_graph=recapture)
+    assert Round(None, controller).update_weights(lambda *_: result, None, request) is result
 
 
 def test_every_depth_is_captured_anew_at_its_batch_sizes() -> None:
-    controller, worker = throughput([0, 1, 3], Graphed())
-    before, graphs = controller.states, dict(controller.built.graphs)
+    controller, worker = throughput([0, 1, 3], Sized(SIZES))
+    before, graphs = controller.states.by_steps, dict(controller.states.built.graphs)
     worker.built.clear()
     update(controller, recapture=True)
     assert dict(worker.built) == {steps: list(sizes or ()) for steps, sizes in graphs.items()}
-    assert controller.tiers == (0, 1, 3) and not {*map(id, before)} & {*map(id, controller.states)}
-    assert worker.speculative_num_steps == 3 and worker.live is controller.states[-1]
-    assert dict(controller.built.graphs) == graphs
+    assert controller.states.tiers == (0, 1, 3) and not {*map(id, before)} & {*map(id, controller.states.by_steps)}
+    assert worker.speculative_num_steps == 3 and worker.live is controller.states.by_steps[-1]
+    assert dict(controller.states.built.graphs) == graphs
 
 
 @pytest.mark.parametrize(("success", "recapture"), [(True, False), (False, True)])
 def test_nothing_is_captured_unless_asked_for_and_done(success: bool, recapture: bool) -> None:
-    controller, worker = throughput([0, 1, 3], Graphed())
+    controller, worker = throughput([0, 1, 3], Sized(SIZES))
     worker.built.clear()
     update(controller, success=success, recapture=recapture)
     assert not worker.built
 
 
 def test_nothing_to_capture_without_graphs_or_without_a_second_depth() -> None:
-    for controller, worker in (throughput([0, 3]), throughput([3], Graphed())):
+    for controller, worker in (throughput([0, 3]), throughput([3], Sized(SIZES))):
         worker.built.clear()
-        rebuild(controller)
+        update(controller, recapture=True)
         assert not worker.built
 
 
@@ -97,11 +93,11 @@ def off_after_a_fall(seed: int, told: bool, success: bool) -> float:
         if acceptance == 0.6 and told:
             update(controller, success=success)
         for _ in range(rounds):
-            controller.activate_step_by_batch(8)
+            controller.choose(8)
             counts = [next((k for k in range(3) if draw.random() >= acceptance), 3) for _ in range(8)]
-            controller.on_verify_complete(counts, 8)
+            controller.verified(counts, 8)
     expected = 1.0
-    for position in reversed(controller.params.acceptance_by_position()[:3]):
+    for position in reversed(controller.policy.acceptance_by_position()[:3]):
         expected = 1.0 + position * expected
     return abs(expected / (1 + 0.6 + 0.6**2 + 0.6**3) - 1.0)
 

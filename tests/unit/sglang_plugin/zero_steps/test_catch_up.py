@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sglang_adaptive.sglang_plugin.zero_steps.catch_up import on_device
+from sglang_adaptive.sglang_plugin.stages.zero_steps.catch_up import on_device
 
 PARTS = st.lists(st.lists(st.integers(0, 2**62), max_size=9), min_size=1, max_size=6)
 

@@ -10,7 +10,7 @@ import torch
 
 from sglang_adaptive.sglang_plugin import guard
 from sglang_adaptive.sglang_plugin.guard import Guard
-from sglang_adaptive.sglang_plugin.zero_steps.deferred_append import DeferredAppend
+from sglang_adaptive.sglang_plugin.stages.zero_steps.deferred_append import DeferredAppend
 
 WIDEST = 16
 
@@ -88,9 +88,9 @@ def test_the_prefix_cache_keeps_what_was_appended(later: DeferredAppend) -> None
     for at in range(3):
         round_of(later, append, at, 1)
     leaving = SimpleNamespace(kv=SimpleNamespace(req_pool_idx=1, cache_protected_len=4, kv_committed_len=20))
-    assert later.owned_length(20, leaving) == 17
+    assert later.kept_length(20, leaving) == 17
     round_of(later, append, 3, 1)
-    assert later.owned_length(20, leaving) == 20
+    assert later.kept_length(20, leaving) == 20
 
 
 def test_with_one_round_at_a_time_sglang_appends(later: DeferredAppend) -> None:

@@ -8,12 +8,15 @@ from typing import Any
 import pytest
 import torch
 
-from sglang_adaptive.sglang_plugin.zero_steps.lengths import KnownLengths
+from sglang_adaptive.sglang_plugin.stages.zero_steps.lengths import KnownLengths
+
+UNREAD: list[Any] = []
+"""Batches whose lengths nothing reads on the host."""
 
 
 @pytest.fixture
 def lengths() -> KnownLengths:
-    return KnownLengths()
+    return KnownLengths(lambda batch: batch in UNREAD)
 
 
 class FutureMap:
@@ -38,13 +41,14 @@ def _batch(*requests: str, lengths: list[int] | None = None, prefill: bool = Fal
 def _resolved(
     lengths: KnownLengths, future_map: FutureMap, batch: Any, unread: bool = False
 ) -> tuple[list[int] | None, int | None]:
-    lengths.resolve(FutureMap.resolve, future_map, batch, lambda: unread)
+    UNREAD[:] = [batch] if unread else []
+    lengths.lengths_on_host(FutureMap.resolve, future_map, batch)
     return None if batch.seq_lens_cpu is None else batch.seq_lens_cpu.tolist(), batch.seq_lens_sum
 
 
 def test_each_request_is_one_token_longer_after_a_zero_step_round(lengths: KnownLengths) -> None:
     future_map = FutureMap()
-    lengths.expect(_batch("a", "b", lengths=[5, 70]))
+    lengths.before_zero_steps(_batch("a", "b", lengths=[5, 70]))
     assert _resolved(lengths, future_map, _batch("b", "a")) == ([71, 6], 77) and future_map.waits == 0
     assert future_map.needs_cpu_seq_lens
 
@@ -52,7 +56,7 @@ def test_each_request_is_one_token_longer_after_a_zero_step_round(lengths: Known
 def test_a_drafted_round_is_waited_for(lengths: KnownLengths) -> None:
     """The round in between was not reported as a zero-step round."""
     future_map = FutureMap()
-    lengths.expect(_batch("a", lengths=[5]))
+    lengths.before_zero_steps(_batch("a", lengths=[5]))
     for waits in (0, 1):
         _resolved(lengths, future_map, _batch("a"))
         assert future_map.waits == waits
@@ -60,7 +64,7 @@ def test_a_drafted_round_is_waited_for(lengths: KnownLengths) -> None:
 
 def test_a_batch_with_a_request_of_unknown_length_is_waited_for(lengths: KnownLengths) -> None:
     future_map = FutureMap()
-    lengths.expect(_batch("a", lengths=[5]))
+    lengths.before_zero_steps(_batch("a", lengths=[5]))
     assert _resolved(lengths, future_map, _batch("a", "new")) == (None, None) and future_map.waits == 1
 
 
@@ -68,7 +72,7 @@ def test_a_request_that_is_prefilled_again_is_waited_for(lengths: KnownLengths) 
     """A prefill of other requests between two decode rounds changes nothing."""
     for prefilled, waits in (("other", 0), ("a", 1)):
         future_map = FutureMap()
-        lengths.expect(_batch("a", lengths=[5]))
+        lengths.before_zero_steps(_batch("a", lengths=[5]))
         _resolved(lengths, future_map, _batch(prefilled, prefill=True))
         _resolved(lengths, future_map, _batch("a"))
         assert future_map.waits == waits
@@ -77,14 +81,14 @@ def test_a_request_that_is_prefilled_again_is_waited_for(lengths: KnownLengths) 
 def test_lengths_that_the_backend_does_not_need_stay_away(lengths: KnownLengths) -> None:
     future_map = FutureMap()
     future_map.needs_cpu_seq_lens = False
-    lengths.expect(_batch("a", lengths=[5]))
+    lengths.before_zero_steps(_batch("a", lengths=[5]))
     assert _resolved(lengths, future_map, _batch("a")) == (None, None)
 
 
 def test_lengths_that_nobody_reads_are_not_waited_for(lengths: KnownLengths) -> None:
     """Nor are they reported if known, and nothing of them remains a round later."""
     future_map = FutureMap()
-    lengths.expect(_batch("a", lengths=[5]))
+    lengths.before_zero_steps(_batch("a", lengths=[5]))
     for _ in range(2):
         assert _resolved(lengths, future_map, _batch("a"), unread=True) == (None, None)
     assert future_map.waits == 0 and future_map.needs_cpu_seq_lens
@@ -93,7 +97,7 @@ def test_lengths_that_nobody_reads_are_not_waited_for(lengths: KnownLengths) -> 
 
 def test_after_a_fault_every_round_is_waited_for(lengths: KnownLengths) -> None:
     future_map = FutureMap()
-    lengths.expect(_batch("a", "b", lengths=[5]))  # fewer lengths than requests
+    lengths.before_zero_steps(_batch("a", "b", lengths=[5]))  # fewer lengths than requests
     assert lengths.guard.closed
     _resolved(lengths, future_map, _batch("a"))
     assert future_map.waits == 1
@@ -104,7 +108,7 @@ def test_an_error_of_sglangs_leaves_its_setting(lengths: KnownLengths) -> None:
         raise RuntimeError("no device")
 
     future_map = FutureMap()
-    lengths.expect(_batch("a", lengths=[5]))
+    lengths.before_zero_steps(_batch("a", lengths=[5]))
     with pytest.raises(RuntimeError, match="no device"):
-        lengths.resolve(fails, future_map, _batch("a"), lambda: False)
+        lengths.lengths_on_host(fails, future_map, _batch("a"))
     assert future_map.needs_cpu_seq_lens

@@ -10,12 +10,13 @@ import pytest
 import torch
 
 from sglang_adaptive.lab.simulate.engine import DraftOutputs
+from sglang_adaptive.policy.choice import Coming, drafted
 from sglang_adaptive.policy.observation import RoundObservation
 from sglang_adaptive.policy.profile import CostProfile, ProfileCell, ProfileKey, ordered
 from sglang_adaptive.policy.throughput import ThroughputOptions, ThroughputPolicy
 from sglang_adaptive.runtime.pending_drafts import SHADOW_ROUNDS, rounds_between_outputs, writes_between
 from sglang_adaptive.runtime.round_note import RoundNote
-from sglang_adaptive.sglang_plugin.zero_steps.shadow import ShadowDrafts
+from sglang_adaptive.sglang_plugin.stages.zero_steps.shadow import ShadowDrafts
 
 LADDER = (0, 1, 3, 7)
 EVERY = 8
@@ -23,7 +24,7 @@ EVERY = 8
 
 def heard(shadow: ShadowDrafts, keys: list[str], *tokens: int) -> list[int]:
     """Return the note on a round of the requests *keys* after their *tokens* arrived."""
-    note = RoundNote(0)
+    note = RoundNote(drafted(0))
     shadow.attach(note, keys)
     assert note.shadow_accepts == ()
     note.arrived(SimpleNamespace(next_token_ids=torch.tensor(tokens)))
@@ -74,13 +75,13 @@ def serve(
 ) -> list[int]:
     rng, depths, outputs = random.Random(1), [], DraftOutputs(EVERY)
     for _ in range(rounds):
-        steps = policy.get_steps_for_batch(batch)
+        steps = policy.choose(Coming(batch)).steps
         depths.append(steps)
         counts = [next((k for k in range(steps) if rng.random() >= p), steps) for _ in range(batch)]
         checks = outputs.check(steps, batch, curious and policy.wants_shadow_drafts) and hears
         told = [int(rng.random() < p) for _ in range(batch)] if checks else []
         clock = SECONDS[steps] if depths[-2:-1] == [steps] else None  # the first round after a switch is not timed
-        policy.observe(RoundObservation(steps, counts, batch, clock, shadow_accepts=told))
+        policy.observe(RoundObservation(drafted(steps), counts, batch, clock, shadow_accepts=told))
         if policy.cost_sync_due:
             policy.import_cost(policy.export_cost())
     return depths

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
+
 import numpy as np
 import pytest
 
@@ -11,6 +13,8 @@ from sglang_adaptive.lab.simulate.real.scenes import Live, Work, arrivals, scene
 from sglang_adaptive.lab.simulate.real.serve import FixedSteps, Served, serve
 from sglang_adaptive.lab.simulate.real.suite import round_times
 from sglang_adaptive.lab.simulate.real.texts import Texts
+from sglang_adaptive.policy.base import AdaptivePolicy
+from sglang_adaptive.policy.choice import Choice, Coming, Source, drafted
 from sglang_adaptive.policy.observation import RoundObservation
 from tests.drawn_texts import copying_trace, drawn_trace
 
@@ -75,16 +79,16 @@ def test_fixed_steps_are_what_playing_them_gives(batch: int, steps: int) -> None
     assert np.allclose(fast.joined_at[done], slow.joined_at[done])
 
 
-class Recorder:
+class Recorder(AdaptivePolicy):
     """Keeps changing the depth, and records its input with times."""
 
     def __init__(self) -> None:
         self.chosen: list[int] = []
         self.told: list[tuple[int, RoundObservation]] = []
 
-    def get_steps_for_batch(self, batch_size: int) -> int:
+    def choose(self, coming: Coming) -> Choice:
         self.chosen.append(COST.steps[len(self.chosen) // 5 % len(COST.steps)])
-        return self.chosen[-1]
+        return drafted(self.chosen[-1])
 
     def observe(self, observation: RoundObservation) -> None:
         self.told.append((len(self.chosen), observation))
@@ -123,18 +127,17 @@ class LooksUpAtTimes(Recorder):
 
     def __init__(self) -> None:
         super().__init__()
-        self.expected: list[list[int]] = []
-
-    def expect(self, requests: list[int]) -> None:
-        assert len(requests) <= self.lookup_requests
-        self.expected.append(requests)
+        self.expected: list[list[Hashable]] = []
 
     def allow_lookups(self, allowed: bool, behind: int = 0) -> None:
         assert allowed and behind == 1
 
-    def get_steps_for_batch(self, batch_size: int) -> int:
+    def choose(self, coming: Coming) -> Choice:
+        assert len(coming.requests) == coming.batch_size
+        self.expected.append([*coming.requests])
         self.chosen.append((3, 31, 15, 3, 31)[len(self.chosen) % 5])
-        return self.chosen[-1]
+        steps = self.chosen[-1]
+        return drafted(steps) if steps == 3 else Choice(steps, Source.LOOKUP)
 
 
 @pytest.mark.parametrize("batch", [1, 2])

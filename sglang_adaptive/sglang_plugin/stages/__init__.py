@@ -1,0 +1,1 @@
+"""The stages of a round; `round.py` has their order."""

@@ -1,0 +1,163 @@
+"""Accepts the same requests as fixed steps, near the end of a request's context and of the KV cache.
+
+SGLang 0.5.23 subtracts a round's draft tokens from every request's context, and requires twice as many free KV slots
+per request. With adaptive speculation both are based on the most steps, so SGLang would refuse prompts and abort
+requests that the same launch line serves without it. Here both are based on the launch steps, and a round has only as
+many steps as its requests have room for.
+
+SGLang's row of slots for a request is also too short: with pages of one token it has 4 + n places beyond the context
+for n draft tokens, and gets slots for up to 2 n - 4. From 9 draft tokens on, the last slots went into the next
+request's row; on a CPU that ended the scheduler.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import cache
+from typing import Any
+
+from sglang_adaptive.runtime.controller import AdaptiveController
+from sglang_adaptive.sglang_plugin.guard import Guard
+from sglang_adaptive.sglang_plugin.stage import Rest, Stage
+
+SPARE = 32
+"""Slots that must be free or in the prefix cache for each one that is reserved beyond a launch's, so that the cache
+keeps nearly as many prompts as with fixed steps."""
+
+
+def reserved_tokens(original: Callable[[], int]) -> int:
+    """Return the tokens that SGLang's *original* subtracts from a request's context, for the draft tokens at launch."""
+    from sglang.srt.runtime_context import get_spec
+
+    spec = get_spec()
+    with spec.override(max_speculative_num_draft_tokens=spec.speculative_num_draft_tokens):
+        return original()
+
+
+def write_for_tokenizer_workers(
+    original: Callable[..., Any], port_args: Any, server_args: Any, *args: Any, **kwargs: Any
+) -> Any:
+    """Let SGLang's *original* tell HTTP workers, which load no plugins, the launch's draft tokens as the most."""
+    from sglang.srt.arg_groups.overrides import max_speculative_num_draft_tokens, resolving_view
+
+    most = max_speculative_num_draft_tokens(server_args)
+    server_args._max_speculative_num_draft_tokens = resolving_view(server_args).speculative_num_draft_tokens
+    try:
+        return original(port_args, server_args, *args, **kwargs)
+    finally:
+        server_args._max_speculative_num_draft_tokens = most
+
+
+def places_beyond_context(original: Callable[[], int]) -> int:
+    """Return the places of a row beyond the context: as many as a request near its end may get slots for."""
+    from sglang.srt.mem_cache import allocation_sizing
+
+    slots = allocation_sizing.get_alloc_reserve_per_decode() + allocation_sizing.get_alloc_page_size()
+    return max(original(), int(slots) - 1)
+
+
+def slots_of_a_round(batch: Any, width: int) -> Any:
+    """Return the KV slots of the next *width* tokens of each request in *batch*, [requests * width], on the device."""
+    from sglang.kernels.ops.speculative.cache_locs import assign_extend_cache_locs_uniform_func
+
+    return assign_extend_cache_locs_uniform_func(
+        req_pool_indices=batch.req_pool_indices,
+        req_to_token=batch.req_to_token_pool.req_to_token,
+        start_offset=batch.seq_lens,
+        batch_size=batch.seq_lens.shape[0],
+        draft_token_num=width,
+        device=batch.device,
+    )
+
+
+def free_slots(batch: Any) -> int:
+    """Return the KV slots that *batch* could get: those that are free, and those of the prefix cache."""
+    return int(batch.token_to_kv_pool_allocator.available_size() + batch.tree_cache.evictable_size())
+
+
+def to_spare(batch: Any, more: int) -> int:
+    """Return how many slots must be free for each request, so that it may reserve *more* than at the launch steps."""
+    return SPARE * more if batch.tree_cache.supports_prefix_sharing() else more
+
+
+class Capacity(Stage):
+    """Limits the rounds of one scheduler to the room that their requests have."""
+
+    def __init__(self, controller: AdaptiveController) -> None:
+        self._controller = controller
+        self._slots: int | None = None
+        """KV slots to reserve for each request of the next round beyond its tokens; None for SGLang's number."""
+        self.guard = Guard("capacity")
+
+    def alloc_reserve(self, rest: Rest) -> int:
+        """Return the slots to reserve: SGLang's number, or fewer for a round with limited steps."""
+        return int(rest()) if self._slots is None else self._slots
+
+    def update_running_batch(self, rest: Rest, scheduler: Any, batch: Any) -> Any:
+        """Note the most steps that the next round of *batch* has room for, and let SGLang prepare it."""
+        self._controller.most_steps, self._controller.lookups_fit, slots = None, True, None
+        if not batch.is_empty():
+            self._controller.most_steps, slots = self.guard.attempt(self._room, scheduler, batch) or (None, None)
+        with self._reserving(slots):
+            return rest(scheduler, batch)
+
+    def _room(self, scheduler: Any, batch: Any) -> tuple[int | None, int | None]:
+        """Return the most steps for a round of *batch*, and the KV slots that each request needs beyond its tokens.
+
+        None means any steps, and SGLang's number.
+        """
+        states = self._controller.states
+        live, every = states.live.steps, states.tiers[-1]
+        # SGLang fills in the mask of a grammar for each row, on the host.
+        widest = states.deepest if batch.has_grammar else states.widest(len(batch.reqs))
+        spared = self._affordable(batch, widest)
+        self._controller.lookups_fit = spared == widest or spared > states.deepest
+        # With overlap the previous round may still be running, and its tokens are not counted yet. The last place stays
+        # free for the round that may follow a request's last one before its end is known.
+        behind = live + 1 if batch.enable_overlap else 0
+        longest = max([req.kv.kv_committed_len for req in batch.reqs]) + behind
+        most = min(scheduler.model_config.context_len - 2 - longest, spared)
+        if batch.has_grammar and not _grammars_take_back():
+            most = 0
+        return None if most == every else most, None if spared == every else 2 * (max(live, spared) + 1)
+
+    def _affordable(self, batch: Any, widest: int) -> int:
+        """Return the most steps, up to *widest*, whose slots the pool can spare; at least the launch steps.
+
+        After a round, three times its draft tokens leave enough for rounds of the launch steps.
+        """
+        states, allocator = self._controller.states, batch.token_to_kv_pool_allocator
+        if type(allocator) not in _known_allocators():  # a pool with several kinds of layers
+            return widest
+        launch, free = states.launch.steps, free_slots(batch)
+        for steps in reversed(states.tiers):
+            asked = max(to_spare(batch, 2 * (steps - launch)), 3 * (steps + 1) + allocator.page_size)
+            if launch < steps <= widest and free >= len(batch.reqs) * asked:
+                return steps
+        return launch
+
+    @contextmanager
+    def _reserving(self, slots: int | None) -> Iterator[None]:
+        """Let SGLang reserve *slots* per request beyond its tokens; None for its own number."""
+        self._slots = slots
+        try:
+            yield
+        finally:
+            self._slots = None
+
+
+@cache
+def _grammars_take_back() -> bool:
+    """Whether grammars can take back rejected drafts; SGLang verifies wrongly with those of outlines, or ends."""
+    from sglang.srt.runtime_context import get_exec
+
+    return bool(get_exec().kernel.grammar_backend != "outlines")
+
+
+@cache
+def _known_allocators() -> tuple[type, ...]:
+    from sglang.srt.mem_cache.allocator.paged import PagedTokenToKVPoolAllocator
+    from sglang.srt.mem_cache.allocator.token import TokenToKVPoolAllocator
+
+    return TokenToKVPoolAllocator, PagedTokenToKVPoolAllocator

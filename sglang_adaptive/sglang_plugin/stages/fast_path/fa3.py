@@ -1,0 +1,216 @@
+"""Skips work on fa3 that a round has already done: a tile schedule, a page table and copies of queries."""
+
+from __future__ import annotations
+
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+
+from sglang_adaptive.sglang_plugin.guard import Guard
+from sglang_adaptive.sglang_plugin.stage import Rest, Stage
+
+# Builds the page table of the draft extend once per round instead of twice, on fa3.
+#
+# The CUDA graph of a draft extend starts with a kernel that fills in lengths and page tables up to each request's
+# length. SGLang 0.5.23 also fills them in before every replay, with seventeen operations and for the model's longest
+# context. On an H200 that takes 0.16 ms per round at batch size 64 and 131,072 tokens, for any steps and any request
+# lengths. SGLang's workers for several draft layers already skip it; this hook skips it in the EAGLE worker.
+
+
+class ExtendMetadata(Stage):
+    """The metadata of fa3's draft extends."""
+
+    def __init__(self) -> None:
+        self.guard = Guard("extend-metadata")
+        self._replaying: Any = None
+        """The backend whose graph is about to be replayed; None at other times."""
+
+    def replay_extend(self, rest: Rest, graphs: Any, *args: Any, **kwargs: Any) -> Any:
+        """Prepare and replay the graph of a draft extend."""
+        self._replaying = graphs.draft_extend_attn_backend
+        try:
+            return rest(graphs, *args, **kwargs)
+        finally:
+            self._replaying = None
+
+    def fa3_metadata(self, rest: Rest, backend: Any, forward_batch: Any, *args: Any, **kwargs: Any) -> None:
+        """Build the metadata before a replay, unless the graph fills in all of it."""
+        if backend is not self._replaying or not self.guard.attempt(_bound, backend, forward_batch):
+            rest(backend, forward_batch, *args, **kwargs)
+
+
+def _bound(backend: Any, forward_batch: Any) -> bool:
+    """Bind the graph's metadata to *backend*; False where SGLang has to fill in more, such as other tables."""
+    if not (
+        forward_batch.forward_mode.is_draft_extend_v2()
+        and backend.draft_extend_metadata_captured_in_graph()
+        and not backend.use_sliding_window_kv_pool
+        and forward_batch.encoder_lens is None
+    ):
+        return False
+    backend.forward_metadata = backend.draft_extend_metadata[forward_batch.batch_size]
+    backend.forward_metadata_spec_decode_expand = None
+    return True
+
+
+# Computes fa3's tile schedule once per verify pass instead of once per layer.
+#
+# FlashAttention 3 starts each variable-length call with a kernel that lays out its tiles. In a plain decode SGLang
+# 0.5.23 computes the layout once for all layers. In a verify pass, even with one draft token per request, each layer
+# computes it again: 32 kernels per round of an 8B model, 0.1 ms on an H200. The layout depends only on the lengths,
+# which are the same in all layers. Here the first layer's call computes it, also inside a CUDA graph, and the other
+# layers reuse it.
+
+
+class VerifySchedule(Stage):
+    """The tile schedules of fa3's verify passes."""
+
+    def __init__(self) -> None:
+        self.guard = Guard("verify-schedule")
+        self._current: Any = None
+        """The schedule for the current attention call; None if the call computes its own."""
+        self._passes: WeakKeyDictionary[Any, tuple[int, Any]] = WeakKeyDictionary()
+        """By backend, the layer that ran last and the schedule of its pass."""
+
+    def fa3_attention(
+        self, rest: Rest, backend: Any, q: Any, k: Any, v: Any, layer: Any, forward_batch: Any, *args: Any,
+        **kwargs: Any,
+    ) -> Any:  # fmt: skip
+        """Run attention; the call of fa3 uses the schedule of its verify pass."""
+        if forward_batch.forward_mode.is_target_verify():
+            self._current = self.guard.attempt(self._schedule, backend, layer)
+        try:
+            return rest(backend, q, k, v, layer, forward_batch, *args, **kwargs)
+        finally:
+            self._current = None
+
+    def fa3_kernel(self, rest: Rest, *args: Any, **kwargs: Any) -> Any:
+        """Call fa3's kernel, with the schedule of its pass."""
+        if self._current is not None:
+            kwargs["scheduler_metadata"] = self._current
+        return rest(*args, **kwargs)
+
+    def _schedule(self, backend: Any, layer: Any) -> Any:
+        """Return the schedule of *layer*'s pass; None where the layer needs its own.
+
+        A pass runs the layers in ascending order, so a layer id that does not increase starts a new pass.
+        """
+        if not _plain_schedule(backend, layer):
+            return None
+        before, schedule = self._passes.get(backend, (None, None))
+        if before is None or layer.layer_id <= before:
+            schedule = _computed(backend)
+        self._passes[backend] = (layer.layer_id, schedule)
+        return schedule
+
+
+def _plain_schedule(backend: Any, layer: Any) -> bool:
+    """Whether the layer attends to all tokens of each request, as the verify pass of a chain does.
+
+    DFLASH's draft runs as a verify pass but attends to a block in both directions. A layer whose values are narrower
+    than its keys has different tiles than the schedule.
+    """
+    from sglang.srt.layers.radix_attention import AttentionType
+
+    window = layer.sliding_window_size
+    return (
+        backend._get_scheduler_metadata is not None
+        and not backend.use_mla
+        and not backend._disable_scheduler_metadata_precompute
+        and backend.topk <= 1
+        and backend.local_attn_builder is None
+        and backend.attn_cp_size == 1
+        and backend._kv_shard_pool is None
+        and not backend.is_encoder_decoder
+        and not layer.is_cross_attention
+        and layer.attn_type == AttentionType.DECODER
+        and (window is None or window < 0)
+        and layer.v_head_dim == layer.qk_head_dim
+    )
+
+
+def _computed(backend: Any) -> Any:
+    """Compute the schedule for SGLang's verify call on the device; nothing waits for it."""
+    metadata = backend.forward_metadata
+    return backend._get_scheduler_metadata(
+        batch_size=metadata.cache_seqlens_int32.shape[0],
+        max_seqlen_q=metadata.max_seq_len_q,
+        # The kernel's own value: the width of the page table.
+        max_seqlen_k=metadata.page_table.shape[1] * backend.page_size,
+        num_heads=backend.num_attention_heads,
+        num_heads_k=backend.num_kv_heads,
+        headdim=backend.head_dim,
+        cache_seqlens=metadata.cache_seqlens_int32,
+        qkv_dtype=backend.kv_cache_dtype,
+        cu_seqlens_q=metadata.cu_seqlens_q,
+        page_size=backend.page_size,
+        causal=True,
+        has_softcap=backend.has_softcap,
+        num_splits=backend.num_splits,
+    )
+
+
+# Lets fa3 read queries where the projection wrote them, without a copy.
+#
+# One matrix product yields a layer's queries, keys and values side by side for each token, so the queries of a batch
+# are rows with gaps between them. SGLang 0.5.23 calls ``contiguous()`` before each attention kernel, which copies them:
+# 32 kernels per round of an 8B model, 0.09 ms on an H200. FlashAttention 3 accepts rows with gaps, so the passes of a
+# round get a tensor whose ``contiguous()`` returns itself. Prefills and other attention kernels get the copy.
+
+
+ALIGNED = 16
+"""Bytes that the kernel loads at once; rows have to start at multiples of it."""
+
+
+class _InPlace(torch.Tensor):  # type: ignore[misc, unused-ignore]
+    """A tensor whose ``contiguous()`` returns itself; results of other operations are plain tensors."""
+
+    __torch_function__ = torch._C._disabled_torch_function_impl
+
+    def contiguous(self, *args: Any, **kwargs: Any) -> _InPlace:  # type: ignore[override, unused-ignore]
+        return self
+
+
+class QueriesInPlace(Stage):
+    """The queries of fa3's passes in a round."""
+
+    def __init__(self) -> None:
+        self.guard = Guard("queries-in-place")
+
+    def fa3_attention(
+        self, rest: Rest, backend: Any, q: Any, k: Any, v: Any, layer: Any, forward_batch: Any, *args: Any,
+        **kwargs: Any,
+    ) -> Any:  # fmt: skip
+        """Run attention on the queries where they lie."""
+        return rest(backend, self.in_place(backend, q, forward_batch), k, v, layer, forward_batch, *args, **kwargs)
+
+    def in_place(self, backend: Any, q: Any, forward_batch: Any) -> Any:
+        """Return the queries *q* for fa3, without a copy where possible."""
+        if torch.compiler.is_compiling():  # torch.compile rejects tensor subclasses
+            return q
+        mine = self.guard.attempt(_in_place, backend, q, forward_batch)
+        return q if mine is None else mine
+
+
+def _in_place(backend: Any, q: Any, forward_batch: Any) -> Any:
+    if _in_a_round(forward_batch.forward_mode) and _plain(backend) and _has_gaps(q):
+        return q.as_subclass(_InPlace)
+    return None
+
+
+def _in_a_round(mode: Any) -> bool:
+    """Whether this is a pass of the draft, a draft extend or a verify pass."""
+    return bool(mode.is_decode() or mode.is_draft_extend_v2() or mode.is_target_verify())
+
+
+def _plain(backend: Any) -> bool:
+    """Whether only one FlashAttention 3 call reads the queries."""
+    return backend.fa_impl_ver == 3 and not backend.use_mla and backend.topk <= 1 and backend.attn_cp_size == 1
+
+
+def _has_gaps(q: torch.Tensor) -> bool:
+    """Whether *q*, [tokens, width], has dense, aligned rows with gaps between them."""
+    row_bytes, offset = q.stride(0) * q.element_size(), q.data_ptr() % ALIGNED
+    dense = q.dim() == 2 and q.stride(1) == 1 and not q.is_contiguous()
+    return dense and row_bytes % ALIGNED == 0 and offset == 0

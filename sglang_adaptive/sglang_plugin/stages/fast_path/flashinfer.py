@@ -1,0 +1,175 @@
+"""Plans FlashInfer's passes on the device, so that nothing waits for request lengths.
+
+FlashInfer plans each pass on the host from the request lengths, and those are known only when the previous round ends.
+So SGLang 0.5.23 waits for the end of a round before it prepares the next one, and three more times for lengths that it
+reads back from the device, while the device is idle. Where a pass is replayed from a CUDA graph, one kernel lays it out
+from the lengths on the device (`tile_kernel.py`), and rounds follow each other as on fa3. For any other pass, the
+lengths are read back first and SGLang plans it.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+
+from sglang_adaptive.sglang_plugin.guard import Guard
+from sglang_adaptive.sglang_plugin.setup import Setup, is_plain_flashinfer
+from sglang_adaptive.sglang_plugin.stage import Rest, Stage
+from sglang_adaptive.sglang_plugin.stages.fast_path import plain
+from sglang_adaptive.sglang_plugin.stages.fast_path.decode_kernel import DecodeKernel
+from sglang_adaptive.sglang_plugin.stages.fast_path.tile_kernel import Layout, lay_out, with_small_tiles
+
+AMPERE, MOST_HEAD_DIM = 8, 256
+"""From this compute capability on, and up to this head size, FlashInfer has 16-row tiles for every shape."""
+
+
+class DevicePlans(Stage):
+    """Plans one worker's FlashInfer passes."""
+
+    def __init__(self, decode_kernel: DecodeKernel) -> None:
+        """*decode_kernel* says which passes run as a plain decode."""
+        self._decode_kernel = decode_kernel
+        self.guard = Guard("device-plans")
+        self._rounds: plain.Plans[Any] = plain.Plans("device-plans")
+        self._plain: WeakKeyDictionary[Any, bool] = WeakKeyDictionary()
+        self._layouts: WeakKeyDictionary[Any, Layout] = WeakKeyDictionary()
+
+    def reads_none(self, worker: Any, batch: Any) -> bool:
+        """Whether the next round of *worker* needs none of the lengths of *batch*, of any kind, on the host."""
+        return batch.spec_info is not None and batch.seq_lens.is_cuda and self.cover(worker, batch)
+
+    def cover(self, worker: Any, batch: Any) -> bool:
+        """Whether the next round of *worker* does not read the lengths of *batch* on the host."""
+        return bool(self.guard.attempt(self._cover, worker, batch))
+
+    def _cover(self, worker: Any, batch: Any) -> bool:
+        graphs = worker.target_worker.model_runner.decode_cuda_graph_runner
+        if not graphs or not batch.forward_mode.is_decode() or batch.seq_lens.shape[0] > graphs.max_bs:
+            return False
+        target = worker.target_worker.model_runner.attn_backend
+        return self._rounds.may(target, partial(_setup, worker, target))
+
+    # -- passes ---------------------------------------------------------------------------------------------------
+
+    def plan(self, rest: Rest, backend: Any, forward_batch: Any, *args: Any, **kwargs: Any) -> None:
+        """Let SGLang plan a pass without a graph, with the lengths that its planner reads."""
+        rest(backend, with_lengths(forward_batch), *args, **kwargs)
+
+    def plan_replay(self, rest: Rest, backend: Any, forward_batch: Any, in_capture: bool = False) -> None:
+        """Plan a pass that is captured or replayed."""
+        decodes = self._decode_kernel.runs(backend, forward_batch)
+        if in_capture or not self.planned(backend, forward_batch, decodes):
+            rest(backend, with_lengths(forward_batch), in_capture)
+            if in_capture and not decodes:
+                self.captured(backend, forward_batch)
+
+    def plan_draft_replay(self, rest: Rest, backend: Any, forward_batch: Any, in_capture: bool = False) -> None:
+        """Plan all passes of a draft that is captured or replayed."""
+        if in_capture or not self.draft_planned(backend, forward_batch):
+            rest(backend, with_lengths(forward_batch), in_capture)
+
+    def planned(self, backend: Any, forward_batch: Any, decodes: bool) -> bool:
+        """Plan the pass of *forward_batch*, which *backend* is about to replay; False where SGLang has to.
+
+        *decodes* says whether it is a zero-step round, which runs as a plain decode. SGLang plans any pass whose
+        lengths are on the host.
+        """
+        known = forward_batch.seq_lens_cpu is not None
+        return not known and bool(self.guard.attempt(self._planned, backend, forward_batch, decodes))
+
+    def captured(self, backend: Any, forward_batch: Any) -> None:
+        """Size the tiles of a pass that *backend* has planned for a graph by the queries per request."""
+        self.guard.attempt(self._captured, backend, forward_batch)
+
+    def draft_planned(self, backends: Any, forward_batch: Any) -> bool:
+        """Do the same as `planned` for all passes of a draft."""
+        known = forward_batch.seq_lens_cpu is not None
+        return not known and bool(self.guard.attempt(self._draft_planned, backends, forward_batch))
+
+    def _planned(self, backend: Any, forward_batch: Any, decodes: bool) -> bool:
+        if not self._may(backend) or forward_batch.encoder_lens is not None:
+            return False
+        if decodes:
+            return self._lay_out(backend, backend.decode_cuda_graph_metadata, forward_batch, 1, 1)
+        wrappers, more, width = _uniform(backend, forward_batch)
+        return wrappers is not None and self._lay_out(backend, wrappers, forward_batch, more, width)
+
+    def _captured(self, backend: Any, forward_batch: Any) -> None:
+        wrappers, _, width = _uniform(backend, forward_batch)
+        if wrappers is None or not self._may(backend):
+            return
+        wrapper, heads = wrappers[forward_batch.batch_size][0], backend.indices_updater_decode
+        if heads.head_dim <= MOST_HEAD_DIM and torch.cuda.get_device_properties(wrapper.device).major >= AMPERE:
+            rows = width * (heads.num_qo_heads // heads.num_kv_heads)
+            wrapper._plan_info = with_small_tiles(wrapper._plan_info, rows)
+
+    def _draft_planned(self, backends: Any, forward_batch: Any) -> bool:
+        if backends.topk != 1 or backends.draft_window_size or not all(map(self._may, backends.attn_backends)):
+            return False
+        return all(
+            self._lay_out(one, one.decode_cuda_graph_metadata, forward_batch, step + 1, 1)
+            for step, one in enumerate(backends.attn_backends)
+        )
+
+    def _may(self, backend: Any) -> bool:
+        if backend not in self._plain:
+            self._plain[backend] = is_plain_flashinfer(backend)
+        return self._plain[backend]
+
+    def _lay_out(self, backend: Any, wrappers: Any, forward_batch: Any, more: int, width: int) -> bool:
+        """Plan a pass of *width* queries per request, which reads *more* tokens than the lengths say."""
+        requests = forward_batch.batch_size
+        wrapper = wrappers[requests][0]
+        layout = self._layouts.get(wrapper)
+        if layout is None:
+            layout = self._layouts[wrapper] = _layout(backend, wrapper, requests)
+        if layout.width != width:
+            return False
+        mask = getattr(wrapper, "_custom_mask_buf", None)
+        lay_out(
+            layout, forward_batch.req_pool_indices[:requests], forward_batch.seq_lens[:requests],
+            backend.kv_index_translator.req_to_token, more, wrapper._paged_kv_indptr_buf, wrapper._paged_kv_indices_buf,
+            wrapper._qo_indptr_buf if layout.has_queries else None, mask,
+            None if mask is None else wrapper._mask_indptr_buf,
+        )  # fmt: skip
+        return True
+
+
+def _uniform(backend: Any, forward_batch: Any) -> tuple[Any, int, int]:
+    """Return a pass's wrappers by number of requests, the tokens it reads beyond the lengths, and queries per request.
+
+    The wrappers are None unless the pass verifies chains or extends the draft.
+    """
+    mode, given = forward_batch.forward_mode, forward_batch.spec_info
+    if mode.is_draft_extend_v2():
+        return backend.draft_extend_cuda_graph_metadata, 0, given.num_tokens_per_req
+    if mode.is_target_verify() and type(given).__name__ == "EagleVerifyInput" and given.topk == 1:
+        return backend.prefill_cuda_graph_metadata, given.draft_token_num, given.draft_token_num
+    return None, 0, 0
+
+
+def with_lengths(forward_batch: Any) -> Any:
+    """Return *forward_batch* for SGLang's planner, with lengths on the host; read them back if they are not there."""
+    if forward_batch.seq_lens_cpu is None:
+        lengths = forward_batch.seq_lens[: forward_batch.batch_size].cpu()
+        forward_batch.seq_lens_cpu, forward_batch.seq_lens_sum = lengths, int(lengths.sum())
+    return forward_batch
+
+
+def _layout(backend: Any, wrapper: Any, requests: int) -> Layout:
+    heads = backend.indices_updater_decode
+    processors = torch.cuda.get_device_properties(wrapper.device).multi_processor_count
+    layout = Layout.of(wrapper, requests, heads.num_qo_heads, heads.num_kv_heads, processors)
+    table = backend.kv_index_translator.req_to_token
+    assert table.dtype == torch.int32 and table.stride(1) == 1
+    return layout
+
+
+def _setup(worker: Any, target: Any) -> Setup:
+    draft = worker._draft_worker
+    drafts = () if draft.draft_attn_backend is None else (draft.draft_attn_backend,)
+    attention = (target, draft.draft_extend_attn_backend, *drafts)
+    return Setup(worker, draft, worker.target_worker.model_runner, attention)

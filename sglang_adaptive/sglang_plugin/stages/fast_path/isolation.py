@@ -1,0 +1,56 @@
+"""Saves the fields of a batch before its round and restores them afterwards, through its ``__dict__``.
+
+SGLang 0.5.23 reads each of a batch's hundred fields one by one, twice, and sets each of them after the round;
+docs/architecture.md has the time that takes.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from contextlib import AbstractContextManager
+from typing import Any
+
+from sglang_adaptive.sglang_plugin.guard import Guard
+from sglang_adaptive.sglang_plugin.stage import Rest, Stage
+
+
+class Isolation(Stage):
+    """Saves and restores the batches of one scheduler."""
+
+    def __init__(self) -> None:
+        self.guard = Guard("isolation")
+        self._fields: tuple[str, ...] = ()
+
+    def isolate(self, rest: Rest, scheduler: Any, batch: Any, *, overlap: bool) -> Any:
+        """Return a context manager for a round of *batch*."""
+        kept = self.guard.attempt(self._kept, batch)
+        if kept is None:
+            return rest(scheduler, batch, overlap=overlap)
+        return _Isolated(scheduler, batch, overlap, kept)
+
+    def _kept(self, batch: Any) -> dict[str, Any]:
+        values = vars(batch)
+        if not self._fields:
+            self._fields = tuple(field.name for field in dataclasses.fields(batch))
+        return {name: values[name] for name in self._fields}
+
+
+class _Isolated(AbstractContextManager[None]):
+    """Does what SGLang's ``Scheduler._forward_isolation`` does on a speculative server; see there for the reasons."""
+
+    __slots__ = ("_batch", "_kept", "_overlap", "_scheduler")
+
+    def __init__(self, scheduler: Any, batch: Any, overlap: bool, kept: dict[str, Any]) -> None:
+        self._scheduler, self._batch, self._overlap, self._kept = scheduler, batch, overlap, kept
+
+    def __enter__(self) -> None:
+        batch, scheduler = self._batch, self._scheduler
+        if batch.sampling_info is not None:
+            batch.sampling_info = batch.sampling_info.copy_for_forward()
+        if self._overlap:
+            # As in record_batch_in_overlap: the tensors outlive this round and the next.
+            scheduler.batch_record_ct = (scheduler.batch_record_ct + 1) % 2
+            scheduler.batch_record_buf[scheduler.batch_record_ct] = [batch, list(vars(batch).values())]
+
+    def __exit__(self, *_: object) -> None:
+        vars(self._batch).update(self._kept)

@@ -1,0 +1,117 @@
+"""Passes the state that a round starts from to the next round, with one kernel each way.
+
+Between rounds SGLang 0.5.23 keeps a request's last token, its first draft with its chance, and its hidden state in rows
+of the pool. It reads them with one kernel, whose launch inspects each buffer again, and writes each with a copy and an
+indexed store.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+
+from sglang_adaptive.sglang_plugin.guard import Guard
+from sglang_adaptive.sglang_plugin.stage import Rest, Stage
+from sglang_adaptive.sglang_plugin.stages.fast_path.launches import Launches
+
+_POINTERS = ("indices", "tokens", "chosen", "chances", "hidden", "to_tokens", "to_chosen", "to_chances", "to_hidden")
+BLOCK = 1024
+
+
+@triton.jit(do_not_specialize=["width"], do_not_specialize_on_alignment=_POINTERS)  # type: ignore[untyped-decorator, unused-ignore]
+def _read(  # type: ignore[no-untyped-def, unused-ignore]
+    indices, tokens, chosen, chances, hidden, to_tokens, to_chosen, to_chances, to_hidden, width,
+    HIDDEN: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    request, part = tl.program_id(0), tl.program_id(1)
+    row = tl.load(indices + request).to(tl.int64)
+    if part == 0:
+        tl.store(to_tokens + request, tl.load(tokens + row))
+        tl.store(to_chosen + request, tl.load(chosen + row))
+        tl.store(to_chances + request, tl.load(chances + row))
+    if HIDDEN:
+        column = part * BLOCK + tl.arange(0, BLOCK)
+        inside = column < width
+        tl.store(to_hidden + request * width + column, tl.load(hidden + row * width + column, mask=inside), mask=inside)
+
+
+@triton.jit(do_not_specialize=["width"], do_not_specialize_on_alignment=_POINTERS)  # type: ignore[untyped-decorator, unused-ignore]
+def _write(  # type: ignore[no-untyped-def, unused-ignore]
+    indices, tokens, chosen, chances, hidden, to_tokens, to_chosen, to_chances, to_hidden, width,
+    DRAFT: tl.constexpr, HIDDEN: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    request, part = tl.program_id(0), tl.program_id(1)
+    row = tl.load(indices + request).to(tl.int64)
+    if part == 0:
+        tl.store(to_tokens + row, tl.load(tokens + request).to(tl.int64))
+        if DRAFT:
+            tl.store(to_chosen + row, tl.load(chosen + request))
+            tl.store(to_chances + row, tl.load(chances + request))
+    if HIDDEN:
+        column = part * BLOCK + tl.arange(0, BLOCK)
+        inside = column < width
+        tl.store(to_hidden + row * width + column, tl.load(hidden + request * width + column, mask=inside), mask=inside)
+
+
+_launch_read, _launch_write = Launches(_read), Launches(_write)
+
+
+class Relay(Stage):
+    """Passes state between one scheduler's rounds with chains of drafts."""
+
+    def __init__(self) -> None:
+        self.guard = Guard("relay")
+
+    def read_relay(self, rest: Rest, indices: Any, chances: Any, chosen: Any, tokens: Any, hidden: Any) -> Any:
+        """Return rows *indices* of *chances* and *chosen* [pool, 1], *tokens* [pool], and *hidden*, or None for it."""
+        given, found = (indices, chances, chosen, tokens, hidden), None
+        if indices.is_cuda and indices.shape[0]:
+            found = self.guard.attempt(_rows, *given)
+        return rest(*given) if found is None else found
+
+    def write_relay(self, rest: Rest, future_map: Any, indices: Any, payload: Any) -> None:
+        """Write a round's *payload* into rows *indices* of SGLang's *future_map*."""
+        if not (indices.is_cuda and indices.shape[0] and self.guard.attempt(_put, future_map, indices, payload)):
+            rest(future_map, indices, payload)
+
+
+def _rows(indices: Any, chances: Any, chosen: Any, tokens: Any, hidden: Any) -> Any:
+    if chosen.dim() != 2 or chosen.shape[1] != 1 or not indices.is_contiguous():
+        return None
+    requests, width = indices.shape[0], 1 if hidden is None else hidden.shape[1]
+    to_chances, to_chosen = chances.new_empty((requests, 1)), chosen.new_empty((requests, 1))
+    to_tokens, to_hidden = tokens.new_empty(requests), None if hidden is None else hidden.new_empty((requests, width))
+    kind = (indices.dtype, None if hidden is None else hidden.dtype)
+    _launch_read(
+        kind, (requests, triton.cdiv(width, BLOCK)), indices, tokens, chosen, chances, hidden, to_tokens, to_chosen,
+        to_chances, to_hidden, width, hidden is not None, BLOCK,
+    )  # fmt: skip
+    return to_chances, to_chosen, to_tokens, to_hidden
+
+
+def _put(future_map: Any, indices: Any, payload: Any) -> bool:
+    """Write what SGLang would write; False where SGLang has to: for the first of a kind, and for other drafts."""
+    tokens, chosen, chances, hidden = payload.bonus_tokens, payload.topk_index, payload.topk_p, payload.hidden_states
+    other = (payload.draft_probs, payload.dsa_topk_indices, payload.accept_tokens, getattr(future_map, "_relay", None))
+    if any(part is not None for part in other) or not future_map.need_topk:
+        return False
+    parts = [tokens, indices] if chosen is None else [tokens, indices, chosen, chances]
+    if hidden is not None:
+        if not future_map.need_hidden_states or hidden.dtype != future_map.hidden_states_buf.dtype:
+            return False
+        parts.append(hidden)
+    if chosen is not None and (chosen.shape[1] != 1 or chosen.dtype != torch.int64 or chances.dtype != torch.float32):
+        return False
+    if not all(part.is_contiguous() for part in parts):
+        return False
+    width = 1 if hidden is None else hidden.shape[1]
+    kind = (indices.dtype, tokens.dtype, chosen is None, None if hidden is None else hidden.dtype)
+    _launch_write(
+        kind, (indices.shape[0], triton.cdiv(width, BLOCK)), indices, tokens, chosen, chances, hidden,
+        future_map.output_tokens_buf, future_map.topk_index_buf, future_map.topk_p_buf,
+        None if hidden is None else future_map.hidden_states_buf, width, chosen is not None, hidden is not None, BLOCK,
+    )  # fmt: skip
+    return True

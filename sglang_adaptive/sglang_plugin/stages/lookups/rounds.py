@@ -1,0 +1,192 @@
+"""Rounds whose drafts are looked up in each request's own text, and what every round says about these drafts.
+
+At the end of each round of a small batch the accepted tokens are appended to the requests' texts on the device, and the
+next round's drafts are looked up there (`texts.py`). So a lookup round finds its drafts ready and runs no draft. Its
+draft extend follows as after any round, so the draft's KV has no gap. The host reads the matches with the round's
+result, and the policy decides by them, one round behind with overlap; the verified drafts always come from the device.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+
+from sglang_adaptive.policy.choice import Source
+from sglang_adaptive.policy.observation import Lookup
+from sglang_adaptive.runtime.controller import AdaptiveController
+from sglang_adaptive.runtime.round_note import RoundNote
+from sglang_adaptive.sglang_plugin import features
+from sglang_adaptive.sglang_plugin.configuration import configuration
+from sglang_adaptive.sglang_plugin.guard import Guard
+from sglang_adaptive.sglang_plugin.notes import note_of
+from sglang_adaptive.sglang_plugin.setup import Setup
+from sglang_adaptive.sglang_plugin.stage import Rest, Stage
+from sglang_adaptive.sglang_plugin.stages.lookups.texts import SLOTS, Texts, tokens_from
+
+UNDER_WAY = 3
+"""Rounds after a request joins in which the host brings tokens that the device has not seen: those of the prefill and
+of rounds that were running."""
+
+
+@dataclass(slots=True)
+class _Tracked:
+    """A request with a text on the device."""
+
+    req: weakref.ref[Any]
+    """SGLang's request, because a client may use an id again."""
+    slot: int
+    known: int = 0
+    """Tokens that the host has brought."""
+    late: int = 0
+    """Rounds in which the host may still bring tokens."""
+
+
+def allow_lookups(worker: Any, controller: AdaptiveController) -> bool:
+    """Return whether rounds of *worker* may look drafts up; if so, its policy can choose that, and states are built."""
+    from sglang.srt.runtime_context import get_schedule
+
+    if not configuration().options.lookup or not features.may("lookups", Setup.of(worker)):
+        return False
+    controller.allow_lookups(True, behind=int(not get_schedule().disable_overlap_schedule))
+    return True
+
+
+class LookupRounds(Stage):
+    """The lookups of one scheduler's rounds."""
+
+    def __init__(self, worker: Any, controller: AdaptiveController, link: Callable[..., Any] = lambda *_: None) -> None:
+        """*link* makes a verify input from drafts on a device, or returns None."""
+        self._controller, self._link = controller, link
+        runner = worker.target_worker.model_runner
+        self._texts = Texts(runner.model_config.context_len, runner.model_config.vocab_size, runner.device)
+        # Ranks with different drafts would wait for one another.
+        self.guard = Guard("lookups")
+        self._tracked: dict[str, _Tracked] = {}
+        """By request id, least recently used first; at most SLOTS."""
+        self._followed: list[str] = []
+        """The requests of the previous round, if it was tracked."""
+        self._batch: Any = None
+        """The batch of this round, if it is tracked; late draft extends have other batches."""
+        self._slots: torch.Tensor | None = None
+        """The text slots of this round's requests, on the device; None if it is not tracked."""
+
+    @property
+    def live(self) -> bool:
+        """Whether the coming round verifies looked-up drafts."""
+        return self._controller.states.live.source is Source.LOOKUP
+
+    def looked_up(self, batch: Any) -> bool:
+        """Whether this round is of *batch* and verified looked-up drafts."""
+        return batch is self._batch and self.live
+
+    def update_running_batch(self, rest: Rest, scheduler: Any, batch: Any) -> Any:
+        """Prepare the decode batch for its next round, and name its requests to the policy."""
+        found = rest(scheduler, batch)
+        if found is not None:  # SGLang may skip this round
+            few = len(found.reqs) <= self._controller.policy.lookup_requests
+            self._controller.requests = [req.rid for req in found.reqs] if few else ()
+        return found
+
+    def draft(self, rest: Rest, drafter: Any, batch: Any, **kwargs: Any) -> Any:
+        """Update the texts of *batch*, and return the verify input: looked-up drafts, or else the draft's."""
+        if not batch.forward_mode.is_idle():
+            self.begin(batch)
+            if self.live:
+                return self.drafted(drafter, batch)
+        return rest(drafter, batch, **kwargs)
+
+    def after_draft_extend(self, batch: Any, result: Any) -> None:
+        """Append the round's tokens to the texts, and look up the next round's drafts."""
+        if batch is self._batch and not batch.forward_mode.is_idle():
+            self._attempt(self._end, batch, result)
+
+    def begin(self, batch: Any) -> None:
+        """Update the texts of *batch* before a round, if it is tracked."""
+        self._batch = batch if self._attempt(self._begin, batch) else None
+        if self._batch is None:
+            self._slots, self._followed = None, []
+
+    before_zero_steps = begin
+
+    def drafted(self, drafter: Any, batch: Any) -> Any:
+        """Return a lookup round's verify input."""
+        count = self._controller.states.live.steps
+        if self._batch is None:  # held by an operator at a larger batch, or lookups have ended
+            drafts = torch.zeros((len(batch.reqs), count), dtype=torch.int64, device=batch.device)
+        else:
+            drafts = self._texts.drafts(self._slots, count)
+        found = self._link(drafter, batch, drafts) if batch.seq_lens.is_cuda else None
+        return _linked(drafter, batch, drafts) if found is None else found
+
+    def _attempt(self, part: Callable[..., Any], *args: Any) -> Any:
+        """Run *part*; after its first error, the policy chooses no lookup rounds any more."""
+        found = self.guard.attempt(part, *args)
+        if self.guard.closed and self._controller.policy.lookup_requests:
+            self._controller.allow_lookups(False)
+        return found
+
+    def _begin(self, batch: Any) -> bool:
+        rids = [req.rid for req in batch.reqs]
+        # An operator may hold lookups while tracking rests. Rounds with a grammar have no room for lookups, and without
+        # matches the policy chooses none.
+        tracked = self.live or (self._controller.tracks_texts and not batch.has_grammar)
+        if not tracked or len(rids) > self._controller.policy.lookup_requests:
+            return False
+        for req in batch.reqs:
+            self._bring(req)
+        if rids != self._followed:
+            self._slots = torch.tensor([self._tracked[rid].slot for rid in rids], dtype=torch.int32)
+            if self._texts.device.type == "cuda":
+                self._slots = self._slots.pin_memory().to(self._texts.device, non_blocking=True)
+        self._followed = rids
+        return True
+
+    def _bring(self, req: Any) -> None:
+        """Write the tokens that the host knows and the device may not."""
+        rid, found = req.rid, self._tracked.pop(req.rid, None)
+        comes = found is None or found.req() is not req or rid not in self._followed
+        if found is None or found.req() is not req:
+            found = _Tracked(weakref.ref(req), self._free() if found is None else found.slot)
+        self._tracked[rid] = found
+        if comes:
+            found.late = UNDER_WAY
+        if found.late:
+            found.late -= 1
+            begin, end = found.known, len(req.origin_input_ids) + len(req.output_ids)
+            if comes or end > begin:
+                self._texts.write(found.slot, begin, tokens_from(req.origin_input_ids, req.output_ids, begin), comes)
+                found.known = end
+
+    def _free(self) -> int:
+        """Return a free text slot, or that of the least recently tracked request."""
+        if len(self._tracked) < SLOTS:
+            taken = {one.slot for one in self._tracked.values()}
+            return next(slot for slot in range(SLOTS) if slot not in taken)
+        return self._tracked.pop(next(iter(self._tracked))).slot
+
+    def _end(self, batch: Any, result: Any) -> None:
+        told = self._texts.follow(self._slots, batch.seq_lens, result.next_token_ids, result.accept_lens)
+        on_host = told.to("cpu", non_blocking=True)
+        note_of(result, self._controller.states).arriving.append(partial(_tell, on_host))
+
+
+def _tell(told: torch.Tensor, note: RoundNote, result: Any) -> None:
+    note.lookups = [Lookup(*row) for row in told.tolist()]
+
+
+def _linked(drafter: Any, batch: Any, drafts: torch.Tensor) -> Any:
+    """Return the verify input of chains of *drafts* [b, steps], as SGLang makes it for topk 1."""
+    from sglang.srt.speculative.eagle_worker_common import build_eagle_verify_input
+
+    requests = drafts.shape[0]
+    return build_eagle_verify_input(
+        batch, batch.spec_info, drafter._topk1_parents_prealloc[:requests],
+        drafter._topk1_score_indices_prealloc[:requests], drafts, None, target_worker=drafter.target_worker, topk=1,
+        num_steps=drafts.shape[1], num_draft_tokens=drafts.shape[1] + 1, tree_mask_mode=drafter.tree_mask_mode,
+        device=drafter.device,
+    )  # fmt: skip

@@ -1,0 +1,306 @@
+"""Defers the draft extend of zero-step rounds: it runs once for several rounds, and before anything needs its output.
+
+SGLang 0.5.23 runs it in every zero-step round, so that the draft's KV has no gap when drafting resumes. With
+SGLANG_SPEC_SKIP_ZERO_STEP_DRAFT_EXTEND it skips it, and drafts are rejected until the request ends.
+docs/architecture.md describes when the deferred draft extend runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from sglang_adaptive.runtime.controller import AdaptiveController
+from sglang_adaptive.runtime.pending_drafts import CatchUp, extend_schedule
+from sglang_adaptive.runtime.states import RuntimeStates, SpecRuntimeState
+from sglang_adaptive.sglang_plugin import features
+from sglang_adaptive.sglang_plugin.configuration import configuration
+from sglang_adaptive.sglang_plugin.guard import Guard
+from sglang_adaptive.sglang_plugin.notes import note_of
+from sglang_adaptive.sglang_plugin.setup import SEVERAL_LAYERS, Setup
+from sglang_adaptive.sglang_plugin.stage import Rest, Stage
+from sglang_adaptive.sglang_plugin.stages.zero_steps.catch_up import (
+    HeldRound,
+    choose_state,
+    choose_widest,
+    has_graph,
+    run_catch_up,
+)
+from sglang_adaptive.sglang_plugin.stages.zero_steps.left_for_later import Key, LeftForLater
+from sglang_adaptive.sglang_plugin.stages.zero_steps.shadow import ShadowDrafts
+from sglang_adaptive.sglang_plugin.start.state_builds import draft_extend_state
+
+_OUTPUTS = ("topk_p", "topk_index", "hidden_states")
+"""Fields of EagleDraftInput from which a draft starts, one row per request."""
+
+WHOLE_MODEL = 4
+"""Factor on the pending rounds where the draft is a whole model and a state is wide enough."""
+WIDE_TOKENS, WIDE_REQUESTS = 32, 8
+"""Tokens per request, and most requests per graph, of an extend-only state for such a draft: a pass over 256 tokens
+takes about as long as over one."""
+
+
+class DeferredDraftExtend(LeftForLater):
+    """Keeps the pending rows of one worker's draft and runs the draft extend over them."""
+
+    def __init__(
+        self, worker: Any, controller: AdaptiveController, every: int, looked_up: Callable[[Any], bool]
+    ) -> None:
+        """At most *every* rounds, and the draft tokens of the widest runtime state, are kept.
+
+        *looked_up* says whether the round of a batch has verified drafts that were looked up.
+        """
+        self._worker, self._controller, self._looked_up = worker, controller, looked_up
+        self._draft = worker._draft_worker
+        guard = Guard("deferred-extend")
+        pairs = worker.speculative_algorithm.is_eagle()
+        super().__init__(guard, self._draft.req_to_token_pool, _states(worker, controller.states), every, pairs)
+        self._context = self._draft.draft_runner.model_config.context_len
+        self._held: list[HeldRound] = []
+        self._shadow_drafts: ShadowDrafts | None = None  # of the previous round's draft extend
+        self._running = False  # this object is calling SGLang's extend
+        self._can_write = not SEVERAL_LAYERS.holds(Setup.of(worker))
+        self._alone = _is_alone(self._draft)
+        self._device_waits = False  # it was idle when this round began
+        self._kv_only_since_output = 0  # passes since the last output that wrote only keys and values
+        self._writes = 0
+
+    @classmethod
+    def where_it_can(cls, worker: Any, controller: AdaptiveController, looked_up: Callable[[Any], bool]) -> list[Stage]:
+        """Return a stage that defers *worker*'s draft extends; none if they run in every round."""
+        from sglang.srt.speculative.eagle_worker_v2 import EAGLEWorkerV2
+
+        tiers = controller.states.tiers
+        if not isinstance(worker, EAGLEWorkerV2):  # whose zero-step rounds have no draft extend
+            return []
+        if tiers[0] or len(tiers) == 1 or not features.may("deferred-extend", Setup.of(worker)):
+            return []
+        return [cls(worker, controller, configuration().zero_step_extend_every, looked_up)]
+
+    def weights_changed(self) -> None:
+        """Use the new runtime states if they were rebuilt after a weight update."""
+        states = self._controller.states
+        if states.by_steps[0] is not self._states[0]:
+            self._states = _states(self._worker, states)
+
+    def set_every(self, rounds: int) -> None:
+        """From the next round on, keep at most *rounds* pending; 1 defers nothing."""
+        super().set_every(rounds)
+        self._shadow_drafts = None  # with 1, nothing would replace it
+
+    def snapshot(self) -> dict[str, Any]:
+        """Return JSON builtins for /server_info."""
+        return {**super().snapshot(), "writes": self._writes}
+
+    def draft_extend(self, rest: Rest, drafter: Any, batch: Any, result: Any, **kwargs: Any) -> None:
+        """Run the draft over the accepted tokens, or postpone that at zero steps."""
+        if not (self.applies(drafter, batch) and self.after_verify(rest, batch, result)):
+            rest(drafter, batch, result, **kwargs)
+
+    def applies(self, draft: Any, batch: Any) -> bool:
+        """Whether this stage handles a draft extend that SGLang is about to run."""
+        return (
+            draft.speculative_num_steps == 0
+            and draft is self._draft
+            and not self.guard.closed
+            and (self._every > 1 or self._pending.rounds > 0)
+            and not self._running
+            and not batch.forward_mode.is_idle()
+        )
+
+    def after_verify(self, extend: Rest, batch: Any, result: Any) -> bool:
+        """Replace a zero-step round's draft extend: keep its rows, and run the pending ones when they are due.
+
+        Return False after an error: then the round's own draft extend has to run.
+        """
+        note = note_of(result, self._controller.states)
+        try:
+            keys = self._keys(batch)
+            if self._shadow_drafts is not None:
+                self._shadow_drafts.attach(note, keys)
+                self._shadow_drafts = None
+            self._hold(result, keys)
+            curious = self._controller.wants_shadow_drafts
+            held, writes = extend_schedule(len(keys), self._every_of(batch), curious)
+            if self._pending.rounds < held:
+                note.extended = False
+                self._leave_out(batch, result)
+                self._take_over_read_event()
+            elif self._can_write and self._kv_only_since_output < writes:
+                note.extended = False
+                self._leave_out(batch, result)
+                whole = self._device_waits and not self._near_the_end(batch)
+                self._write(extend, batch, keys, ahead=1, whole=whole)
+            else:
+                self._shadow_drafts = self._run(extend, batch, result.next_draft_input, keys, ahead=1)
+        except Exception as error:
+            self._give_up(error)
+            note.extended = True
+            return False
+        return True
+
+    def after_draft_extend(self, batch: Any, result: Any) -> None:
+        """After a round of looked-up drafts, let a following zero-step round check the draft's first token.
+
+        Otherwise nothing is learned about the draft as long as lookup rounds come before the next output.
+        """
+        if self.guard.closed or self._every == 1 or not self._looked_up(batch):
+            return
+        try:
+            chosen = result.next_draft_input.topk_index
+            self._shadow_drafts = ShadowDrafts.of(self._draft, chosen, self._keys(batch))
+        except Exception as error:
+            self._give_up(error)
+
+    def before_draft(self, draft: Any, batch: Any) -> None:
+        """Run the pending rows of *batch*'s requests before a round drafts from their output."""
+        if draft is not self._draft or batch.forward_mode.is_idle():
+            return
+        self._shadow_drafts = None  # this round verifies the same draft
+        if self._pending.rounds == 0:
+            return
+        try:
+            extend, keys = type(draft)._draft_extend_for_decode, self._keys(batch)
+            warms_up = self._controller.warm_up.runs and self._pending.all_in_latest(keys)
+            if self._can_write and warms_up:  # for the kernels of a batch of this size
+                self._write(extend, batch, keys, ahead=0)
+            self._run(extend, batch, batch.spec_info, keys, ahead=0)
+            # This round's own draft extend reads the pools later; without a graph it records no event.
+            draft.draft_runner.shared_read_done_event = None
+        except Exception as error:
+            self._give_up(error)
+
+    def before_zero_steps(self, batch: Any) -> None:
+        """Clear the read event before a zero-step round verifies, so that the one found afterwards is this round's."""
+        if not self.guard.closed:
+            self._worker.target_worker.model_runner.shared_read_done_event = None
+            due = self._pending.rounds + 1 >= self._every
+            self._device_waits = due and self._alone and torch.cuda.current_stream().query()
+
+    def _every_of(self, batch: Any) -> int:
+        """Return how many rounds of *batch* may be pending.
+
+        For a few requests, a STANDALONE draft (a whole model) takes as long over 32 tokens as over eight.
+        """
+        if self._pairs or self._every == 1:
+            return self._every
+        widest = choose_widest(self._states, len(batch.reqs)).speculative_num_draft_tokens
+        if widest <= self._every or self._near_the_end(batch):
+            return self._every
+        return min(widest, WHOLE_MODEL * self._every)
+
+    def _near_the_end(self, batch: Any) -> set[int]:
+        """Return the rows of *batch* for whose requests the widest pass could read beyond the context.
+
+        Page tables end there. A length on the host may lack the tokens of the rounds under way.
+        """
+        longest = self._context - 2 * self.max_every
+        return {row for row, req in enumerate(batch.reqs) if req.kv.kv_committed_len > longest}
+
+    def _hold(self, result: Any, keys: list[Key]) -> None:
+        block = HeldRound.of(result)  # may raise, so first
+        self._pending.hold(keys)
+        self._held.append(block)
+        self._rounds += 1
+
+    def _run(self, extend: Rest, batch: Any, draft_input: Any, keys: list[Key], ahead: int) -> ShadowDrafts | None:
+        """Run the pending rows of the requests *keys* of *batch*; write the output into their rows of *draft_input*.
+
+        Returns the draft's first choices, of the requests that ran last where some ran separately.
+        """
+        shadow_drafts = None
+        plan = self._pending.catch_up(keys)
+        for part in () if plan is None else plan.split(self._near_the_end(batch)):
+            state = choose_state(self._states, max(part.counts), len(part.rows))
+            rows, outcome = self._catch_up(extend, state, batch, part, ahead)
+            _write_rows(draft_input, outcome, part, rows, len(batch.reqs))
+            if ahead:  # before a round that drafts, nothing would check them
+                shadow_drafts = ShadowDrafts.of(self._draft, outcome.topk_index, [keys[row] for row in part.rows])
+            self._extends += 1
+            self._kv_only_since_output = 0
+        self._pending.settle(keys)
+        self._held.clear()
+        return shadow_drafts
+
+    def _write(self, extend: Rest, batch: Any, keys: list[Key], ahead: int, whole: bool = False) -> None:
+        """Write the keys and values of the pending rows of the requests *keys* of *batch*.
+
+        Each request has a row of the latest round, which stays pending for the output of a full draft extend. A *whole*
+        pass does more work but runs from a graph, so it ends sooner where the device waits for the host.
+        """
+        plan = self._pending.catch_up(keys)
+        assert plan is not None
+        tokens = max(self._every, *plan.counts)
+        state = next(state for state in self._states if state.speculative_num_draft_tokens >= tokens)
+        early = not (whole and has_graph(state, len(plan.rows)))
+        self._catch_up(extend, state, batch, plan, ahead, early)
+        self._pending.keep_latest(keys)
+        del self._held[:-1]
+        self._kv_only_since_output += 1
+        self._writes += 1
+
+    def _catch_up(
+        self, extend: Rest, state: SpecRuntimeState, batch: Any, plan: CatchUp, ahead: int,
+        early: bool = False,
+    ) -> tuple[Any, Any]:  # fmt: skip
+        self._draft.draft_runner.shared_read_done_event = None
+        self._running = True
+        try:
+            return run_catch_up(self._draft, state, batch, plan, self._held, ahead, extend, early)
+        finally:
+            self._running = False
+
+    def _leave_out(self, batch: Any, result: Any) -> None:
+        """Give SGLang the output that it reads after a round without a draft extend."""
+        if not batch.enable_overlap:  # with overlap, missing relay rows keep their values
+            self._worker._stub_skipped_draft_extend(batch, result)
+
+    def _take_over_read_event(self) -> None:
+        """Let the scheduler write to the shared pools as soon as the verify pass has read them.
+
+        SGLang waits for the read event of the draft's runner, whose extend reads last. Without a draft extend the
+        target reads last. Without any event the scheduler's stream would wait for the end of the round.
+        """
+        event = self._worker.target_worker.model_runner.shared_read_done_event
+        self._draft.draft_runner.shared_read_done_event = event
+
+    def _give_up(self, error: Exception) -> None:
+        self._held.clear()
+        self._shadow_drafts = None
+        super()._give_up(error)
+
+
+def _states(worker: Any, built: RuntimeStates) -> list[SpecRuntimeState]:
+    """Return the runtime states, plus an extend-only state of many tokens for a draft that is a whole model."""
+    states, graphs = built.by_steps, built.built.graphs[built.launch.steps]
+    sizes = None if graphs is None else [size for size in graphs if size <= WIDE_REQUESTS]
+    wide_enough = states[-1].speculative_num_draft_tokens >= WIDE_TOKENS
+    if wide_enough or sizes == [] or worker.speculative_algorithm.is_eagle():
+        return states
+    # Ranks with different states would catch up in different rounds.
+    guard = Guard("wide-extend")
+    wide = guard.attempt(draft_extend_state, worker, WIDE_TOKENS, sizes)
+    return states if wide is None else [*states, wide]
+
+
+def _is_alone(draft: Any) -> bool:
+    """Whether no other rank takes part in a pass of *draft*, so that this one may choose its form; graphs are fast."""
+    from sglang.srt.runtime_context import get_parallel
+
+    alone = torch.device(draft.device).type == "cuda" and get_parallel().tp_size == 1
+    return alone and "short-draft" not in features.turned_off()
+
+
+def _write_rows(draft_input: Any, outcome: Any, plan: CatchUp, rows: Any, requests: int) -> None:
+    for name in _OUTPUTS:
+        value = getattr(outcome, name)
+        if value is None:  # a STANDALONE draft has no hidden states
+            continue
+        if len(plan.rows) < requests:
+            others = getattr(draft_input, name)
+            if others is None:  # after a verify pass; the other part of the batch comes next
+                others = value.new_zeros(requests, *value.shape[1:])
+            value = others.index_copy(0, rows, value.to(others.dtype))
+        setattr(draft_input, name, value)
