@@ -49,7 +49,7 @@ def main(argv: Sequence[str]) -> int:
         tracking = given.tracking_ms / 1000
         setting = Setting(texts, costs, BATCHES, given.rounds, with_arrivals=False, tracking=tracking)
         contenders, _ = real.pick([POLICY, LOOKUPS], setting)
-        plays = [play(replace(setting, seed=seed), contenders, progress=True) for seed in range(given.seeds)]
+        plays = [play(replace(setting, seed=seed), contenders) for seed in range(given.seeds)]
     except SimulationError as error:
         print(f"benchmarks.lookup_replay: {error}", file=sys.stderr)
         return 2

@@ -48,7 +48,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         setting = Setting(load_texts(options.texts), real.load_costs(None), rounds=options.rounds)
         contenders, _ = real.pick(list(real.POLICIES), setting)
-        cells = play(setting, contenders, oracles, progress=True)
+        cells = play(setting, contenders, oracles)
     except SimulationError as error:
         print(f"benchmarks.real_text: {error}", file=sys.stderr)
         return 2

@@ -153,26 +153,6 @@ GRAPHS = (
         "none",
     ),
     Panel(
-        "Drafts from a request's own text",
-        "What lookups would have yielded in finished requests, whether or not they are on.",
-        (
-            (
-                share("lookup_run_tokens_total", "lookup_tokens_total"),
-                "share of tokens in rounds that accept 8 or more, {{instance}}",
-            ),
-        ),
-        "percentunit",
-    ),
-    Panel(
-        "Gain from drafts from a request's own text",
-        "Tokens per round of lookups only, and the least speed-up with lookups where they pay, one request at a time.",
-        (
-            (share("lookup_tokens_total", "lookup_rounds_total"), "tokens per round, {{instance}}"),
-            (one("lookup_speedup_ratio"), "speed-up over the best depth, {{instance}}"),
-        ),
-        "none",
-    ),
-    Panel(
         "Alarms",
         "1 while the server has noticed this about itself; its page and its log have the sentence.",
         ((f"max by (instance, name) ({one('alarm')})", "{{name}}, {{instance}}"),),

@@ -7,7 +7,6 @@ import sys
 from collections.abc import Mapping, Sequence
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Any
 
 from sglang_adaptive.command_line import CommandParser
 
@@ -69,51 +68,29 @@ def environment(threads: int = 1, base: Mapping[str, str] = os.environ) -> dict[
 
 
 def default_arguments(given: Sequence[str] = ()) -> list[str]:
-    """Return the SGLang arguments that the CPU engine needs or prefers, except those that `given` or its file sets.
+    """Return the SGLang arguments that the CPU engine needs or prefers, except those that `given` sets.
 
-    Raises LaunchError if another device is named, or the file of --config cannot be read.
+    Raises LaunchError if another device or a file of arguments is named.
     """
-    file = from_file(given)
-    device = _value(given, "--device") or file.get("--device")
+    if _has(given, "--config"):  # SGLang puts its values before the command line, so these here would override them
+        raise LaunchError("--config: serve-cpu takes no file of arguments; expected them on the command line")
+    device = _value(given, "--device")
     if device not in (None, "cpu"):
         raise LaunchError(f"--device {device}: serve-cpu runs on cpu; use `sglang serve` for other devices")
     added = [] if device else ["--device", "cpu"]
     for flag, value in _DEFAULTS:
-        if not _has(given, flag) and flag not in file:
+        if not _has(given, flag):
             added += [flag, value] if value else [flag]
-    if not _has(given, "--disable-cuda-graph") and not file.get("--disable-cuda-graph"):
+    if not _has(given, "--disable-cuda-graph"):
         for flag in _GRAPH_FLAGS:
-            if not _has(given, flag) and flag not in file:
+            if not _has(given, flag):
                 added += [flag, "disabled"]
     return added
 
 
-def from_file(given: Sequence[str]) -> dict[str, Any]:
-    """Return the values in the file of SGLang's --config by flag; SGLang puts them before the command line. {} without.
-
-    Raises LaunchError if it cannot be read.
-    """
-    if "--config" not in given:
-        return {}
-    path = _value(given, "--config")
-    if path is None:
-        raise LaunchError("--config: a file is missing")
-    import yaml
-
-    try:
-        content = yaml.safe_load(Path(path).read_text(encoding="utf-8")) or {}
-    except OSError as error:
-        raise LaunchError(f"--config {path}: cannot be read ({error.strerror})") from None
-    except (ValueError, yaml.YAMLError) as error:
-        raise LaunchError(f"--config {path}: is not YAML ({' '.join(str(error).split())})") from None
-    if not isinstance(content, dict):
-        raise LaunchError(f"--config {path}: got {type(content).__name__}; expected arguments by name")
-    return {f"--{str(key).replace('_', '-')}": value for key, value in content.items()}
-
-
 def command(given: Sequence[str]) -> list[str]:
     """Return the full command line of the server. Raises LaunchError if `given` names no model."""
-    if not any(_has(given, flag) for flag in ("--model-path", "--model", "--config")):
+    if not any(_has(given, flag) for flag in ("--model-path", "--model")):
         raise LaunchError("--model-path is missing; see `sglang-adaptive serve-cpu --help`")
     return [sys.executable, "-m", "sglang_adaptive.lab.cpu_engine.start", *given, *default_arguments(given)]
 
@@ -125,8 +102,8 @@ def parser() -> CommandParser:
         "serve-cpu",
         "Starts SGLang's server on the CPU with kernels written in PyTorch, for tests, development and trying it out. "
         "It is not fast, and it supports only dense Llama-like models (multi-head or grouped-query attention).\n\n"
-        "Every argument except --threads goes to SGLang; python -m sglang.launch_server --help lists them. Unless set "
-        f"there or in a --config file, these are added: {added}, and no CUDA graphs.",
+        "Every argument except --threads goes to SGLang; python -m sglang.launch_server --help lists them. Unless set, "
+        f"these are added: {added}, and no CUDA graphs.",
         [
             ("--model-path MODEL --port 30000", "a server without speculation"),
             ("--model-path MODEL --speculative-algorithm EAGLE3 --speculative-draft-model-path DRAFT "

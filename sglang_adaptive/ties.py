@@ -13,8 +13,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sglang_adaptive.client import Client, RequestError
-
 EQUAL, TIE, WRONG = "equal", "tie", "wrong"
 
 TOP = 20
@@ -137,26 +135,6 @@ def noise(one: Answer, other: Answer) -> float:
 def width(largest_noise: float) -> float:
     """Return the width of a tie in nats: both tokens may move by the noise."""
     return min(max(FLOOR, 2 * largest_noise), CEILING)
-
-
-def is_tie(reference: Client, body: Mapping[str, Any], ours: Any, nats: float) -> bool:
-    """Return whether a second answer of *reference* to *body* equals *ours*, or diverges by a tie of *nats*.
-
-    *ours* may be a list of answers.
-    """
-    try:
-        again = reference.post("/generate", as_reference(body))
-    except RequestError:
-        return False
-    if not isinstance(ours, list):
-        ours, again = [ours], [again]
-    pairs = zip(ours, again, strict=False)
-    return len(ours) == len(again) and all(isinstance(one, dict) and _near(one, other, nats) for one, other in pairs)
-
-
-def _near(ours: Answer, reference: Answer, nats: float) -> bool:
-    parted = parting(ours["output_ids"], reference)
-    return parted is None or parted.gap <= nats
 
 
 def _chosen(answer: Answer, at: int) -> Any:

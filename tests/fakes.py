@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from array import array
 from typing import Any
 
-from sglang_adaptive.lookups.counter import LookupCounter
 from sglang_adaptive.policy.base import AdaptivePolicy, Finding, build_policy
 from sglang_adaptive.policy.choice import Choice, Coming, drafted
 from sglang_adaptive.policy.config import AuditOptions, check_config
@@ -151,15 +149,6 @@ def serve(found: AdaptiveController, rounds: int, accepted: float, batch_size: i
         steps = found.states.live.steps
         found.verified([round(steps * accepted)] * batch_size, batch_size)
     return found.snapshot()
-
-
-def with_lookups(found: AdaptiveController) -> AdaptiveController:
-    """Let *found* report the lookups of one finished request, which copies most of its prompt."""
-    counter = LookupCounter()
-    counter.add(array("q", range(100)), array("q", [*range(20, 80), 7, 3]))
-    counter.close()
-    found.count_lookups = counter.report
-    return found
 
 
 def with_alarm(found: AdaptiveController, words: str = "planted") -> AdaptiveController:

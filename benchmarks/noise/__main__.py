@@ -20,7 +20,7 @@ import numpy as np
 
 from sglang_adaptive.lab.simulate.noise import FOLDER, disturbances
 from sglang_adaptive.lab.simulate.rounds import read_rounds
-from sglang_adaptive.runtime.round_trace import LOOKED_UP, LOST, WHO
+from sglang_adaptive.runtime.round_trace import LOST, WHO
 
 SPELL_ROUNDS = 50
 
@@ -49,7 +49,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def cut(lines: Iterable[str], first: int, end: int) -> Iterator[str]:
-    """Yield the lines of the rounds *first* to *end* of a round trace, without lookups and with numbered requests."""
+    """Yield the lines of the rounds *first* to *end* of a round trace, with numbered requests."""
     lines = iter(lines)
     yield next(lines)
     numbers: dict[str, str] = {}
@@ -59,7 +59,7 @@ def cut(lines: Iterable[str], first: int, end: int) -> Iterator[str]:
         mark, *rest = line.split()
         if mark == WHO:
             who = " ".join([WHO, *(numbers.setdefault(name, f"{len(numbers):x}") for name in rest)]) + "\n"
-        elif mark not in (LOST, LOOKED_UP) and first <= next(count) < end:
+        elif mark != LOST and first <= next(count) < end:
             yield who + line
             who = ""
 

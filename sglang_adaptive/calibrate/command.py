@@ -48,28 +48,6 @@ def table(profile: CostProfile) -> str:
     return "\n".join([f"{profile.key.target_model} on {profile.key.gpu_name}", head, *rows])
 
 
-def draw(profile: CostProfile, path: Path) -> None:
-    """Draw milliseconds per round over steps, one line per batch size, as PNG."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(7, 4.2), layout="constrained")
-    axes = figure.subplots()
-    sizes = sorted({cell.batch_size for cell in profile.cells})
-    for index, batch in enumerate(sizes):
-        cells = [cell for cell in profile.cells if cell.batch_size == batch]
-        shade = 0.25 + 0.75 * index / max(1, len(sizes) - 1)
-        x, y = [cell.steps for cell in cells], [1000 * cell.seconds for cell in cells]
-        axes.plot(x, y, marker="o", markersize=4, color=(0.05, 0.25, 0.55, shade))
-        axes.annotate(f"batch {batch}", (x[-1], y[-1]), xytext=(6, 0), textcoords="offset points", va="center")
-    axes.set_xlabel("draft steps")
-    axes.set_ylabel("ms per round")
-    axes.set_ylim(bottom=0)
-    axes.margins(x=0.12)
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.set_title(f"{profile.key.target_model} on {profile.key.gpu_name}", fontsize=10)
-    figure.savefig(path, dpi=150, format="png")
-
-
 DEFAULT_MAX_BATCH = 64
 
 
@@ -100,18 +78,15 @@ def _calibrate(arguments: argparse.Namespace) -> int:
 
 
 def _keep(profile: CostProfile, arguments: argparse.Namespace) -> int:
-    """Write the profile to a file or to the cache of this machine's servers; draw a picture if requested."""
+    """Write the profile to a file or to the cache of this machine's servers."""
     if arguments.output is not None:
         write(profile, arguments.output)
         print(f"wrote {arguments.output}", file=sys.stderr)
     else:
-        store = ProfileStore(profile.key, arguments.profile_dir or folder(None))
+        store = ProfileStore(profile.key, folder(None))
         if not store.save(profile):
             return failed("calibrate", f"the profile could not be kept in {store.folder}", PROBLEM)
         print(f"kept in {store.path}; a server with the same key starts from it", file=sys.stderr)
-    if arguments.png is not None:
-        draw(profile, arguments.png)
-        print(f"wrote {arguments.png}", file=sys.stderr)
     return DONE
 
 
@@ -165,21 +140,19 @@ def parser() -> CommandParser:
         "policy's choice.",
         [
             ("--url http://127.0.0.1:30000", "for the next servers on this machine with the same models and versions"),
-            ("--url http://127.0.0.1:30000 --batch-sizes 1,2 --output mine.json --png mine.png",
-             "as a file and a picture, only two batch sizes"),
+            ("--url http://127.0.0.1:30000 --batch-sizes 1,2 --output mine.json",
+             "as a file, only two batch sizes"),
         ],
         "0 done; 1 the server could not be measured, or only in part (that part is kept); 2 bad usage",
     )  # fmt: skip
     add_server(parser, url=None)
     add_admin_api_key(parser)
-    parser.add_argument("--output", type=new_file, metavar="FILE", help="write the profile to this file (JSON)")
     parser.add_argument(
-        "--profile-dir",
-        type=Path,
-        metavar="DIR",
-        help="without --output: write it to this folder (default: the cache that servers read at start-up)",
+        "--output",
+        type=new_file,
+        metavar="FILE",
+        help="write the profile to this file (default: to the cache that servers read)",
     )
-    parser.add_argument("--png", type=new_file, metavar="FILE", help="also draw the profile as a PNG")
     parser.add_argument(
         "--batch-sizes", type=_sizes, metavar="N,N,...", help="default: powers of 2 up to the server's maximum, <= 64"
     )

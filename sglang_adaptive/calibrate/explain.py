@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -10,7 +9,6 @@ from typing import Any
 from sglang_adaptive.adaptive_server import AdaptiveServer, NotReady
 from sglang_adaptive.client import Client
 from sglang_adaptive.command_line import DONE, PROBLEM, CommandParser, add_server, failed, listed
-from sglang_adaptive.lookups.tally import lookup_words
 from sglang_adaptive.policy.throughput.lookups import DRAFTS
 from sglang_adaptive.policy.throughput.probing import ALLOWANCE_ROUNDS
 from sglang_adaptive.validate import batch_sizes
@@ -33,14 +31,10 @@ def parser() -> CommandParser:
     found = CommandParser(
         "explain",
         "Reads a live server's /server_info and says which depth is live, since when, why, and what would change it.",
-        [
-            ("--url http://127.0.0.1:30000", "why does it run this depth?"),
-            ("--url http://127.0.0.1:30000 --json", "the state behind the explanation"),
-        ],
+        [("--url http://127.0.0.1:30000", "why does it run this depth?")],
         "0 done; 1 the server is not adaptive or does not answer; 2 bad usage",
     )
     add_server(found)
-    found.add_argument("--json", action="store_true", help="print the state behind the explanation as JSON")
     return found
 
 
@@ -51,9 +45,6 @@ def main(argv: Sequence[str]) -> int:
         server = AdaptiveServer(Client.from_url(arguments.url, api_key=arguments.api_key, timeout=30))
     except NotReady as error:
         return failed("explain", str(error), PROBLEM)
-    if arguments.json:
-        print(json.dumps(server.state, indent=1))
-        return DONE
     print("\n".join(explain(server.state)))
     for other in server.info["internal_states"][1:]:
         for line in alarm_words(other["adaptive"]):
@@ -83,8 +74,6 @@ def explain(state: dict[str, Any]) -> Iterator[str]:
         yield from slot_words(slot)
     if "rates" in state:
         yield from _rates(state)
-    if state.get("lookups"):
-        yield from lookup_words(state["lookups"])
 
 
 def _last_switch(state: dict[str, Any]) -> Iterator[str]:

@@ -24,7 +24,6 @@ from sglang_adaptive.doctor.check import NOTE, OK, PROBLEM, Check
 from sglang_adaptive.doctor.installation import LaunchLine, take_apart
 from sglang_adaptive.policy.config import load_config
 from sglang_adaptive.policy.errors import ConfigError
-from sglang_adaptive.serve_cpu import LaunchError, from_file
 
 
 def configuration_check(name: str) -> Check:
@@ -107,16 +106,12 @@ def _checks(file: str | None, line: LaunchLine | None, client: Client | None) ->
 
 
 def _config_of(arguments: Sequence[str]) -> str | None:
-    """Return the configuration that a launch line or its --config file names."""
+    """Return the configuration that a launch line names."""
     for index, argument in enumerate(arguments):
         flag, equals, value = argument.partition("=")
         if flag == CONFIG:
             return value if equals else next(iter(arguments[index + 1 : index + 2]), None)
-    try:
-        named = from_file(arguments).get(CONFIG)
-    except LaunchError:  # the launch line's check reports it
-        return None
-    return None if named is None else str(named)
+    return None
 
 
 def _verdict(found: Sequence[Check], line: LaunchLine | None, client: Client | None) -> str:

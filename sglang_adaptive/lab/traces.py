@@ -1,6 +1,6 @@
 """Recorded acceptance: how many drafts of a chain are accepted at every position of real outputs.
 
-Traces are compressed ``.npz`` files; every array is checked when it is read.
+Traces are compressed ``.npz`` files; they are checked when they are written and read.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sglang_adaptive.lookups.lookup import DRAFTS, LONGEST, Text
-from sglang_adaptive.policy.errors import printable, shown
+from sglang_adaptive.policy.errors import printable
 
 FORMAT_VERSION = 1
 WORDS = ("target", "draft", "prompts", "hardware", "command", "date")
@@ -27,19 +27,7 @@ OF_LOOKUPS = ("match", "looked_up")
 
 
 class TraceError(ValueError):
-    """An unusable trace: which file, which key, what was found, what is accepted."""
-
-    def __init__(self, file: str, key: str | None, value: object, expected: str) -> None:
-        self.file = file
-        self.key = key
-        self.value = value
-        self.expected = expected
-        place = printable(file) if key is None else f"{printable(file)}: {printable(key)}"
-        super().__init__(f"{place}: {shown(value)}; expected {expected}")
-
-    def __reduce__(self) -> tuple[type[TraceError], tuple[str, str | None, object, str]]:
-        # Exception pickles only its message, and a replay may run in other processes.
-        return type(self), (self.file, self.key, self.value, self.expected)
+    """An unusable trace; one line with the file and what is wrong with it."""
 
 
 CHAIN = 7
@@ -174,97 +162,46 @@ def read(path: str | Path) -> Trace:
     """Return the trace in *path*.
 
     Raises:
-        TraceError: the file cannot be read, or is not a trace of this format; one line, with file, key and value.
+        TraceError: the file cannot be read, or is not a trace of this format.
     """
-    file = str(path)
-    arrays = _arrays(file)
-    about = _about(file, arrays["about"])
-    if arrays["category"].dtype.kind != "U":
-        raise TraceError(file, "category", str(arrays["category"].dtype), "names, as text")
-    trace = Trace(
-        **{word: about[word] for word in WORDS},
-        temperature=about["temperature"],
-        category=tuple(arrays["category"].reshape(-1).tolist()),
-        length=arrays["length"],
-        loop_start=arrays["loop_start"],
-        accepted=arrays["accepted"],
-        match=arrays.get("match"),
-        looked_up=arrays.get("looked_up"),
-    )
+    file = printable(str(path))
+    try:
+        with np.load(path, allow_pickle=False) as loaded:
+            arrays = {name: loaded[name] for name in (*ARRAYS, *OF_LOOKUPS) if name in loaded.files}
+        about, category = json.loads(str(arrays["about"][()])), arrays["category"]
+        if about["format_version"] != FORMAT_VERSION or category.dtype.kind != "U":
+            raise ValueError
+        trace = Trace(
+            **{word: str(about[word]) for word in WORDS},
+            temperature=float(about["temperature"]),
+            category=tuple(category.reshape(-1).tolist()),
+            **{name: arrays[name] for name in ("length", "loop_start", "accepted")},
+            **{name: arrays.get(name) for name in OF_LOOKUPS},
+        )
+    except OSError as error:
+        raise TraceError(f"{file}: cannot be read ({error.strerror or error})") from error
+    # Whatever numpy, zipfile and json say of a file that is another, is of another version or is damaged.
+    except (EOFError, KeyError, RecursionError, TypeError, ValueError, zipfile.BadZipFile, zlib.error) as error:
+        raise TraceError(f"{file}: not a whole trace of format {FORMAT_VERSION}") from error
     _check(file, trace)
     return trace
 
 
-def _arrays(file: str) -> dict[str, npt.NDArray[Any]]:
-    try:
-        loaded = np.load(file, allow_pickle=False)
-        if not isinstance(loaded, np.lib.npyio.NpzFile):
-            raise TraceError(file, None, "a single array", "a trace, a .npz of several arrays")
-        with loaded:
-            missing = [name for name in ARRAYS if name not in loaded.files]
-            if missing:
-                raise TraceError(file, missing[0], None, f"a trace with the arrays {', '.join(ARRAYS)}")
-            return {name: loaded[name] for name in (*ARRAYS, *OF_LOOKUPS) if name in loaded.files}
-    except OSError as error:
-        raise TraceError(file, None, error.strerror or "cannot be read", "a readable trace") from error
-    except (EOFError, zipfile.BadZipFile, zlib.error) as error:
-        raise TraceError(file, None, "damaged", "a trace, a whole .npz file") from error
-    except TraceError:
-        raise
-    except ValueError as error:  # numpy raises it for other files and for pickled arrays
-        raise TraceError(file, None, "no arrays of numbers or text", "a trace, a .npz file") from error
-
-
-def _about(file: str, array: npt.NDArray[Any]) -> dict[str, Any]:
-    try:
-        about = json.loads(str(array[()]))
-    except (ValueError, RecursionError) as error:
-        raise TraceError(file, "about", "no JSON", "a JSON object") from error
-    if not isinstance(about, dict):
-        raise TraceError(file, "about", about, "a JSON object")
-    if about.get("format_version") != FORMAT_VERSION:
-        raise TraceError(file, "format_version", about.get("format_version"), str(FORMAT_VERSION))
-    for word in WORDS:
-        if not isinstance(about.get(word), str):
-            raise TraceError(file, word, about.get(word), "text")
-    return about
-
-
 def _check(file: str, trace: Trace) -> None:
     """Raise `TraceError` for the first field of *trace* that violates the format."""
-    heat = trace.temperature
-    if isinstance(heat, bool) or not isinstance(heat, int | float) or not 0 <= heat < float("inf"):
-        raise TraceError(file, "temperature", heat, "a number, 0 (greedy) or more")
-    requests = len(trace.category)
-    _check_array(file, "length", trace.length, np.int32, (requests,))
-    _check_array(file, "loop_start", trace.loop_start, np.int32, (requests,))
-    _check_range(file, "length", trace.length, 1, None)
-    late = trace.loop_start > trace.length
-    if late.any():
-        row = int(late.argmax())
-        raise TraceError(file, f"loop_start[{row}]", int(trace.loop_start[row]), f"0 to {int(trace.length[row])}")
-    _check_range(file, "loop_start", trace.loop_start, 1, None)
-    positions = int(trace.length.sum(dtype=np.int64))
-    _check_array(file, "accepted", trace.accepted, np.uint8, (positions,))
-    _check_range(file, "accepted", trace.accepted, 0, LONGEST_CHAIN)
-    if trace.match is None and trace.looked_up is None:
-        return
-    for name, array, most in (("match", trace.match, LONGEST), ("looked_up", trace.looked_up, DRAFTS)):
-        if array is None:
-            raise TraceError(file, name, None, f"both of {', '.join(OF_LOOKUPS)}, or none")
-        _check_array(file, name, array, np.uint8, (positions,))
-        _check_range(file, name, array, 0, most)
-
-
-def _check_array(file: str, key: str, array: npt.NDArray[Any], kind: type, shape: tuple[int, ...]) -> None:
-    if array.dtype != kind or array.shape != shape:
-        found = f"{array.dtype} {list(array.shape)}"
-        raise TraceError(file, key, found, f"{np.dtype(kind)} {list(shape)}")
-
-
-def _check_range(file: str, key: str, array: npt.NDArray[Any], low: int, high: int | None) -> None:
-    wrong = (array < low) | (False if high is None else array > high)
-    if np.any(wrong):
-        row = tuple(int(i) for i in np.argwhere(wrong)[0])
-        accepted = f"{low} or more" if high is None else f"{low} to {high}"
-        raise TraceError(file, f"{key}[{', '.join(map(str, row))}]", int(array[row]), accepted)
+    requests, positions = len(trace.category), int(trace.length.sum(dtype=np.int64))
+    wanted: dict[str, tuple[type, int, int, Any]] = {
+        "length": (np.int32, requests, 1, None),
+        "loop_start": (np.int32, requests, 1, trace.length),
+        "accepted": (np.uint8, positions, 0, LONGEST_CHAIN),
+    }
+    if trace.match is not None or trace.looked_up is not None:
+        wanted |= {"match": (np.uint8, positions, 0, LONGEST), "looked_up": (np.uint8, positions, 0, DRAFTS)}
+    for key, (kind, size, low, high) in wanted.items():
+        array = np.asarray(getattr(trace, key))
+        if array.dtype != kind or array.shape != (size,):
+            expected = f"{np.dtype(kind)} [{size}]"
+            raise TraceError(f"{file}: {key}: got {array.dtype} {list(array.shape)}; expected {expected}")
+        if (array < low).any() or (high is not None and (array > high).any()):
+            most = " or more" if high is None else " to the length" if key == "loop_start" else f" to {high}"
+            raise TraceError(f"{file}: {key}: got {array.min()} to {array.max()}; expected {low}{most}")

@@ -1,1 +1,1 @@
-"""Drafts looked up in a request's own text: the lookup, and how many of them would have been accepted."""
+"""Drafts looked up in a request's own text: the definition, which kernels and recordings follow."""

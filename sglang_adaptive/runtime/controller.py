@@ -78,9 +78,6 @@ class AdaptiveController:
         """Records each round; None for no trace."""
         self._looks_up: tuple[bool, int] = False, 0
         """Whether rounds may look drafts up, and how many rounds are in flight when one is chosen."""
-        self.count_lookups: Callable[[AdaptivePolicy | None, Sequence[Mapping[str, int]]], dict[str, Any]] | None = None
-        """Returns the would-be acceptance of lookups, priced by a policy and its drafts' acceptance; None if lookups
-        are not counted."""
         self.audits: Callable[[], dict[str, Any]] | None = None
         """Returns the audit results of finished requests; None without an audit."""
         self.audit_round = False
@@ -363,7 +360,6 @@ class AdaptiveController:
             "config_changed": self._config_changed,
             "startup": self.states.startup.as_dict(self.warm_up),
             "speedup": self._speedup(),
-            "lookups": self.lookup_report(),
             "audit": self._audit(),
             **self._policy_state(),
         }
@@ -372,17 +368,6 @@ class AdaptiveController:
         """Return the last *span* seconds, as ``History.span``; None when there is no history."""
         history = self._closed_history()
         return None if history is None else history.span(span)
-
-    def lookup_report(self) -> dict[str, Any] | None:
-        """Return the would-be acceptance of lookups; see ``LookupCounter.report``. None if it is not counted."""
-        if self.count_lookups is None:
-            return None
-        try:
-            return self.count_lookups(self.policy if self.degraded is None else None, self._counters.by_position())
-        except Exception:
-            self.count_lookups = None
-            logger.exception("adaptive: lookups are no longer reported, because the policy could not price them")
-            return None
 
     def read_meters(self) -> MeterReading:
         """Return the values of the metrics; cheaper than a snapshot. A policy that failed is not asked."""
@@ -403,7 +388,6 @@ class AdaptiveController:
             probes=None if policy is None else policy.probe_totals(),
             profile_saved_at=self._profile_saved_at(),
             hour=self._speedup(),
-            lookups=self.lookup_report(),
             audit=self._audit(),
         )
 

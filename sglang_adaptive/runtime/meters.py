@@ -41,8 +41,5 @@ class MeterReading:
     hour: Mapping[str, Any] | None
     """Speedup of the last hour over fixed steps; see ``History.speedup``."""
 
-    lookups: Mapping[str, Any] | None
-    """As in ``LookupCounter.report``; None if lookups are not counted."""
-
     audit: Mapping[str, Any] | None
     """Audit results of finished requests; None without an audit."""

@@ -9,9 +9,6 @@ The file consists of text lines. The first is a JSON object with ``format`` and 
     0 00 5127 +01        a round of zero steps that ran the draft extend (+), with shadow accepts of 0 and 1
     3 20 9312 h          an operator held the steps
     ! 12                 12 rounds were not written: the disk was too slow
-    ? 31 0:9:9 16:2:31   the would-be lookups of a finished request: 31 output tokens in runs of lookups; 9 rounds with
-                         9 tokens for matches from 0, and 2 rounds with 31 tokens for matches from 16; see
-                         ``lookups.tally``
 
 Accepted drafts are one base-36 digit each. The salt is drawn when the server starts and never written, so ids of two
 starts are unrelated. A file that reaches half of the allowed size replaces ``FILE.1``, and a new file begins; ids stay.
@@ -26,7 +23,7 @@ import os
 import secrets
 import threading
 from collections import deque
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Sequence
 from pathlib import Path
 from typing import IO
 
@@ -35,7 +32,7 @@ from sglang_adaptive.runtime.round_note import RoundNote
 logger = logging.getLogger(__name__)
 
 FORMAT, VERSION = "sglang-adaptive rounds", 3
-WHO, LOST, LOOKED_UP = "@", "!", "?"
+WHO, LOST = "@", "!"
 UNTIMED, HELD, EXTENDED = "~", "h", "+"
 DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
 WRITE_SECONDS = 0.5
@@ -57,7 +54,6 @@ class RoundTrace:
         self._most = max_bytes / 2.0
         self._key = secrets.token_bytes(16)
         self._waiting: deque[RoundNote] = deque()
-        self._looked_up: deque[str] = deque(maxlen=MOST_WAITING)
         self._lost = 0
         self._who: Sequence[Hashable] | None = None
         self._written = 0
@@ -74,11 +70,6 @@ class RoundTrace:
             self._waiting.append(done)
         else:
             self._lost += 1
-
-    def add_lookups(self, rows: Iterable[tuple[int, int, int]], run_tokens: int) -> None:
-        """Add a finished request, from any thread; *rows* are (least match, rounds, tokens) of its lookups."""
-        told = " ".join(f"{match}:{rounds}:{tokens}" for match, rounds, tokens in rows if rounds)
-        self._looked_up.append(f"{LOOKED_UP} {run_tokens} {told}")
 
     def end(self) -> None:
         """Accept no more rounds; the thread writes the waiting ones."""
@@ -121,8 +112,6 @@ class RoundTrace:
                 self._who = done.requests
                 self._line(f"{WHO} {' '.join(map(self._salted, done.requests))}")
             self._line(_round(done))
-        for _ in range(len(self._looked_up)):
-            self._line(self._looked_up.popleft())
         if self._lost:
             lost, self._lost = self._lost, 0
             self._line(f"{LOST} {lost}")

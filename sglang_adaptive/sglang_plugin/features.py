@@ -64,7 +64,6 @@ FEATURES: Mapping[str, Feature] = {
         (setup.ATTENTION_DP, setup.DISAGGREGATION), "audit"),
     "audit-room": Feature("ends an audit beside a user's request", "both run to their end", True),
     "metrics": Feature("metrics of adaptive speculation", "there are only SGLang's own"),
-    "lookup-counter": Feature("counts what lookups would yield", "nothing is counted"),
     "capacity": Feature("shallower rounds at the end of a context", "drafts are written beyond it, as in SGLang", True),
     "deferred-extend": Feature(
         "runs the draft's extend once for several zero-step rounds", _EVERY_ROUND, True,

@@ -38,7 +38,6 @@ from sglang_adaptive.sglang_plugin.stages.fast_path.reserve_ahead import Reserve
 from sglang_adaptive.sglang_plugin.stages.fast_path.short_draft import ShortDraft
 from sglang_adaptive.sglang_plugin.stages.fast_path.short_verify import ShortVerify
 from sglang_adaptive.sglang_plugin.stages.lookups.rounds import LookupRounds, allow_lookups
-from sglang_adaptive.sglang_plugin.stages.reporting.finished_texts import FinishedTexts
 from sglang_adaptive.sglang_plugin.stages.reporting.metrics import Metrics
 from sglang_adaptive.sglang_plugin.stages.reporting.proposed_drafts import ProposedDrafts
 from sglang_adaptive.sglang_plugin.stages.zero_steps.deferred_append import DeferredAppend
@@ -77,7 +76,6 @@ def stages_of_rounds(now: Round, looks_up: bool) -> Iterator[Stage]:
     yield Metrics(controller)
     yield ProposedDrafts()
     yield Audits(controller, configuration().audit)  # around what prepares a batch: it needs the prepared one
-    yield FinishedTexts(controller)
     yield from AgreedSteps.where_it_can(controller)
     if looks_up:  # before the short draft, which its drafts replace; around capacity, like the audit
         yield (lookups := LookupRounds(worker, controller, short_draft.linked))

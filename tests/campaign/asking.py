@@ -7,7 +7,7 @@ import math
 import random
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
@@ -93,11 +93,28 @@ def compare(unit: Unit, plain: Client, adapting: Client, asked: Sequence[Questio
         if said and mixes and KINDS[question.kind].counts_tokens:
             unit.tried[what] += 1
             unit.known[f"{question.kind}, with mixed prefills"] += 1
-        elif said and ties.is_tie(plain, question.body, ours, TIE_IN_BFLOAT16 if gpu.used else TIE):
+        elif said and is_tie(plain, question.body, ours, TIE_IN_BFLOAT16 if gpu.used else TIE):
             unit.tried[what] += 1
             unit.known["a tie"] += 1
         else:
             unit.check(not said, what, f"{said}; asked {json.dumps(question.body)[:700]}")
+
+
+def is_tie(reference: Client, body: Mapping[str, Any], ours: Any, nats: float) -> bool:
+    """Return whether a second answer of *reference* to *body* equals *ours*, or diverges by a tie of *nats*.
+
+    *ours* may be a list of answers.
+    """
+    try:
+        again = reference.post("/generate", ties.as_reference(body))
+    except RequestError:
+        return False
+    if not isinstance(ours, list):
+        ours, again = [ours], [again]
+    if len(ours) != len(again) or not all(isinstance(one, dict) for one in ours):
+        return False
+    parted = (ties.parting(one["output_ids"], other) for one, other in zip(ours, again, strict=True))
+    return all(one is None or one.gap <= nats for one in parted)
 
 
 def difference(ours: Any, theirs: Any) -> str:

@@ -34,8 +34,7 @@ def test_example(words: list[str], ema: CpuServer, elsewhere: Path, capsys: pyte
     assert main([ema.url if word == DEFAULT_URL else word for word in words]) == 0
     told = capsys.readouterr()
     if "--json" in words:
-        found = json.loads(told.out)
-        state = found["adaptive"] if words[0] == "watch" else found
+        state = json.loads(told.out)["adaptive"]
         assert (state["policy"], state["tiers"]) == ("ema", list(TIERS))
     if words[0] == "calibrate":
         assert adaptive(ema)["forced_steps"] is None and "ms per round" in told.out

@@ -191,24 +191,6 @@ def test_rates_and_round_times(two_ranks: CpuServer, browser: Browser, easy: lis
 
 
 @in_browser
-def test_what_lookups_would_have_got_accepted(two_ranks: CpuServer, browser: Browser, easy: list[str]) -> None:
-    for prompt in easy[:2]:
-        Case(prompt).whole(two_ranks)
-    browser.open(two_ranks.url + PAGE)
-    counted = "answer?.ranks[0].lookups.requests >= 2 && answer.ranks[0].lookups.worth"
-    browser.until(counted, "both are counted")
-    browser.until("(paused || byId('pause').click(), paused && !asking)", "the page is paused")
-    found = browser.value("answer.ranks[0].lookups")
-    note, rows = browser.text("lookups-note"), table(browser, "lookups-table")[1:]
-    assert note.startswith("Not in use.")
-    assert f"{found['tokens_per_round']:.2f} tokens a round" in note
-    worth = found["worth"]
-    assert f"{worth['least']:.2f} to {worth['most']:.2f} times as fast as" in note
-    assert [row[1] for row in rows] == [f"{row['rounds']:,}" for row in found["by_match"]]
-    assert [row[0] for row in rows] == ["none", *(f"from {row['from']}" for row in found["by_match"][1:])]
-
-
-@in_browser
 def test_depths_that_a_later_configuration_leaves_out(ema: CpuServer, browser: Browser, easy: list[str]) -> None:
     before = adaptive(ema)["config"]
     try:
@@ -274,12 +256,3 @@ def test_the_data_is_what_server_info_has(ema: CpuServer, two_ranks: CpuServer) 
         assert list(map(timeless, document["ranks"])) == [timeless(adaptive(server))]
         assert documented_paths(document), "fails when something is sent that docs/json.md does not have"
         assert documented_paths(server.get(HISTORY), HISTORY)
-
-
-def test_polls_stay_out_of_the_log(ema: CpuServer) -> None:
-    for _ in range(3):
-        ema.get(DATA)
-    ema.get("/server_info?after-the-polls")
-    lines = ema.log_path.read_text().splitlines()
-    assert [line for line in lines if "after-the-polls" in line]
-    assert not [line for line in lines if f'"GET {DATA} ' in line and " 200" in line]

@@ -50,7 +50,7 @@ def test_a_trace_is_switched_on_written_off_and_replayed(
     assert max(found.batches) > 1
 
     report = tmp_path / "r.json"
-    assert main(["--trace", str(file), "--rounds", "200", "--json", str(report), "--no-progress"]) == 0
+    assert main(["--trace", str(file), "--rounds", "200", "--json", str(report)]) == 0
     assert "throughput" in capsys.readouterr().out
     depths = {depth["steps"]: depth for depth in json.loads(report.read_text())["depths"]}
     assert depths[3]["rounds_run"] >= sum(verified)

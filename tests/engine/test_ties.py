@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from sglang_adaptive import ties
 from sglang_adaptive.lab.cpu_engine.server import CpuServer
+from tests.campaign.asking import is_tie
 
 
 def test_a_tie_is_as_wide_as_the_two_tokens_lie_apart(plain: CpuServer) -> None:
@@ -14,6 +14,6 @@ def test_a_tie_is_as_wide_as_the_two_tokens_lie_apart(plain: CpuServer) -> None:
     other = {"output_ids": [*answer["output_ids"][:at], second[1], 5]}
     for width, tie in ((1.01, True), (0.99, False)):
         nats = width * (best[0] - second[0])
-        assert ties.is_tie(plain, body, other, nats) is tie
-        assert ties.is_tie(plain, {**body, "text": [body["text"]] * 2}, [answer, other], nats) is tie
-    assert not ties.is_tie(plain, body, "refused", 1.0)
+        assert is_tie(plain, body, other, nats) is tie
+        assert is_tie(plain, {**body, "text": [body["text"]] * 2}, [answer, other], nats) is tie
+    assert not is_tie(plain, body, "refused", 1.0)

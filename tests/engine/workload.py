@@ -109,19 +109,9 @@ def adaptive(server: Client) -> dict[str, Any]:
     return part
 
 
-def counted_lookups(server: Client) -> dict[str, Any]:
-    """Return the counts of lookups once every finished request is in them: a thread counts them afterward."""
-
-    def complete() -> dict[str, Any] | None:
-        found: dict[str, Any] = adaptive(server)["lookups"]
-        return None if found["tokens_waiting"] else found
-
-    return wait_until(complete, "all finished requests are counted")  # type: ignore[no-any-return]
-
-
 def timeless(state: dict[str, Any]) -> dict[str, Any]:
-    """Return the adaptive part of a state without what changes with time: the speedup, and lookups counted late."""
-    return {key: value for key, value in state.items() if key not in ("speedup", "lookups")}
+    """Return the adaptive part of a state without the speedup, which changes with time."""
+    return {key: value for key, value in state.items() if key != "speedup"}
 
 
 def rounds(server: Client) -> int:

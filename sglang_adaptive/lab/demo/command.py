@@ -13,7 +13,6 @@ from pathlib import Path
 from sglang_adaptive.command_line import PROBLEM, CommandParser, listed
 from sglang_adaptive.lab.demo.demo import Demo
 from sglang_adaptive.lab.demo.real_text import RealTextDemo
-from sglang_adaptive.lab.demo.report import check_path
 from sglang_adaptive.lab.demo.results import DemoError
 from sglang_adaptive.lab.demo.servers import TITLES
 from sglang_adaptive.lab.demo.terminal import Progress
@@ -44,14 +43,13 @@ def parser() -> CommandParser:
             ("", "run everything in the terminal"),
             ("--pair smollm2", "use a real language model"),
             ("--policy throughput --keep", "run one policy and leave its server running"),
-            ("--tokens 64 --json demo.json", "run faster and save the numbers"),
+            ("--tokens 64", "run faster, and see less"),
         ],
         "0 done; 1 a token changed, the depth never moved, or a server failed; 2 bad usage; 130 interrupted",
     )
     add = found.add_argument
     known = listed(tuple(TITLES), "or")
     shown = {pair: " and ".join(names) for pair, names in POLICIES.items()}
-    add("--json", type=Path, metavar="PATH", help="also write the results to PATH as JSON")
     add("--keep", action="store_true", help="leave the adaptive server running and print how to use it")
     add("--pair", choices=TOKENS, default=TINY, metavar="NAME", help=f"{' or '.join(TOKENS)} (default: %(default)s)")
     add("--policy", action="append", default=[], metavar="NAME",
@@ -82,11 +80,6 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
         found.error(f"--turns {options.turns}: expected 1 to {MOST_TURNS}")
     if not FEWEST_TOKENS <= options.tokens <= MOST_TOKENS:
         found.error(f"--tokens {options.tokens}: expected {FEWEST_TOKENS} to {MOST_TOKENS}")
-    if options.json is not None:
-        try:
-            check_path(options.json)
-        except ValueError as error:
-            found.error(str(error))
     return options
 
 
@@ -99,7 +92,7 @@ def main(argv: Sequence[str]) -> int:
     try:
         with ExitStack() as at_end:
             at_end.callback(progress.clear)
-            return demo(options, list(argv), folder, progress).run()
+            return demo(options, folder, progress).run()
     except Interrupted as stop:
         print("sglang-adaptive demo: interrupted; every server was stopped", file=sys.stderr)
         shutil.rmtree(folder, ignore_errors=True)

@@ -11,19 +11,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
+import psutil
 from rich.console import Console, RenderableType
 from rich.text import Text
 
 from sglang_adaptive import provenance
 from sglang_adaptive.command_line import DONE, PROBLEM
 from sglang_adaptive.lab.cpu_engine import models
-from sglang_adaptive.lab.demo import report
 from sglang_adaptive.lab.demo.drawing import SPEED_NOTE, depth_table, speed_table, timeline
 from sglang_adaptive.lab.demo.measure import measure_all
 from sglang_adaptive.lab.demo.results import SEVERAL, Run, mismatches, workload
 from sglang_adaptive.lab.demo.servers import TITLES, Fleet, ServerSpec, server_specs
 from sglang_adaptive.lab.demo.terminal import Progress, console_of
-from sglang_adaptive.lab.demo.words import available_gigabytes, failures, warnings, where_it_went, who_was_fastest
+from sglang_adaptive.lab.demo.words import failures, warnings, where_it_went, who_was_fastest
 from sglang_adaptive.signals import StopSignals
 
 
@@ -32,7 +32,6 @@ class Demo:
     """The demo with the tiny pair; a subclass for another pair overrides what `run` calls."""
 
     options: argparse.Namespace
-    argv: list[str]
     folder: Path
     """Folder for the servers' configurations, logs and caches; removed unless still needed."""
 
@@ -57,15 +56,12 @@ class Demo:
     def run(self) -> int:
         """Run the demo; returns the exit code."""
         console = console_of(sys.stdout)
-        load = os.getloadavg()[0]
-        warned = warnings(self.policies, load, available_gigabytes(), self.gigabytes)
+        warned = warnings(self.policies, os.getloadavg()[0], psutil.virtual_memory().available / 2**30, self.gigabytes)
         _print(console, [*self.introduction(), *warned])
         runs, kept = self._measure()
         self.progress.done("stopped the other servers" if kept else "stopped the servers")
         wrong = [mismatch for run in runs[1:] for mismatch in mismatches(runs[0], run)]
         failed = failures(runs, wrong, moves=self.moves)
-        seconds = self.progress.seconds
-        written = self._write(report.build(runs, wrong, failed, seconds=seconds, load=load, argv=self.argv))
         console.print()
         _print(console, self.findings(runs, console))
         for line in failed:
@@ -78,7 +74,7 @@ class Demo:
             print(f"The logs are in {self.folder}")
         else:
             shutil.rmtree(self.folder, ignore_errors=True)
-        return PROBLEM if failed or not written else DONE
+        return PROBLEM if failed else DONE
 
     def _measure(self) -> tuple[list[Run], str]:
         """Start the servers, measure, stop them. With --keep, leave the last policy's running; return how to use it."""
@@ -91,18 +87,6 @@ class Demo:
             key = self.policies[-1]
             url = fleet[key].url
             return runs, self.kept(url, fleet.keep(key), TITLES[key])
-
-    def _write(self, content: dict[str, object]) -> bool:
-        path: Path | None = self.options.json
-        if path is None:
-            return True
-        try:
-            report.write(path, content)
-        except OSError as error:
-            print(f"sglang-adaptive demo: --json {path}: cannot be written ({error.strerror})", file=sys.stderr)
-            return False
-        self.progress.done(f"wrote {path}")
-        return True
 
     @property
     def servers(self) -> int:
@@ -151,26 +135,13 @@ class Demo:
 
     def kept(self, url: str, pid: int, title: str) -> str:
         """Return how to use and how to stop the server that was left running."""
-        json_header = "-H 'Content-Type: application/json'"
-        ask = (
-            r'{"text": "4210 olive caps\n4211 olive caps\n", '
-            '"sampling_params": {"temperature": 0, "max_new_tokens": 64}}'
-        )
-        hold = '{"server_args": {"adaptive_force_steps": 3}}'
-        release = '{"server_args": {"adaptive_force_steps": null}}'
+        ask = '{"text": "4210 olive caps\\n", "sampling_params": {"temperature": 0, "max_new_tokens": 64}}'
         return "\n".join(
             [
-                f"The {title} server is still running at {url}",
-                f"  log and configuration: {self.folder}",
-                "  generate:",
-                f"    curl -s {url}/generate {json_header} \\\n      -d '{ask}'",
-                "  show policy, depth and switches, under internal_states[0].adaptive:",
-                f"    curl -s {url}/server_info",
-                "  hold the depth at 3, then release it:",
-                f"    curl -s {url}/set_internal_state {json_header} \\\n      -d '{hold}'",
-                f"    curl -s {url}/set_internal_state {json_header} \\\n      -d '{release}'",
-                "  stop it (takes a few seconds):",
-                f"    kill {pid}",
+                f"The {title} server is still running at {url}; its log and configuration are in {self.folder}",
+                f"  ask it:      curl -s {url}/generate -H 'Content-Type: application/json' -d '{ask}'",
+                f"  watch it:    sglang-adaptive watch --url {url}, or {url}/adaptive in a browser",
+                f"  stop it:     kill {pid}",
             ]
         )
 

@@ -98,7 +98,7 @@ def _shares(results: Sequence[PhaseResult], depths: Sequence[int]) -> list[str]:
     return [f"{counts[depth] / total:.0%}" if counts.get(depth) else "-" for depth in depths]
 
 
-# Steps over time, as points for the report and as a chart for the terminal.
+# Steps over time, as a chart.
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,16 +107,6 @@ class Span:
 
     begin: float
     end: float
-    steps: int
-
-
-@dataclass(frozen=True, slots=True)
-class Point:
-    """From `seconds` on, not counting pauses between phases, `steps` are live."""
-
-    policy: str
-    phase: str
-    seconds: float
     steps: int
 
 
@@ -132,18 +122,6 @@ def spans(result: PhaseResult) -> list[Span]:
             found.append(Span(at, moment, steps))
         at, steps = moment, switch.to_steps
     found.append(Span(at, result.seconds, steps))
-    return found
-
-
-def points(run: Run) -> list[Point]:
-    """Return the timeline of a run: one point at the start of each phase, one at each switch."""
-    found: list[Point] = []
-    before = 0.0
-    for result in run.phases:
-        for span in spans(result):
-            seconds = round(before + span.begin, 4)
-            found.append(Point(run.contender.key, result.phase.name, seconds, span.steps))
-        before += result.seconds
     return found
 
 

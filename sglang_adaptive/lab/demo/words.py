@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 
 from sglang_adaptive import provenance
 from sglang_adaptive.lab.demo.results import Mismatch, Run, best_static, mean_steps, tokens_per_second
@@ -48,7 +47,7 @@ def who_was_fastest(runs: Sequence[Run]) -> str:
     )
 
 
-def warnings(policies: Sequence[str], load: float, gigabytes: float | None, wanted: float) -> list[str]:
+def warnings(policies: Sequence[str], load: float, gigabytes: float, wanted: float) -> list[str]:
     """Return warnings about the machine's load average, and about free *gigabytes* below *wanted*."""
     remarks = []
     cores = provenance.cpu_cores()
@@ -56,16 +55,7 @@ def warnings(policies: Sequence[str], load: float, gigabytes: float | None, want
         remarks.append(
             f"This machine is busy (load {load:.1f} on {cores} cores): expect a longer run and noisier numbers."
         )
-    if gigabytes is not None and gigabytes < wanted:
+    if gigabytes < wanted:
         fewer = "; --policy ema needs less" if len(policies) > 1 else ""
         remarks.append(f"Only {gigabytes:.1f} GB of memory is free, which may not be enough{fewer}.")
     return remarks
-
-
-def available_gigabytes() -> float | None:
-    """Return the available memory in GB; None if the system does not report it."""
-    try:
-        lines = Path("/proc/meminfo").read_text(encoding="utf-8").splitlines()
-        return next(int(line.split()[1]) / 2**20 for line in lines if line.startswith("MemAvailable:"))
-    except (OSError, StopIteration):
-        return None

@@ -1,4 +1,4 @@
-"""The noise of round times: drawn at random, or as servers recorded it (``benchmarks/noise``).
+"""The noise of round times as servers recorded it (``benchmarks/noise``).
 
 A disturbance is a reading over the mean of its cell, which is the batch size, the steps and, at zero steps, the rounds
 since the draft extend. The mean and not the median: what a late arrival adds to one reading, the next one lacks, so the
@@ -18,7 +18,6 @@ import numpy as np
 
 from sglang_adaptive.lab.simulate.cost import FloatArray, SimulationError
 from sglang_adaptive.lab.simulate.rounds import Rounds, read_rounds
-from sglang_adaptive.lab.simulate.trace import clock_factors
 
 FOLDER = Path(__file__).resolve().parents[3] / "benchmarks" / "noise"
 """Only in a checkout. A file is called KIND-MODEL.rounds.gz."""
@@ -36,17 +35,14 @@ def shipped() -> bool:
     return FOLDER.is_dir()
 
 
-def factors(kind: str | None, rounds: int, rng: np.random.Generator) -> FloatArray:
+def factors(kind: str, rounds: int, rng: np.random.Generator) -> FloatArray:
     """Return the factor by which the reading of each of *rounds* differs from the round's time.
 
-    They are one stretch of one recording of *kind*, from a random round on, repeated as needed; without a kind they are
-    drawn, see `clock_factors`.
+    They are one stretch of one recording of *kind*, from a random round on, repeated as needed.
 
     Raises:
         SimulationError: this installation has no recording of *kind*.
     """
-    if kind is None:
-        return clock_factors(rounds, rng)
     found = recordings(kind)
     one = found[rng.integers(len(found))]
     return np.take(one, rng.integers(len(one)) + np.arange(rounds), mode="wrap")

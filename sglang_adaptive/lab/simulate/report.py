@@ -28,8 +28,6 @@ class Played:
     """JSON builtins."""
     text: str
     """The report as printed."""
-    met: bool = True
-    """Whether every target or gate is met."""
 
 
 def provenance(argv: list[str], profile: str, setting: Setting, left_out: Sequence[str]) -> dict[str, Any]:

@@ -12,7 +12,7 @@ import zlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate, chain
+from itertools import accumulate
 from pathlib import Path
 from typing import NamedTuple
 
@@ -20,9 +20,8 @@ import numpy as np
 
 from sglang_adaptive.lab.simulate.cost import SimulationError
 from sglang_adaptive.lab.simulate.real.texts import Texts
-from sglang_adaptive.lookups.tally import MATCHES, Tally
 from sglang_adaptive.policy.options import MAX_STEPS
-from sglang_adaptive.runtime.round_trace import DIGITS, EXTENDED, FORMAT, HELD, LOOKED_UP, LOST, UNTIMED, VERSION, WHO
+from sglang_adaptive.runtime.round_trace import DIGITS, EXTENDED, FORMAT, HELD, LOST, UNTIMED, VERSION, WHO
 
 _VALUE = {digit: value for value, digit in enumerate(DIGITS)}
 _ROUND = re.compile(rf"(\d+) ([{DIGITS}]+) ({UNTIMED}?)(\d+)(?: ({HELD}?)({re.escape(EXTENDED)}?)([01]*))?")
@@ -60,8 +59,6 @@ class Rounds:
     """Rounds by their steps."""
     lost: int = 0
     """Rounds that the server could not record."""
-    lookups: Tally = field(default_factory=Tally)
-    """What lookups would have had accepted in its finished requests."""
 
     @property
     def count(self) -> int:
@@ -103,7 +100,7 @@ class _Reader:
             raise SimulationError(f"--trace {self._file}: line 1: {first[:60]!r}; expected {expected}")
         for number, line in enumerate(lines, 2):
             if not self._take(line):
-                expected = "requests after @, lookups after ?, or steps, one digit a request and microseconds"
+                expected = "requests after @, or steps, one digit a request and microseconds"
                 raise SimulationError(f"--trace {self._file}: line {number}: {line[:60]!r}; expected {expected}")
 
     def _lines(self) -> Iterator[str]:
@@ -121,8 +118,8 @@ class _Reader:
         if first == WHO:
             self._who = rest
             return bool(rest)
-        if first == LOOKED_UP:
-            return self._look_up(*rest)
+        if first == "?":  # what lookups would have yielded, which servers once counted
+            return True
         if first == LOST:
             return len(rest) == 1 and self._lose(rest[0])
         return self._round(_ROUND.fullmatch(line))
@@ -134,18 +131,6 @@ class _Reader:
         for stretches in self._found.requests.values():
             if stretches[-1]:
                 stretches.append([])
-        return True
-
-    def _look_up(self, in_runs: str = "", *rows: str) -> bool:
-        parts = [row.split(":") for row in rows]
-        if any(len(part) != 3 for part in parts) or not all(map(str.isdecimal, [in_runs, *chain(*parts)])):
-            return False
-        found = {int(match): (int(rounds), int(tokens)) for match, rounds, tokens in parts}
-        if not found or not found.keys() <= set(MATCHES):
-            return False
-        by_match = [found.get(match, (0, 0)) for match in MATCHES]
-        rounds, tokens = (tuple(column) for column in zip(*by_match, strict=True))
-        self._found.lookups += Tally(1, rounds, tokens, int(in_runs))
         return True
 
     def _round(self, found: re.Match[str] | None) -> bool:

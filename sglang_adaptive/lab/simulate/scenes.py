@@ -39,8 +39,6 @@ class Setting:
     rounds: int = DEFAULT_ROUNDS
     traces: int = DEFAULT_TRACES
     seed: int = 0
-    noise: str | None = None
-    """Kind of recorded noise in every suite that has none of its own; None for drawn noise."""
 
     @property
     def ladder(self) -> tuple[int, ...]:
@@ -207,11 +205,10 @@ class Suite:
 
     def traces(self, setting: Setting) -> Iterator[Trace]:
         """Draw the traces one by one; each takes a few megabytes."""
-        noise = self.noise or setting.noise
         for index in self.indices(setting):
             rng = np.random.default_rng([setting.seed, index, *(BOTH if self.noise else self.name).encode()])
             trace = self.make(setting, index, rng).build(rng)
-            yield replace(trace, clock=factors(noise, trace.rounds, rng)) if noise else trace
+            yield replace(trace, clock=factors(self.noise, trace.rounds, rng)) if self.noise else trace
 
 
 BOTH = "both"

@@ -10,7 +10,6 @@ from statistics import fmean
 from typing import Any
 
 from sglang_adaptive.command_line import listed
-from sglang_adaptive.lookups.tally import lookup_words
 
 Json = Mapping[str, Any]
 
@@ -68,7 +67,7 @@ def traffic(name: str, report: Json) -> str:
             f"Batch {batch['batch_size']}: over {batch['best_single']} steps, the best single depth, {rate}",
             _batch(batch, trust),
         ]
-    return _joined([*parts, *lookup_words(report["lookups"])], report)
+    return _joined(parts, report)
 
 
 def _joined(parts: Sequence[str], report: Json) -> str:

@@ -11,7 +11,6 @@ from sglang_adaptive.command_line import listed
 from sglang_adaptive.lab.simulate import text
 from sglang_adaptive.lab.simulate.contenders import Contender, chosen, fitting
 from sglang_adaptive.lab.simulate.cost import FloatArray, RoundCost, load_cost
-from sglang_adaptive.lab.simulate.noise import factors
 from sglang_adaptive.lab.simulate.real.cell import Cell, Place, play_cell
 from sglang_adaptive.lab.simulate.real.command import asked
 from sglang_adaptive.lab.simulate.real.scenes import Work, queue_size
@@ -30,7 +29,7 @@ from sglang_adaptive.lab.simulate.rounds import (
     texts_of,
 )
 from sglang_adaptive.lab.simulate.scenes import LARGEST_BATCH
-from sglang_adaptive.lookups.tally import ROWS, worth
+from sglang_adaptive.lab.simulate.trace import clock_factors
 
 KNOWING = ("knows-contexts", "knows-drafts")
 """The oracles that play there: a trace has no categories."""
@@ -48,7 +47,7 @@ def run(options: argparse.Namespace, words: list[str]) -> Played:
     count = options.rounds or DEFAULT_ROUNDS
     policies, oracles = asked(options.policy, KNOWING)
     contenders, left_out = fitting(chosen(policies, cost.steps) if policies else [], cost.steps)
-    clock = factors(options.noise, NOISE_ROUNDS, np.random.default_rng([options.seed, 1]))
+    clock = clock_factors(NOISE_ROUNDS, np.random.default_rng([options.seed, 1]))
     cells = [
         _cell(_work(texts, batch, count), cost, name, clock, contenders, oracles)
         for batch in batches(rounds, min(LARGEST_BATCH, cost.batches[-1]))
@@ -64,7 +63,6 @@ def run(options: argparse.Namespace, words: list[str]) -> Played:
         "requests": len(rounds.requests),
         "rounds_by_batch_size": {str(size): times for size, times in sorted(rounds.batches.items())},
         "doubts": _doubts(rounds, depths, cells, name),
-        "lookups": _lookups(rounds, depths, cost),
         "depths": [_depth(one) for one in depths],
         "batches": [_batch(cell) for cell in cells],
     }
@@ -83,16 +81,6 @@ def _cell(
     fixed = [FixedSteps(work, steps) for steps in cost.steps]
     place = Place(work, cost, cost.table(work.most), clock, fixed)
     return play_cell(place, (NAME, str(work.most), profile), contenders, oracles)
-
-
-def _lookups(rounds: Rounds, depths: list[Seen], cost: RoundCost) -> dict[str, Any]:
-    """Return the lookups of *rounds* as builtins, priced if there are times of ROWS requests: see `worth`."""
-    if cost.batches[-1] < ROWS:
-        return rounds.lookups.as_dict() | {"worth": None}
-    table = cost.table(ROWS)
-    alone = {steps: float(table[1, steps]) for steps in cost.steps}
-    tokens = {one.steps: one.tokens_recut for one in depths}
-    return rounds.lookups.as_dict() | {"worth": worth(rounds.lookups, alone, tokens, float(table[ROWS, 0]))}
 
 
 def _doubts(rounds: Rounds, depths: list[Seen], cells: list[Cell], profile: str) -> list[str]:

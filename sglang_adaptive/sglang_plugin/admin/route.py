@@ -10,11 +10,8 @@ matches, so the layer handles only the methods of SGLang's route.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
-import os
 import secrets
-import signal
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
@@ -28,11 +25,9 @@ from sglang_adaptive.sglang_plugin.admin.audit_http import DecodesAgain
 from sglang_adaptive.sglang_plugin.admin.config_changes import ConfigChanges
 from sglang_adaptive.sglang_plugin.admin.handlers import (
     CONFIG_KEY,
-    EXTEND_KEY,
     FORCE_KEY,
     LEASE_OVER_KEY,
     Hold,
-    extend_problem,
     pack,
 )
 from sglang_adaptive.sglang_plugin.admin.server_info import look
@@ -49,7 +44,7 @@ PATH = "/set_internal_state"
 METHODS = ("POST", "PUT")
 WORKERS_APPLICATION = "sglang_adaptive.sglang_plugin.http_worker:app"
 SECONDS_KEY = "adaptive_force_seconds"
-KEYS = (CONFIG_KEY, FORCE_KEY, SECONDS_KEY, EXTEND_KEY)
+KEYS = (CONFIG_KEY, FORCE_KEY, SECONDS_KEY)
 """The keys that a client may send."""
 OURS = "adaptive_"
 """How every key of this package begins."""
@@ -97,7 +92,7 @@ def add_layer(server_args: Any, scheduler_info: Mapping[str, Any]) -> None:
 
 
 def _serve_our_application() -> None:
-    """Make HTTP workers import this package's application and log its messages, and pass SIGHUP to one of them.
+    """Make HTTP workers import this package's application and log its messages.
 
     Each worker of ``--tokenizer-worker-num`` is a new process in which SGLang loads no plugins.
     """
@@ -108,21 +103,6 @@ def _serve_our_application() -> None:
         env.HTTP_APPLICATION.set(named)
     # As SGLang does for its own logger; a worker configures no other.
     LOGGING_CONFIG["loggers"]["sglang_adaptive"] = {"handlers": ["default"], "level": "INFO", "propagate": False}
-    try:
-        from uvicorn.supervisors import multiprocess
-
-        supervisor: Any = multiprocess.Multiprocess
-        assert callable(supervisor.handle_hup), "what uvicorn calls on SIGHUP"
-        supervisor.handle_hup = _pass_on
-    except Exception:
-        logger.exception("adaptive: SIGHUP restarts the HTTP workers, as without this package")
-
-
-def _pass_on(supervisor: Any) -> None:
-    """Let one worker reread the configuration; uvicorn would restart all workers, which ends their requests."""
-    for process in supervisor.processes:
-        with contextlib.suppress(OSError):  # it has just ended, and will be replaced
-            return os.kill(process.pid, signal.SIGHUP)
 
 
 async def _in_force() -> dict[str, Any]:
@@ -146,11 +126,6 @@ async def to_schedulers(values: dict[str, int]) -> list[bool]:
     return updated
 
 
-async def zero_steps() -> list[Any]:
-    """Return ``zero_steps`` of /server_info for each data-parallel replica; None where no extend is deferred."""
-    return [state.get("zero_steps") for state in await look(manager())]
-
-
 class AdminRoute:
     """ASGI middleware around SGLang's application."""
 
@@ -161,10 +136,9 @@ class AdminRoute:
         inactive: str | None,
         changes: ConfigChanges | None = None,
         to_schedulers: Callable[[dict[str, int]], Awaitable[list[bool]]] = to_schedulers,
-        zero_steps: Callable[[], Awaitable[list[Any]]] = zero_steps,
     ):
         self._app, self._tiers, self._inactive, self._changes = app, tiers, inactive, changes
-        self._send, self._zero_steps = to_schedulers, zero_steps
+        self._send = to_schedulers
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -198,9 +172,6 @@ class AdminRoute:
         message = orjson.loads(body)
         values = message["server_args"]
         problem = self._problem(values)
-        if problem is None and EXTEND_KEY in values:
-            found = [extend_problem(values[EXTEND_KEY], state) for state in await self._zero_steps()]
-            problem = next(filter(None, found), None)
         if problem is not None:
             return await _refuse(send, problem)
         seconds = values.pop(SECONDS_KEY, None)

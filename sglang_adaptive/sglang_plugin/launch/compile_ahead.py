@@ -23,15 +23,18 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
+
+import psutil
 
 from sglang_adaptive.sglang_plugin.launch.activation import adapts, runs_on_cpu
 from sglang_adaptive.sglang_plugin.setup import model_config
 
 logger = logging.getLogger(__name__)
 
-_PR_SET_PDEATHSIG = 1
+_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 _NICENESS = 5
 """Lower priority than the server's own start-up, where cores are few."""
 _SLOW = 1.0
@@ -69,7 +72,7 @@ class Compiler:
         self._process = subprocess.Popen(
             [sys.executable, "-m", __name__, json.dumps(dataclasses.asdict(setup))],
             stdin=subprocess.DEVNULL,
-            start_new_session=True,  # nvcc and ninja end with it, as one group
+            start_new_session=True,  # its group is its own
         )
 
     @property
@@ -210,17 +213,30 @@ def _reason(error: BaseException) -> str:
 
 
 def _end_with_the_launcher() -> None:
-    launcher = os.getppid()
+    """Let this process and all that it starts end when the launcher ends, however that ends."""
+    launcher, libc = os.getppid(), ctypes.CDLL(None)
 
     def end(*_: Any) -> None:
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        os.killpg(0, signal.SIGTERM)
-        os._exit(1)
+        # ninja gives each command a process group of its own, so one signal to this group does not reach them.
+        while left := [child for child in psutil.Process().children(recursive=True) if _runs(child)]:
+            for child in left:
+                with suppress(psutil.NoSuchProcess):
+                    child.kill()
+            time.sleep(0.01)
+        os.killpg(0, signal.SIGKILL)  # and what a thread has just started
 
     signal.signal(signal.SIGTERM, end)
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+    libc.prctl(_PR_SET_CHILD_SUBREAPER, 1)  # a process whose parent was killed stays among the children
+    libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
     if os.getppid() != launcher:  # it ended before the call above
         end()
+
+
+def _runs(process: psutil.Process) -> bool:
+    try:
+        return bool(process.status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False
 
 
 if __name__ == "__main__":

@@ -23,34 +23,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-# Keeps the polls of an open page, one a second, out of the server's log.
-
-
-LOGGER = "uvicorn.access"
-
-
-class _WithoutPolls(logging.Filter):
-    """Drops answered polls of one path; refusals and errors are still logged."""
-
-    def __init__(self, path: str) -> None:
-        super().__init__()
-        self.path = path
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        """Return whether to log the record; uvicorn's has client, method, path, HTTP version, status."""
-        match record.args:
-            case (_, "GET", str(path), _, 200):
-                return path.partition("?")[0] != self.path
-        return True
-
-
-def leave_out_polls(path: str) -> None:
-    """Stop logging answered requests for *path*; called at its first poll, so other servers have no filter."""
-    log = logging.getLogger(LOGGER)
-    if not any(isinstance(present, _WithoutPolls) and present.path == path for present in log.filters):
-        log.addFilter(_WithoutPolls(path))
-
-
 # The documents of /adaptive.json and of the history; docs/json.md describes every field.
 
 
@@ -149,7 +121,6 @@ def add_history(app: FastAPI, fetch: Callable[[int], Awaitable[bytes]]) -> None:
 
     @auth_level(AuthLevel.ADMIN_OPTIONAL)
     async def history(request: Request) -> Response:
-        leave_out_polls(HISTORY_PATH)
         asked = request.query_params.getlist("span") or [DEFAULT_SPAN]
         if len(asked) != 1 or asked[0] not in shared:
             return problem(400, f"span: got {','.join(asked)!r:.80}; expected one of {', '.join(shared)} seconds")
@@ -210,7 +181,6 @@ def add_routes(
 
     @auth_level(AuthLevel.ADMIN_OPTIONAL)
     async def data(request: Request) -> Response:
-        leave_out_polls(DATA)
         return await answered(shared)
 
     app.add_route(PAGE, page, methods=["GET"], include_in_schema=False)

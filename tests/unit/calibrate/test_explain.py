@@ -12,7 +12,7 @@ from sglang_adaptive.calibrate.explain import because, explain, main
 from sglang_adaptive.client import Client
 from sglang_adaptive.policy.throughput import ThroughputPolicy
 from tests.answering import answering
-from tests.fakes import controller, ema, serve, with_alarm, with_lookups
+from tests.fakes import controller, ema, serve, with_alarm
 
 
 def told(state: dict[str, Any]) -> str:
@@ -29,16 +29,6 @@ def test_ema_before_the_first_round_after_some_and_at_zero_steps() -> None:
     assert "Rounds so far: 12, 100% at 3; 33% of the drafts were accepted." in text
     text = told(serve(ema(warmup_batches=0, update_interval=1, ema_alpha=1.0), 1, accepted=0.0))
     assert "Without drafts nothing is learned, so the next decision tries the next depth." in text
-
-
-def test_lookups_are_said_not_to_be_in_use() -> None:
-    state = serve(with_lookups(controller(ThroughputPolicy(3))), 60, accepted=0.4)
-    lines = list(explain(state))
-    assert lines[-2].startswith("Drafts looked up in a request's own text would yield")
-    assert f"{100 * state['lookups']['run_share']:.0f}% of them in rounds that accept 8 drafts or more" in lines[-2]
-    assert lines[-1].startswith(
-        f"Where they pay off, a single request would be {state['lookups']['worth']['least']:.2f}"
-    )
 
 
 def test_switches_holds_and_failures_have_their_reason() -> None:

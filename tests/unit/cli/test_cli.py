@@ -90,7 +90,7 @@ def test_help_and_validate_load_nothing_heavy() -> None:
         "import sys\n"
         "from sglang_adaptive.cli import main\n"
         "assert main(['--help']) == main(['validate', 'conservative']) == 0\n"
-        "heavy = {'torch', 'sglang', 'numpy', 'rich', 'matplotlib', 'tqdm'} & set(sys.modules)\n"
+        "heavy = {'torch', 'sglang', 'numpy', 'rich', 'tqdm'} & set(sys.modules)\n"
         "assert not heavy, heavy"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=ROOT)

@@ -19,7 +19,6 @@ from sglang_adaptive.serve_cpu import (
     default_arguments,
     environment,
 )
-from tests import checks
 
 
 def options(arguments: list[str]) -> dict[str, str]:
@@ -38,51 +37,6 @@ def test_defaults_choose_the_cpu_and_this_package():
     for given in (["--dtype", "bfloat16"], ["--dtype=bfloat16"]):
         assert "--dtype" not in options(default_arguments(given))
     assert not [flag for flag in default_arguments(["--disable-cuda-graph"]) if "graph" in flag]
-
-
-@pytest.fixture
-def file(tmp_path):
-    """Write a file for --config; returns the arguments that name it."""
-
-    def write(text):
-        (tmp_path / "server.yaml").write_text(text)
-        return ["--config", str(tmp_path / "server.yaml")]
-
-    return write
-
-
-@pytest.mark.parametrize("key", ["max-running-requests", "max_running_requests"])
-def test_what_the_file_gives_is_left_alone(file, key):
-    """SGLang puts the file's arguments before those of the command line, so a default there would override them."""
-    assert options(default_arguments([]))["--max-running-requests"] == "32"
-    given = file(f"model-path: M\n{key}: 3\nsleep-on-idle: false\ndtype: bfloat16\ndevice: cpu\nhost: 0.0.0.0\n")
-    added = options(default_arguments(given))
-    left = {"--max-running-requests", "--sleep-on-idle", "--dtype", "--device", "--host"}
-    assert not left & added.keys() and "--max-total-tokens" in added
-    assert not options(default_arguments([])).keys() - added.keys() - left
-
-
-@pytest.mark.parametrize(
-    ("text", "left"), [("disable-cuda-graph: true\n", True), ("disable-cuda-graph: false\n", False)]
-)
-def test_graphs_that_the_file_turns_off(file, text, left):
-    added = options(default_arguments(file(text)))
-    assert ("--cuda-graph-backend-decode" not in added) is left
-    assert default_arguments(file("# nothing\n")) == default_arguments([])
-
-
-def test_the_merged_line_has_the_file_s_values(file):
-    """Uses SGLang's own parser and merger."""
-    given = file("model-path: M\nmax-running-requests: 3\nport: 9\nsleep-on-idle: false\n")
-    script = f"""
-import json
-from sglang.srt.plugins import load_plugins
-load_plugins()
-from sglang.srt.server_args import prepare_server_args
-found = prepare_server_args({command([*given, "--port", "8"])[3:]!r})
-print(json.dumps([found.max_running_requests, found.dtype, found.max_total_tokens, found.port, found.sleep_on_idle]))
-"""
-    assert checks.scripted(script) == [3, "float32", 65536, 8, False]
 
 
 def test_the_command_keeps_the_users_arguments_in_order():
@@ -117,21 +71,17 @@ def test_threads_reach_the_process_and_not_sglang(monkeypatch):
 @pytest.mark.parametrize(
     "argv, words",
     [
-        ("a: [1\n", "is not YAML ("),
-        ("- a\n", "got list; expected arguments by name"),
-        ("device: cuda\n", "--device cuda: serve-cpu runs on cpu"),
         ([], "--model-path is missing"),
         (["--model-path", "M", "--threads", "0"], "--threads: got 0"),
         (["--model-path", "M", "--threads", "two"], "--threads: got two"),
         (["--model-path", "M", "--threads"], "--threads: a number is missing"),
         (["--model-path", "M", "--device=cuda"], "--device cuda"),
         (["--model-path", "M", "--device", "cuda"], "--device cuda"),
-        (["--config", "none.yaml"], "--config none.yaml: cannot be read"),
-        (["--config"], "--config: a file is missing"),
+        (["--model-path", "M", "--config", "server.yaml"], "--config: serve-cpu takes no file of arguments"),
     ],
 )
-def test_a_bad_command_line_or_file_is_one_line_and_an_exit_code(file, argv, words, capsys):
-    assert serve_cpu.main(file(argv) if isinstance(argv, str) else argv) == 2
+def test_a_bad_command_line_is_one_line_and_an_exit_code(argv, words, capsys):
+    assert serve_cpu.main(argv) == 2
     error = capsys.readouterr().err
     assert words in error
     assert error.count("\n") == 1

@@ -80,7 +80,7 @@ def runs(turns: int = 2) -> list[Run]:
 
 @pytest.mark.parametrize("turns", [1, 2, 9, MOST_TURNS])
 def test_the_tables_give_ratios_and_fit_the_terminal(turns: int) -> None:
-    demo = RealTextDemo(Namespace(), [], Path(), Progress(io.StringIO()))
+    demo = RealTextDemo(Namespace(), Path(), Progress(io.StringIO()))
     console = console_of(io.StringIO())
     console.width = COLUMNS
     told = drawn(*demo.findings(runs(turns), console), columns=COLUMNS)

@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from sglang_adaptive.lab.demo.drawing import Span, points, spans, timeline
+from sglang_adaptive.lab.demo.drawing import Span, spans, timeline
 from sglang_adaptive.lab.demo.results import Run
 from sglang_adaptive.lab.demo.terminal import console_of
 from tests.demo_runs import EMA, TIERS, ema_run, phase, result
@@ -39,17 +39,6 @@ def test_a_switch_before_the_first_request_or_after_the_last_stays_inside_the_ph
     early, late = result(HARD, 2.0, {}, 7, [(-0.1, 7, 3)]), result(HARD, 2.0, {}, 7, [(2.5, 7, 3)])
     assert spans(early) == [Span(0.0, 2.0, 3)]
     assert spans(late) == [Span(0.0, 2.0, 7), Span(2.0, 2.0, 3)]
-
-
-def test_points_leave_the_pauses_between_phases_out() -> None:
-    seen = [(point.phase, point.seconds, point.steps) for point in points(ema_run(seconds=1.0))]
-    assert seen[:5] == [
-        ("1-easy-x1", 0.0, 7),
-        ("2-hard-x1", 1.0, 7),
-        ("2-hard-x1", 1.5, 1),
-        ("3-easy-x1", 2.0, 1),
-        ("3-easy-x1", 2.5, 7),
-    ]
 
 
 def test_marks_stand_at_the_depth_and_time_of_the_switches() -> None:

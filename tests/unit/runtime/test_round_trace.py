@@ -8,10 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from sglang_adaptive.lab.simulate.cost import SimulationError
 from sglang_adaptive.lab.simulate.rounds import read_rounds
-from sglang_adaptive.lookups.lookup import Text
-from sglang_adaptive.lookups.tally import Tally
 from sglang_adaptive.policy.choice import FORCED, drafted
 from sglang_adaptive.runtime import round_trace
 from sglang_adaptive.runtime.round_note import RoundNote
@@ -52,25 +49,6 @@ def test_times_and_what_else_a_policy_observes_are_read_back(tmp_path: Path) -> 
     assert [done.held for done in rounds] == [False, False, True, False, False]
     assert [done.extended for done in rounds] == [True, True, True, False, True]
     assert [list(done.shadow_accepts) for done in rounds] == [[], [], [], [1, 0], []]
-
-
-def test_lookups_of_finished_requests_are_written_beside_the_rounds(tmp_path: Path) -> None:
-    one, other = (Tally.of(Text(text, 4).rounds()) for text in ([1, 2, 3, 4, *[1, 2, 3, 4] * 9, 5], [9, 8, 9, 8, 7, 6]))
-    trace = RoundTrace(tmp_path / "t", 1e6)
-    trace.add(seen(3, a=2))
-    for tally in (one, other):
-        trace.add_lookups(tally.rows(), tally.run_tokens)
-    trace.close()
-    assert one.run_tokens and read_rounds(tmp_path / "t").lookups == one + other
-
-
-@pytest.mark.parametrize("line", ["?", "? 3", "? x 0:1:1", "? 3 0:1", "? 3 0:1:1:1 2:2", "? 3 5:1:1", "? 3 0:1:-1"])
-def test_a_line_of_lookups_that_is_none_is_named(tmp_path: Path, line: str) -> None:
-    written(tmp_path / "t", seen(3, a=2))
-    with (tmp_path / "t").open("a") as file:
-        file.write(f"{line}\n")
-    with pytest.raises(SimulationError, match=r"line 4: .*lookups after"):
-        read_rounds(tmp_path / "t")
 
 
 def test_ids_are_salted(tmp_path: Path) -> None:

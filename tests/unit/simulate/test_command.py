@@ -15,7 +15,7 @@ from sglang_adaptive.lab.simulate.text import drawn
 from sglang_adaptive.policy.profile import shipped_config
 
 RESULTS = Path(__file__).parents[3] / "benchmarks" / "results"
-SHORT = ["--traces", "2", "--rounds", "120", "--no-progress"]
+SHORT = ["--traces", "2", "--rounds", "120"]
 CHEAP = [*SHORT, "--policy", "ema", "--policy", "static-3", "--policy", "static-0"]
 
 
@@ -27,7 +27,6 @@ def no_maker() -> None:
     ("words", "message"),
     [
         (["--suite", "nope"], "--suite nope: unknown; expected one of stationary, acceptance"),
-        (["--noise", "loud"], "--noise loud: unknown; expected one of gpu, host, busy"),
         (["--policy", "static-4"], "--policy static-4: unknown; expected one of oracle"),
         (["--policy", "nowhere:make"], "--policy nowhere:make: ModuleNotFoundError: "),
         (["--policy", f"{__name__}:no_maker"], "expected a callable that takes a Launch and returns a policy"),
@@ -126,7 +125,7 @@ def test_policies_that_do_not_fit_a_profile_are_left_out_and_named(
 
 
 def test_recorded_text_leaves_them_out_too(of_few_steps: str, capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["--suite", "real", "--policy", "ema", "--policy", "ema-all", "--rounds", "100", "--no-progress"]
+    words = ["--suite", "real", "--policy", "ema", "--policy", "ema-all", "--rounds", "100"]
     assert main([*words, "--profile", of_few_steps]) == 0
     said = capsys.readouterr().out
     assert said.rstrip().endswith(LEFT_OUT) and "ema-all" in said

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -14,8 +13,6 @@ from sglang_adaptive.lab.simulate.command import main
 from sglang_adaptive.lab.simulate.real.scenes import Live, scenes
 from sglang_adaptive.lab.simulate.real.texts import Texts
 from sglang_adaptive.lab.simulate.rounds import Rounds, batches, read_rounds, runs_of, seen, texts_of
-from sglang_adaptive.lookups.lookup import Text
-from sglang_adaptive.lookups.tally import Tally
 from sglang_adaptive.policy.choice import drafted
 from sglang_adaptive.runtime.round_note import RoundNote
 from sglang_adaptive.runtime.round_trace import RoundTrace
@@ -26,7 +23,7 @@ LADDER = (0, 1, 2, 3, 5, 7)
 HEAD = '{"format": "sglang-adaptive rounds", "version": 3}\n'
 
 
-def served(file: Path, steps: list[int], batch: int = 4, lookups: Sequence[Tally] = ()) -> Rounds:
+def served(file: Path, steps: list[int], batch: int = 4) -> Rounds:
     """Serve random requests, each depth for 50 rounds, like a server that writes its rounds to *file*."""
     work = next(work for work in scenes(TEXTS, batch, 800, seed=1) if work.name == "at random")
     live, trace, now = Live(work), RoundTrace(file, 64e6), 0
@@ -38,8 +35,6 @@ def served(file: Path, steps: list[int], batch: int = 4, lookups: Sequence[Tally
         trace.add(RoundNote(drafted(depth), counts, batch, requests=requests))
         live.leave(now)
         live.join(now)
-    for tally in lookups:
-        trace.add_lookups(tally.rows(), tally.run_tokens)
     trace.close()
     return read_rounds(file)
 
@@ -89,7 +84,7 @@ def test_batch_sizes_are_those_of_the_rounds() -> None:
 
 def test_text_and_json_have_the_same_figures(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     served(tmp_path / "t", [0, 3, 7])
-    words = ["--trace", str(tmp_path / "t"), "--rounds", "100", "--no-progress"]
+    words = ["--trace", str(tmp_path / "t"), "--rounds", "100"]
     assert main([*words, "--json", str(tmp_path / "r.json")]) == 0
     report = json.loads((tmp_path / "r.json").read_text())
     (batch,) = report["batches"]
@@ -117,25 +112,12 @@ def test_steps_without_times_are_named(
         counts = [min(steps, number % 5), min(steps, number % 3)]
         trace.add(RoundNote(drafted(steps), counts, 2, requests=["a", f"b{number // 50}"]))
     trace.close()
-    assert main(["--trace", str(tmp_path / "t"), "--policy", "throughput", "--rounds", "100", "--no-progress"]) == 0
+    assert main(["--trace", str(tmp_path / "t"), "--policy", "throughput", "--rounds", "100"]) == 0
     text = capsys.readouterr().out
     assert "600 rounds, 13 requests, batch 2 to 2." in text
     unknown = [steps for steps in ran if steps not in LADDER]
     assert ("Rounds ran at 9 steps, for which " in text) is bool(unknown)
     assert "Only 0 rounds" not in text
-
-
-def test_lookups_of_a_trace_are_priced(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    tally = Tally.of(Text([*range(300), *range(50, 250)], 300).rounds())
-    served(tmp_path / "t", [3], lookups=[tally, tally])
-    words = ["--trace", str(tmp_path / "t"), "--rounds", "100", "--no-progress"]
-    assert main([*words, "--json", str(tmp_path / "r.json")]) == 0
-    found = json.loads((tmp_path / "r.json").read_text())["lookups"]
-    priced = found.pop("worth")
-    assert found == (tally + tally).as_dict()
-    assert 1.0 < priced["least"] < priced["most"]
-    said = f"{priced['least']:.2f} to {priced['most']:.2f} times as fast as at {priced['steps']} steps"
-    assert said in capsys.readouterr().out
 
 
 def test_a_killed_server_leaves_a_readable_trace(tmp_path: Path) -> None:
@@ -171,7 +153,7 @@ def test_a_bad_trace_is_one_line_and_exit_2(
 ) -> None:
     if text is not None:
         (tmp_path / "t").write_text(text)
-    assert main(["--trace", str(tmp_path / "t"), "--no-progress"]) == 2
+    assert main(["--trace", str(tmp_path / "t")]) == 2
     error = capsys.readouterr().err
     assert message in error and error.count("\n") == 1
 

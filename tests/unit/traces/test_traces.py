@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import pickle
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -100,52 +100,39 @@ def test_the_confidence_that_older_traces_hold_is_not_read(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize(
-    ("change", "key", "value"),
+    ("change", "told"),
     [
-        ({"temperature": -1.0}, "temperature", -1.0),
-        ({"length": np.array([5, 0, 10], np.int32)}, "length[1]", 0),
-        ({"length": np.array([5, 1], np.int32)}, "length", "int32 [2]"),
-        ({"loop_start": np.array([5, 2, 4], np.int32)}, "loop_start[1]", 2),
-        ({"loop_start": np.array([0, 1, 4], np.int32)}, "loop_start[0]", 0),
-        ({"accepted": np.zeros(14, np.uint8)}, "accepted", "uint8 [14]"),
-        ({"accepted": np.zeros(15, np.int64)}, "accepted", "int64 [15]"),
-        ({"accepted": np.full(15, LONGEST_CHAIN + 1, np.uint8)}, "accepted[0]", LONGEST_CHAIN + 1),
-        ({"match": np.full(15, LONGEST + 1, np.uint8)}, "match[0]", LONGEST + 1),
-        ({"looked_up": np.zeros(14, np.uint8)}, "looked_up", "uint8 [14]"),
-        ({"looked_up": None}, "looked_up", None),
+        ({"length": np.array([5, 0, 10], np.int32)}, "length: got 0 to 10; expected 1 or more"),
+        ({"length": np.array([5, 1], np.int32)}, "length: got int32 [2]; expected int32 [3]"),
+        ({"loop_start": np.array([5, 2, 4], np.int32)}, "loop_start: got 2 to 5; expected 1 to the length"),
+        ({"accepted": np.zeros(15, np.int64)}, "accepted: got int64 [15]; expected uint8 [15]"),
+        ({"accepted": np.full(15, LONGEST_CHAIN + 1, np.uint8)}, "accepted: got 64 to 64; expected 0 to 63"),
+        ({"looked_up": np.zeros(14, np.uint8)}, "looked_up: got uint8 [14]"),
+        ({"looked_up": None}, "looked_up: got object []"),
     ],
 )
-def test_a_field_that_breaks_the_format_is_named(
-    tmp_path: Path, change: dict[str, Any], key: str, value: object
-) -> None:
-    with pytest.raises(TraceError) as caught:
+def test_a_field_that_breaks_the_format_is_named(tmp_path: Path, change: dict[str, Any], told: str) -> None:
+    with pytest.raises(TraceError, match=re.escape(told)):
         write(tmp_path / "t.npz", replace(made(), **change))
-    assert (caught.value.key, caught.value.value) == (key, value)
     assert not (tmp_path / "t.npz").exists()
 
 
 @pytest.mark.parametrize(
-    ("change", "key"),
+    "change",
     [
-        *(
-            (lambda arrays, to=to: changed_about(arrays, format_version=to), "format_version")
-            for to in (0, 2, "1", None)
-        ),
-        (lambda arrays: changed_about(arrays, target=None), "target"),
-        (lambda arrays: arrays.pop("accepted"), "accepted"),
-        (lambda arrays: arrays.update(accepted=np.array([object()])), None),
+        lambda arrays: changed_about(arrays, format_version=2),
+        lambda arrays: changed_about(arrays, temperature=None),
+        lambda arrays: arrays.pop("accepted"),
+        lambda arrays: arrays.update(accepted=np.array([object()])),  # objects are not unpickled
     ],
 )
-def test_what_another_version_has_and_what_is_missing_is_named(tmp_path: Path, change: Any, key: str | None) -> None:
-    """Objects are not unpickled."""
-    path = tmp_path / "t.npz"
-    write(path, made())
-    with np.load(path) as loaded:
+def test_a_file_of_another_version_or_with_less_is_refused(tmp_path: Path, change: Any) -> None:
+    write(tmp_path / "t.npz", made())
+    with np.load(tmp_path / "t.npz") as loaded:
         arrays = dict(loaded)
     change(arrays)
-    np.savez_compressed(path, **arrays)
-    error = refused_file(path)
-    assert key is None or error.key == key
+    np.savez_compressed(tmp_path / "t.npz", **arrays)
+    refused_file(tmp_path / "t.npz")
 
 
 def changed_byte(whole: bytes) -> bytes:
@@ -173,17 +160,11 @@ def test_a_trace_is_read_without_torch_and_sglang() -> None:
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
-def test_the_error_crosses_a_process() -> None:
-    error = TraceError("t.npz", "length[0]", 0, "1 or more")
-    assert str(pickle.loads(pickle.dumps(error))) == str(error)
-
-
 def changed_about(arrays: dict[str, Any], **change: object) -> None:
     arrays["about"] = np.array(json.dumps(json.loads(str(arrays["about"])) | change))
 
 
-def refused_file(path: Path) -> TraceError:
+def refused_file(path: Path) -> None:
     with pytest.raises(TraceError) as caught:
         read(path)
     assert path.name in str(caught.value) and "\n" not in str(caught.value)
-    return caught.value

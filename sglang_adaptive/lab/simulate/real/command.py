@@ -37,13 +37,13 @@ def run(options: argparse.Namespace, words: list[str]) -> Played:
     if "oracle" in options.policy:
         raise SimulationError(f"--policy oracle: needs random acceptance; --suite {NAME} has {', '.join(ORACLES)}")
     texts, costs = load_texts(options.texts), load_costs(options.profile)
-    setting = Setting(texts, costs, rounds=options.rounds or DEFAULT_ROUNDS, seed=options.seed, noise=options.noise)
+    setting = Setting(texts, costs, rounds=options.rounds or DEFAULT_ROUNDS, seed=options.seed)
     names, oracles = asked(options.policy, list(ORACLES))
     contenders, left_out = pick(names, setting)
-    cells = play(setting, contenders, oracles, not options.no_progress)
+    cells = play(setting, contenders, oracles)
     judged = gates(cells)
     report = json_report(cells, judged, provenance(words, setting, options.texts, left_out))
-    return Played(report, text.recorded(", ".join(texts), report), all(gate.met for gate in judged))
+    return Played(report, text.recorded(", ".join(texts), report))
 
 
 def asked(policies: list[str], oracles: Sequence[str]) -> tuple[list[str], list[str]]:

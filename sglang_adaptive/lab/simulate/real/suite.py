@@ -9,12 +9,12 @@ import numpy as np
 
 from sglang_adaptive.lab.simulate.contenders import Contender
 from sglang_adaptive.lab.simulate.cost import FloatArray, RoundCost
-from sglang_adaptive.lab.simulate.noise import factors
 from sglang_adaptive.lab.simulate.ours import profile_of
 from sglang_adaptive.lab.simulate.real.cell import Cell, Place, play_cell
 from sglang_adaptive.lab.simulate.real.scenes import Work, arrivals, scenes
 from sglang_adaptive.lab.simulate.real.serve import FixedSteps
 from sglang_adaptive.lab.simulate.real.texts import Texts
+from sglang_adaptive.lab.simulate.trace import clock_factors
 from sglang_adaptive.policy.throughput.base_cost import BaseCost
 from sglang_adaptive.policy.throughput.lookups import DRAFTS, REQUESTS, TRACKING_SECONDS
 
@@ -36,8 +36,6 @@ class Setting:
     batches: Sequence[int] = BATCHES
     rounds: int = DEFAULT_ROUNDS
     seed: int = 0
-    noise: str | None = None
-    """Kind of recorded noise; None for drawn noise."""
     with_arrivals: bool = True
     tracking: float = TRACKING_SECONDS
     """Seconds that tracking texts for lookups adds to a round."""
@@ -54,20 +52,17 @@ class Setting:
         return len(self.costs) * (kinds * len(self.batches) + len(self.texts) * len(LOADS) * self.with_arrivals)
 
 
-def play(
-    setting: Setting, contenders: Sequence[Contender], oracles: Sequence[str] = (), progress: bool = False
-) -> list[Cell]:
-    """Play every cell; *progress* shows a bar on a terminal."""
+def play(setting: Setting, contenders: Sequence[Contender], oracles: Sequence[str] = ()) -> list[Cell]:
+    """Play every cell, with a bar on a terminal."""
     from tqdm import tqdm  # type: ignore[import-untyped]
 
-    hidden = None if progress else True  # None: where stderr is no terminal
-    every = tqdm(places(setting), total=setting.cells, unit=" cells", leave=False, disable=hidden)
+    every = tqdm(places(setting), total=setting.cells, unit=" cells", leave=False, disable=None)
     return [play_cell(place, names, contenders, oracles) for names, place in every]
 
 
 def places(setting: Setting) -> Iterator[tuple[tuple[str, str, str], Place]]:
     """Yield each cell's names (texts, load, profile) and what its contenders share."""
-    clock = factors(setting.noise, NOISE_ROUNDS, np.random.default_rng([setting.seed, 1]))
+    clock = clock_factors(NOISE_ROUNDS, np.random.default_rng([setting.seed, 1]))
     largest = max(setting.batches)
     tables = {name: round_times(cost, largest) for name, cost in setting.costs.items()}
     for texts_name, texts in setting.texts.items():

@@ -94,7 +94,7 @@ function draw() {
   drawOverTime(rank, history, kept);
   drawHistoryTable(kept);
   drawByBatch(rank, kept);
-  for (const [id, key, show] of [["rates", "rates", drawRates], ["slots", "slots", drawSlots], ["costs", "cost_table", drawCosts], ["lookups", "lookups", drawLookups], ["audit", "audit", drawAudit]]) {
+  for (const [id, key, show] of [["rates", "rates", drawRates], ["slots", "slots", drawSlots], ["costs", "cost_table", drawCosts], ["audit", "audit", drawAudit]]) {
     byId(id).hidden = !rank[key];
     if (rank[key]) show(rank);
   }

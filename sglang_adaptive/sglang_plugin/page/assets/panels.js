@@ -110,20 +110,6 @@ function drawLengths(rank) {
   fillTable(byId("lengths-table"), ["Tokens", element("td"), "Accept length", "Drafts accepted", "Requests of rounds"], rows);
 }
 
-function drawLookups({ lookups: found, lookup_rounds: inUse }) {
-  const { worth } = found;
-  const use = inUse ? "In use where they promise more than drafts." : "Not in use.";
-  const counted = found.rounds
-    ? `${use} Alone, over ${plural(found.requests, "finished request")}, they would have yielded ${found.tokens_per_round.toFixed(2)} tokens a round, and ${percent(found.run_share)} of the tokens lie in rounds that accept 8 or more.`
-    : `${use} No finished request was counted yet.`;
-  const worthIt = worth ? ` Where they pay, one request at a time would be ${worth.least.toFixed(2)} to ${worth.most.toFixed(2)} times as fast as ${worth.steps ? `at ${stepsInWords(worth.steps)}` : "without drafts"}.` : "";
-  write(byId("lookups-note"), `${counted}${worthIt}${found.error ? ` The count has ended: ${found.error}.` : ""}`);
-  const rows = found.by_match.map(({ from, rounds, tokens }) =>
-    row({}, from ? `from ${from}` : "none", grouped(rounds), rounds ? (tokens / rounds).toFixed(2) : "-", percent(found.tokens ? tokens / found.tokens : null)),
-  );
-  fillTable(byId("lookups-table"), ["Tokens that agree", "Rounds", "Tokens a round", "Of the output"], rows);
-}
-
 function drawAudit({ audit: found }) {
   const { proved } = found;
   const gap = proved && (proved.gap_nats === null ? "where one text ends" : `${proved.gap_nats.toPrecision(3)} nats less likely than that of zero steps`);

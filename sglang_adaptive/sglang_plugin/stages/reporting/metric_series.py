@@ -71,10 +71,6 @@ def _by_region(of: Callable[[Region], float]) -> Read:
     return lambda reading: {name: of(region) for name, region in reading.counters.regions.items()}
 
 
-def _of_lookups(key: str) -> Read:
-    return lambda reading: None if reading.lookups is None else reading.lookups[key]
-
-
 def _causes(reading: MeterReading) -> Mapping[str, float]:
     counts = reading.counters.switches_by_cause
     return {label_of(cause): counts[cause] for cause in (*CAUSES, *(counts.keys() - set(CAUSES)))}
@@ -186,26 +182,6 @@ METRICS = (
         COUNTER,
         "Time that probes lost compared with the depth that was expected to be the best.",
         lambda reading: None if reading.probes is None else reading.probes.lost_seconds,
-        needs="throughput",
-    ),
-    Metric(
-        "lookup_rounds_total",
-        COUNTER,
-        "Rounds that finished requests would have taken with drafts looked up in their own text.",
-        _of_lookups("rounds"),
-    ),
-    Metric("lookup_tokens_total", COUNTER, "Output tokens of the same finished requests.", _of_lookups("tokens")),
-    Metric(
-        "lookup_run_tokens_total",
-        COUNTER,
-        "Tokens in lookup_tokens_total from rounds that would have accepted 8 or more lookup drafts.",
-        _of_lookups("run_tokens"),
-    ),
-    Metric(
-        "lookup_speedup_ratio",
-        GAUGE,
-        "Minimum rate of one request with lookup drafts where they pay off, over the best depth, by the cost model.",
-        lambda reading: reading.lookups["worth"]["least"] if reading.lookups and reading.lookups["worth"] else None,
         needs="throughput",
     ),
     Metric(

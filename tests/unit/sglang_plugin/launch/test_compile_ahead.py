@@ -111,6 +111,35 @@ def test_compilers_end_with_a_launcher_that_is_killed(tmp_path: Path) -> None:
                 process.kill()
 
 
+STARTING = """
+import subprocess
+from sglang_adaptive.sglang_plugin.launch import compile_ahead
+
+def start(own_group):
+    for _ in range(20):
+        subprocess.run(["sh", "-c", "sleep 600 & sleep 600"], process_group=0 if own_group else None)
+
+compile_ahead._end_with_the_launcher()
+print("ready", flush=True)
+compile_ahead.compile_all([(f"job {number}", lambda number=number: start(number % 2)) for number in range(8)])
+"""
+"""A compiler whose jobs start further processes while it ends."""
+
+
+def test_nothing_that_is_started_meanwhile_outlives_the_launcher() -> None:
+    begin = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {STARTING!r}], start_new_session=True)"
+    root = {"PYTHONPATH": str(Path(__file__).parents[4])}
+    launcher = subprocess.Popen([sys.executable, "-c", begin], env={**os.environ, **root}, stdout=subprocess.PIPE)
+    try:
+        assert launcher.stdout is not None
+        assert launcher.stdout.readline() == b"ready\n"
+        launcher.kill()
+        assert launcher.stdout.read() == b"", "it ends once no process has it open"
+    finally:
+        launcher.kill()
+        launcher.wait()
+
+
 def _name(process: psutil.Process) -> str:
     try:
         return process.name()

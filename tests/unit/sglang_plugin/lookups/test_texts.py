@@ -80,7 +80,7 @@ def test_tokens_are_those_behind_a_place() -> None:
 def test_kernels_look_up_what_the_definition_does() -> None:
     """Runs in Triton's interpreter, in a separate process because Triton reads its mode only once."""
     variables = {**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-m", "benchmarks.lookup_kernel", "--check"]
+    command = [sys.executable, "-m", "tests.lookup_kernel_checks"]
     ran = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=400, check=False)
     assert ran.returncode == 0, ran.stderr[-2000:]
     assert "28 lookups match the definition" in ran.stdout

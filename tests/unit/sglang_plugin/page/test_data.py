@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import logging
 from typing import Any
 
 import pytest
@@ -20,7 +19,7 @@ from sglang_adaptive.runtime.controller import AdaptiveController
 from sglang_adaptive.runtime.round_times import RoundClock
 from sglang_adaptive.sglang_plugin.page import routes
 from sglang_adaptive.sglang_plugin.page.routes import SharedFetch
-from tests.fakes import Ticks, controller, with_alarm, with_audit, with_lookups
+from tests.fakes import Ticks, controller, with_alarm, with_audit
 from tests.json_page import DOCUMENT, documented, documented_paths
 from tests.loops import in_a_loop
 
@@ -47,7 +46,7 @@ def served(policy: AdaptivePolicy) -> AdaptiveController:
 
 
 def rank(policy: AdaptivePolicy, dp_rank: int = 0) -> dict[str, Any]:
-    return {**with_lookups(served(policy)).snapshot(), "profile_key": KEY.as_dict(), "dp_rank": dp_rank}
+    return {**served(policy).snapshot(), "profile_key": KEY.as_dict(), "dp_rank": dp_rank}
 
 
 def ema() -> AdaptiveSpeculativeParams:
@@ -157,24 +156,6 @@ def test_a_failed_fetch_is_one_line(error: Exception, status: int, message: str)
         for path in (routes.DATA, routes.HISTORY_PATH):
             answer = client.get(path)
             assert (answer.status_code, answer.json()) == (status, {"error": {"message": message}})
-
-
-def test_answered_polls_are_not_logged_and_refused_ones_are(caplog: pytest.LogCaptureFixture) -> None:
-    log = logging.getLogger(routes.LOGGER)
-    before, log.filters = log.filters, []
-    try:
-        for _ in range(2):
-            routes.leave_out_polls(routes.DATA)
-            routes.leave_out_polls(routes.HISTORY_PATH)
-        assert len(log.filters) == 2
-        with caplog.at_level(logging.INFO, routes.LOGGER):
-            polls = ((routes.DATA, 200), (routes.HISTORY_PATH + "?span=60", 200))
-            for path, status in (*polls, (routes.DATA, 401), (routes.PAGE, 200), ("/generate", 200)):
-                log.info('%s - "%s %s HTTP/%s" %d', "127.0.0.1:9", "GET", path, "1.1", status)
-        logged = [(record.args[2], record.args[4]) for record in caplog.records]  # type: ignore[index]
-        assert logged == [(routes.DATA, 401), (routes.PAGE, 200), ("/generate", 200)]
-    finally:
-        log.filters = before
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ from sglang_adaptive.runtime.controller import AdaptiveController
 from sglang_adaptive.runtime.round_times import RoundClock
 from sglang_adaptive.sglang_plugin.stages.reporting import metrics
 from sglang_adaptive.sglang_plugin.stages.reporting.metric_series import COUNTER, METRICS, PREFIX, most_series, series
-from tests.fakes import Ticks, Worker, state, with_alarm, with_audit, with_lookups
+from tests.fakes import Ticks, Worker, state, with_alarm, with_audit
 
 LABELS = {"model_name": "tiny", "engine_type": "unified", "tp_rank": 0}
 
@@ -175,7 +175,7 @@ def test_cardinality_is_bounded_whatever_is_served() -> None:
 
 def test_every_metric_that_is_named_is_reported() -> None:
     made = Served(saved_at=0.0)
-    with_audit(with_lookups(made.controller), "equal")
+    with_audit(made.controller, "equal")
     made.serve([2, 3, 1])
     hour = {"against": [{"steps": 0, "times": 1.0}]}
     reported = {name for name, _, _ in series(replace(made.controller.read_meters(), hour=hour))}
@@ -205,20 +205,6 @@ def test_audits_are_counted_by_verdict_from_the_start(verdict: str) -> None:
     counts = {name: made.value("audits_total", verdict=name) for name in ("equal", "tie", "wrong", "unfinished")}
     assert counts == {**dict.fromkeys(counts, 0), verdict: 1}
     assert made.value("degraded") == (verdict == "wrong")
-
-
-def test_lookups_are_counted_as_they_are_reported() -> None:
-    made = Served()
-    attached = made.metrics()
-    assert attached is not None and made.value("lookup_rounds_total") is None
-    with_lookups(made.controller)
-    made.serve([2, 3, 1])
-    attached._write_all()
-    report = made.controller.lookup_report()
-    assert report is not None and report["run_tokens"] > 0
-    for name in ("rounds", "tokens", "run_tokens"):
-        assert made.value(f"lookup_{name}_total") == report[name]
-    assert made.value("lookup_speedup_ratio") == report["worth"]["least"] > 1.0
 
 
 def test_updates_take_a_bounded_share_of_the_time(monkeypatch: pytest.MonkeyPatch) -> None:

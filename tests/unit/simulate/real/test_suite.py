@@ -127,7 +127,7 @@ def test_the_command_plays_recordings_and_a_policy_by_name(
     monkeypatch.syspath_prepend(str(tmp_path))
     profile = shipped_config(f"profiles/{NAME}.json")
     words = ["--suite", "real", "--texts", str(tmp_path / "mine.npz"), "--profile", str(profile)]
-    words += ["--policy", "own_policy:make", "--policy", "throughput", "--rounds", "100", "--no-progress"]
+    words += ["--policy", "own_policy:make", "--policy", "throughput", "--rounds", "100"]
     assert main([*words, "--json", str(tmp_path / "r.json")]) == 0
     report = json.loads((tmp_path / "r.json").read_text())
     for played in report["cells"]:

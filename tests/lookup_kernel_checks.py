@@ -1,32 +1,20 @@
-"""Times the kernels that look drafts up in each request's own text: ``python -m benchmarks.lookup_kernel``.
+"""The kernels that look drafts up, compared with the definition; ``TRITON_INTERPRET=1`` needs no device.
 
-The kernels keep a table of token ids; they first append the tokens that a round accepted. ``--check`` only compares
-them with the definition, ``sglang_adaptive.lookups.lookup``, and measures nothing. With TRITON_INTERPRET=1 that needs
-no device.
+They keep a table of token ids, and first append the tokens that a round accepted.
 """
 
 from __future__ import annotations
 
 import os
-import statistics
-import sys
-from collections.abc import Sequence
-from functools import partial
-from pathlib import Path
 from random import Random
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
-from benchmarks.harness.results import command_parser, origin, write
 from sglang_adaptive.lookups.lookup import DRAFTS, LONGEST, SHORTEST, Text
 from sglang_adaptive.sglang_plugin.stages.lookups import kernel
 
-BATCHES, CONTEXTS = (1, 4, 16, 64), (2_000, 32_000, 128_000)
-PARTS = (132, 264, 528)
-"""Launch sizes to try, in programs."""
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 
 
@@ -131,99 +119,5 @@ def as_ints(values: list[int], device: str) -> torch.Tensor:
     return torch.tensor(values, dtype=torch.int32, device=device)
 
 
-def timed(run: Any, flush: torch.Tensor | None, repeats: int) -> float:
-    """Return the microseconds of a graph of *run*: the median over *repeats*, each after *flush* emptied the cache.
-
-    Without *flush* a graph has 50 of them, and the cache stays warm.
-    """
-    times = 1 if flush is not None else 50
-    stream = torch.cuda.Stream()
-    with torch.cuda.stream(stream):
-        run()
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, stream=stream):
-        for _ in range(times):
-            run()
-    found = []
-    for _ in range(repeats):
-        if flush is not None:
-            flush.zero_()
-        begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        begin.record()
-        graph.replay()
-        end.record()
-        torch.cuda.synchronize()
-        found.append(1000.0 * begin.elapsed_time(end) / times)
-    return float(statistics.median(found))
-
-
-def measure(out: Path | None, argv: Sequence[str]) -> None:
-    """Print and write the microseconds of every batch size, context, kind of text, and some launch shapes."""
-    flush = torch.zeros(256 << 20, dtype=torch.uint8, device="cuda")
-    nothing = torch.zeros(1, dtype=torch.int32, device="cuda")
-    empty = timed(lambda: nothing.zero_(), flush, 100)  # time of a graph with one tiny kernel, including the launch
-    print(f"{torch.cuda.get_device_name()}, an empty kernel {empty:.1f} us")
-    rowsets = []
-    for context in CONTEXTS:
-        for requests in BATCHES:
-            for kind in ("copies", "rare words", "one token"):
-                if kind == "one token" and (requests, context) not in ((1, 2_000), (4, 32_000), (64, 128_000)):
-                    continue
-                rowsets += _shapes(requests, context, kind, flush)
-    if out is not None:
-        source = origin("lookup_kernel", argv)
-        write(out, {"provenance": source, "empty_cold_us": round(empty, 2), "cells": rowsets})
-
-
-def _shapes(requests: int, context: int, kind: str, flush: torch.Tensor) -> list[dict[str, Any]]:
-    table = torch.zeros((requests, context + 64), dtype=torch.int32, device="cuda")
-    for row in range(requests):
-        table[row, :context] = torch.from_numpy(written(kind, context, row % 8))
-    rows = torch.arange(requests, dtype=torch.int32, device="cuda")
-    known = torch.full((requests,), context - 1, dtype=torch.int32, device="cuda")
-    tokens = torch.full((requests * 32,), 5, dtype=torch.int32, device="cuda")
-    none = torch.zeros(requests, dtype=torch.int32, device="cuda")
-    wanted = [expected(table[row, :context]) for row in range(min(requests, 4))]
-    cells: list[dict[str, Any]] = []
-    for block in (512, 1024, 2048):
-        for parts in sorted({max(1, min(programs // requests, -(-context // block))) for programs in PARTS}):
-            lookup = Lookup(requests, requests, "cuda", block, parts)
-            alone, first = (
-                partial(lookup.look_up, table, rows),
-                partial(lookup.append, table, rows, known, tokens, none),
-            )
-
-            def both(first: Any = first, alone: Any = alone) -> None:
-                first()
-                alone()
-
-            both()
-            got = [(int(lookup.matches[row]), lookup.drafts[row].tolist()) for row in range(len(wanted))]
-            assert got == wanted, (requests, context, kind, block, parts)
-            cell = {"requests": requests, "context": context, "text": kind, "launch": [block, parts]}
-            cell |= {"warm_us": round(timed(alone, None, 10), 2), "cold_us": round(timed(alone, flush, 40), 2)}
-            cells.append(cell | {"with_append_warm_us": round(timed(both, None, 10), 2)})
-    best = min(cells, key=lambda cell: cell["cold_us"])
-    print(
-        f"{requests:3} x {context:7} {kind:10}: warm {best['warm_us']:6.1f}, cold {best['cold_us']:6.1f}, with append "
-        f"{best['with_append_warm_us']:6.1f} us, launch {best['launch']} (of {len(cells)}, worst cold "
-        f"{max(cell['cold_us'] for cell in cells):.1f})",
-        flush=True,
-    )
-    return cells
-
-
-def main(argv: Sequence[str]) -> None:
-    """Check, and measure if requested."""
-    parser = command_parser("lookup_kernel", __doc__)
-    parser.add_argument("--check", action="store_true", help="only compare with the definition")
-    parser.add_argument("--json", type=Path, help="write the results to this file")
-    options = parser.parse_args(argv)
-    print(f"{check('cpu' if INTERPRETED else 'cuda')} lookups match the definition")
-    if not options.check:
-        measure(options.json, argv)
-
-
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    print(f"{check('cpu' if INTERPRETED else 'cuda')} lookups match the definition")
