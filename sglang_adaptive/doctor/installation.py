@@ -142,11 +142,14 @@ def _launch(launch: dict[str, Any]) -> Iterator[Check]:
         yield Check(LINE, OK, f"adaptive speculation would run, starting at {launch['steps']} draft steps")
     if launch.get("hint") is not None:
         yield Check("draft", NOTE, launch["hint"])
+    if launch.get("greedy_verify") is not None:
+        yield Check("sampling", NOTE, launch["greedy_verify"])
     left_out = (*launch.get("left_out", ()), *launch.get("features_off", ()))
     for words in left_out if launch["reason"] is None else ():
         yield Check("left out", NOTE, words)
     if launch.get("attention_backend") is not None:
-        yield Check("attention backend", OK, f"{launch['attention_backend']} on {launch['device']}")
+        backend, faster = f"{launch['attention_backend']} on {launch['device']}", launch.get("faster_backend")
+        yield Check("attention backend", NOTE if faster else OK, f"{backend}; {faster}" if faster else backend)
 
 
 def _renamed(change: dict[str, str | None]) -> str:

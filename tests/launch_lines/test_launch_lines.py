@@ -67,7 +67,7 @@ def test_flags_that_the_parser_refused_are_those_that_are_renamed(name: str) -> 
 
 @pytest.mark.parametrize("name", [name for name, found in expected().items() if found["verdict"] == STATIC])
 def test_a_line_that_does_not_adapt_gets_advice(name: str) -> None:
-    drafts: dict[str, Any] = {"steps": 3, "depths": [0, 1, 2, 3, 5]}
+    drafts: dict[str, Any] = {"topk": 4, "steps": 3, "draft_tokens": 16, "depths": [0, 1, 2, 3, 5]}
     words = advice(expected()[name]["reason"], drafts)
     assert words is not None and ("--" in words or "decode server" in words)
 

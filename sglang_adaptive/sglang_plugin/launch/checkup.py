@@ -110,6 +110,8 @@ def launch(arguments: Sequence[str]) -> dict[str, Any]:
     - ``features_off``: options of the configuration that will not be used, one phrase each;
     - ``hint``: see `line.hint`;
     - ``attention_backend``: SGLang's choice;
+    - ``faster_backend``: see `line.faster_backend`;
+    - ``greedy_verify``: see `line.greedy_verify`;
     - ``unresolved``: why SGLang cannot resolve the arguments on this machine; ``reason`` then follows from arguments
       and model configurations alone.
     """
@@ -153,6 +155,8 @@ def how_it_drafts(server_args: Any) -> dict[str, Any]:
     named = server_args.speculative_adaptive_config
     return {
         "steps": server_args.speculative_num_steps,
+        "topk": server_args.speculative_eagle_topk,
+        "draft_tokens": server_args.speculative_num_draft_tokens,
         "depths": None if named is None else reading_of(server_args).config.candidate_steps,
     }
 
@@ -173,11 +177,14 @@ def features_off(server_args: Any) -> list[str]:
 def _resolved(server_args: Any) -> dict[str, Any]:
     from sglang.srt.arg_groups.overrides import resolving_view
 
-    cfg = resolving_view(server_args)
+    cfg, reason = resolving_view(server_args), getattr(server_args, NOTE, {}).get("reason")
+    exact = activation.asked_for(server_args) and reason is None and reading_of(server_args).config.exact
     return {
-        "reason": getattr(server_args, NOTE, {}).get("reason"),
+        "reason": reason,
         "features_off": features_off(server_args),
+        "greedy_verify": line.greedy_verify(cfg, exact),
         "attention_backend": cfg.attention_backend,
+        "faster_backend": line.faster_backend(server_args, cfg.attention_backend),
         "device": str(cfg.device),
         "steps": None if cfg.speculative_num_draft_tokens is None else cfg.speculative_num_draft_tokens - 1,
     }

@@ -1,4 +1,4 @@
-"""What ``doctor`` says about a launch line: renamed flags, what it lacks to start, and what is wasteful.
+"""What ``doctor`` says about a launch line: renamed flags, what it lacks to start, and what it could gain.
 
 SGLang 0.5.23 checks some requirements of speculation while it resolves the arguments, which needs a device, and finds
 others only once the model is loaded.
@@ -168,6 +168,23 @@ def _of_window(server_args: Any, drafts: _Drafts) -> str | None:
     return f"SGLang gives this draft a window only on {known}{name}: try --speculative-draft-attention-backend triton"
 
 
+def greedy_verify(resolved: Any, exact: bool) -> str | None:
+    """Return that this machine verifies drafts greedily at any temperature; None if it does not, or nothing is drafted.
+
+    *resolved* are SGLang's arguments after resolution, *exact* says whether this package verifies sampled requests.
+    """
+    import torch
+
+    if torch.version.hip is None or exact or resolved.speculative_use_rejection_sampling:
+        return None
+    if resolved.speculative_algorithm is None or drafts_blocks(resolved):
+        return None
+    return (
+        "SGLang verifies drafts greedily on ROCm, so no temperature applies; sampled are EAGLE's drafts with "
+        '--speculative-use-rejection-sampling, and those of an adaptive server with "exact"'
+    )
+
+
 class _Drafts:
     """How a line drafts: its algorithm, and what is known here about the models."""
 
@@ -203,3 +220,29 @@ def _as_draft(found: dict[str, Any], algorithm: str) -> str | None:
 def _lacks(architecture: str | None, *words: str) -> bool:
     """Whether an architecture is known, and none of *words* is in its name."""
     return architecture is not None and not any(word in architecture for word in words)
+
+
+# -- what it could gain -----------------------------------------------------------------------------------------------
+
+
+WORTH_OF_FA3 = {
+    "flashinfer": "a round of 3 steps took 6.0 to 6.6 ms with it and 5.6 with fa3 at batch 1, and 9.7 and 9.1 at 64 "
+    "(8B shape, one H200)",
+    "triton": "a round of 3 steps took 5.8 to 7.2 ms with it and 5.6 with fa3 at batch 1, and 9.3 and 9.1 at 64 (8B "
+    "shape, one H200)",
+}
+"""By the backends that SGLang picks before Hopper; from backends/ in the benchmark results."""
+
+
+def faster_backend(server_args: Any, backend: str | None) -> str | None:
+    """Return a faster alternative to *backend*, and why; None if none is known here."""
+    import torch
+
+    algorithm = (server_args.speculative_algorithm or "").upper()
+    if backend not in WORTH_OF_FA3 or algorithm not in ("EAGLE", "EAGLE3", "NEXTN") or not torch.cuda.is_available():
+        return None
+    # SGLang has fa3 for these GPU generations, and with latent attention (MLA) only for Hopper.
+    generations = (9,) if model_config(server_args.model_path).get("kv_lora_rank") else (8, 9)
+    if torch.cuda.get_device_capability()[0] not in generations:
+        return None
+    return f"{WORTH_OF_FA3[backend]}: try --attention-backend fa3, which this GPU runs"

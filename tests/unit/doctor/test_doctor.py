@@ -134,6 +134,8 @@ def test_launch_answers_and_verdicts(answer: dict[str, object], capsys: pytest.C
     assert verdict(refused="no such flag") == (1, "Verdict: 1 problem to fix: launch line.")
     code, told = verdict(asked=True, reason=None, unresolved="there is no GPU here")
     assert code == 0 and told.startswith("Verdict: the arguments of this launch line are fine")
+    assert verdict(**fine, greedy_verify="no temperature")[0] == 0
+    assert Check("sampling", NOTE, "no temperature") in installation.checks(None)
     answer["launch"] = {"asked": True, "reason": None, "unresolved": "there is no GPU here"}
     assert {check.name: check.status for check in installation.checks(None)}["launch line"] == NOTE
 
