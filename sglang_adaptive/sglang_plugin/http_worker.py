@@ -7,6 +7,7 @@ what the launcher adds to its own application when it serves without workers.
 from __future__ import annotations
 
 import logging
+import signal
 from typing import Any
 
 from sglang_adaptive.sglang_plugin import env, hooks
@@ -31,6 +32,7 @@ def _add_all() -> None:
         route.add_layer(server_args, scheduler_info)
         routes.install()
         _check_admin_key(server_args)
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until the running application handles it
     except Exception:
         logger.exception(
             "adaptive: this HTTP worker serves no page and accepts neither a configuration nor a held depth"

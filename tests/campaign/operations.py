@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import random
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -82,6 +84,14 @@ def write_file(desk: Desk) -> None:
         part.replace(desk.file)
 
 
+def hang_up(desk: Desk) -> None:
+    """Send SIGHUP, sometimes after writing a new configuration."""
+    if desk.draw.random() < 0.7:
+        write_file(desk)
+    assert desk.server.pid is not None
+    os.kill(desk.server.pid, signal.SIGHUP)
+
+
 def pause(desk: Desk) -> None:
     """Pause generation, keeping or retracting the requests' KV; sometimes flush the cache during the pause."""
     desk.client.post("/pause_generation", {"mode": desk.draw.choice(["in_place", "retract"])})
@@ -140,6 +150,7 @@ OPERATIONS: dict[str, tuple[Callable[[Desk], None], int]] = {
     "configuration by request": (configure, 6),
     "wrong configuration by request": (configure_wrongly, 2),
     "configuration in the watched file": (write_file, 4),
+    "SIGHUP": (hang_up, 4),
     "pause and go on": (pause, 2),
     "cache flush": (flush, 2),
     "session of weight updates": (update_weights, 1),

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import time
 from pathlib import Path
 from typing import Any
@@ -31,7 +33,6 @@ EVERY_READER = {
     "throughput": {"candidate_steps": [0, 1, 3], "lookup": True},
     "audit": {"share": 0.5},
     "warm_up": False,
-    "watch": True,
 }
 """Each key turns on a part that asks for the configuration when the server starts."""
 
@@ -43,9 +44,9 @@ def test_one_read_serves_the_launcher_and_both_ranks(tmp_path: Path) -> None:
     with of_two_ranks(tmp_path, "once", *speculation(*arguments), **plugin) as server:
         assert log.read_text().split() == [str(server.pid)]
         assert adaptive(server)["config"]["audit"]["share"] == 0.5
-        file.write_text(
-            json.dumps({**EVERY_READER, "watch": False, "throughput": {"candidate_steps": [0, 3], "lookup": True}})
-        )
+        file.write_text(json.dumps({**EVERY_READER, "throughput": {"candidate_steps": [0, 3], "lookup": True}}))
+        assert server.pid is not None
+        os.kill(server.pid, signal.SIGHUP)
         wait_until(lambda: adaptive(server)["config_changed"], "the file is read again")
         assert adaptive(server)["config"]["throughput"]["candidate_steps"] == [0, 3]
         assert log.read_text().split() == [str(server.pid)] * 2, "and its ranks are told"

@@ -8,6 +8,7 @@ import signal
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -122,19 +123,27 @@ def test_one_of_them_warms_up_before_any_is_ready(workers: CpuServer) -> None:
     assert adaptive(workers)["startup"]["warm_up_seconds"] > 0
 
 
-def test_a_watched_file_is_read_again(workers: CpuServer, admin: Client) -> None:
+def test_file_is_read_again_on_hangup_and_when_watched(workers: CpuServer, admin: Client) -> None:
     file = Path(workers.command[workers.command.index("--speculative-adaptive-config") + 1])
     original, before = file.read_text(), pids(workers)
+    assert workers.pid is not None
+
+    def by_whom() -> str:
+        changed: dict[str, Any] | None = adaptive(workers)["config_changed"]
+        return "" if changed is None else changed["by"]
 
     def told(by: str) -> int:
         return workers.log_path.read_text().count(f"adaptive: configuration changed by {by}: ")
 
     try:
-        admin.configure({**SHALLOW, "watch": True})
+        file.write_text(json.dumps({**SHALLOW, "watch": True}))
+        os.kill(workers.pid, signal.SIGHUP)
+        wait_until(lambda: by_whom() == "SIGHUP", "one worker read the file on SIGHUP")
+        assert adaptive(workers)["config"]["1"]["candidate_steps"] == [1]
         for times, config in enumerate(({"1": {"candidate_steps": [7]}, "watch": True}, EMA), start=1):
             file.write_text(json.dumps(config))
             wait_until(lambda times=times: told("watch") >= times, "the changed file was read")
-        assert told("watch") == 2, "each worker looks, and one is heard"
+        assert (told("SIGHUP"), told("watch")) == (1, 2), "each worker looks, and one is heard"
         assert adaptive(workers)["config"]["1"]["candidate_steps"] == list(TIERS)
         assert pids(workers) == before, "nobody was restarted"
     finally:

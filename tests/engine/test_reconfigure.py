@@ -1,4 +1,4 @@
-"""A new configuration by request while the server runs; `test_http_workers.py` watches the file."""
+"""A new configuration by request while the server runs; `test_http_workers.py` sends SIGHUP and watches the file."""
 
 from __future__ import annotations
 

@@ -1,10 +1,12 @@
-"""Configuration changes in the HTTP server's process: by a request or a watched file."""
+"""Configuration changes in the HTTP server's process: by a request, SIGHUP or a watched file."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+import signal
+import threading
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
 from sglang_adaptive.policy.config import AdaptiveConfig, CapturedSteps, Stamp, check_config, file_stamp, read_object
@@ -41,13 +43,19 @@ class ConfigChanges:
         self._path = path
         self._handled = stamp
         self._one_at_a_time = asyncio.Lock()
-        self._watching: asyncio.Task[None] | None = None  # the loop itself keeps no reference
+        self._tasks: set[asyncio.Task[None]] = set()
 
     def start(self) -> None:
-        """Watch the file, if any, in the running event loop."""
-        if self._path is not None:
-            self._watching = asyncio.get_running_loop().create_task(self._watch(self._path))
-        self._changed()
+        """Listen for SIGHUP and watch the file, in the running event loop; errors are only logged."""
+        try:
+            if threading.current_thread() is threading.main_thread():  # Python's rule for signals
+                loop = asyncio.get_running_loop()
+                loop.add_signal_handler(signal.SIGHUP, lambda: self._begin(self._reread("SIGHUP")))
+            if self._path is not None:
+                self._begin(self._watch(self._path))
+            self._changed()
+        except Exception:
+            logger.exception("adaptive: the configuration file will not be read again")
 
     async def request(self, content: Any, by: str) -> list[bool]:
         """Apply the configuration object *content* of the client *by*; return for each scheduler whether it applied it.
@@ -61,16 +69,21 @@ class ConfigChanges:
         self._handled = stamp  # only later changes of a watched file count
         return updated
 
-    async def _reread(self, path: str) -> None:
-        """Read and apply the file while the active configuration has ``watch``; log an error in one line."""
+    async def _reread(self, by: str) -> None:
+        """Read and apply the file; log an error in one line."""
         try:
-            self._handled = await asyncio.to_thread(file_stamp, path)
-            if (await self._ask_in_force()).get("watch"):
-                await self._apply(await asyncio.to_thread(read_object, path), path, WATCH)
+            if self._path is None:
+                flag = "--speculative-adaptive-config"
+                raise ConfigError("command line", None, "no configuration file was given", flag)
+            self._handled = await asyncio.to_thread(file_stamp, self._path)
+            if by == WATCH and not (await self._ask_in_force()).get("watch"):
+                return
+            content = await asyncio.to_thread(read_object, self._path)
+            await self._apply(content, self._path, by)
         except ConfigError as error:
-            logger.error("adaptive: %s: %s; the old configuration stays in force", WATCH, error)
+            logger.error("adaptive: %s: %s; the old configuration stays in force", by, error)
         except Exception:
-            logger.exception("adaptive: %s: the configuration could not be changed; the old one stays in force", WATCH)
+            logger.exception("adaptive: %s: the configuration could not be changed; the old one stays in force", by)
 
     async def _apply(self, content: dict[str, Any], source: str, by: str) -> list[bool]:
         config = self._fit(check_config(content, source))
@@ -85,9 +98,15 @@ class ConfigChanges:
         return updated
 
     async def _watch(self, path: str) -> None:
+        """Reread the file after each change while the active configuration has ``watch``."""
         seen = self._handled
         while True:
             await asyncio.sleep(POLL_SECONDS)
             last, seen = seen, await asyncio.to_thread(file_stamp, path)
             if seen == last != self._handled:
-                await self._reread(path)
+                await self._reread(WATCH)
+
+    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)  # the loop itself keeps no reference
+        task.add_done_callback(self._tasks.discard)

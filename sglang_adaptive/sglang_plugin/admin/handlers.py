@@ -54,7 +54,7 @@ class Change:
     """Its source, for error lines: the file, or CONFIG_KEY."""
 
     by: str
-    """Who sent it: a client's address or WATCH."""
+    """Who sent it: a client's address, "SIGHUP" or WATCH."""
 
     def __post_init__(self) -> None:
         """Raise TypeError for what another client has put together."""

@@ -10,8 +10,11 @@ matches, so the layer handles only the methods of SGLang's route.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
+import os
 import secrets
+import signal
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
@@ -92,7 +95,7 @@ def add_layer(server_args: Any, scheduler_info: Mapping[str, Any]) -> None:
 
 
 def _serve_our_application() -> None:
-    """Make HTTP workers import this package's application and log its messages.
+    """Make HTTP workers import this package's application and log its messages, and pass SIGHUP to one of them.
 
     Each worker of ``--tokenizer-worker-num`` is a new process in which SGLang loads no plugins.
     """
@@ -103,6 +106,21 @@ def _serve_our_application() -> None:
         env.HTTP_APPLICATION.set(named)
     # As SGLang does for its own logger; a worker configures no other.
     LOGGING_CONFIG["loggers"]["sglang_adaptive"] = {"handlers": ["default"], "level": "INFO", "propagate": False}
+    try:
+        from uvicorn.supervisors import multiprocess
+
+        supervisor: Any = multiprocess.Multiprocess
+        assert callable(supervisor.handle_hup), "what uvicorn calls on SIGHUP"
+        supervisor.handle_hup = _pass_on
+    except Exception:
+        logger.exception("adaptive: SIGHUP restarts the HTTP workers, as without this package")
+
+
+def _pass_on(supervisor: Any) -> None:
+    """Let one worker reread the configuration; uvicorn would restart all workers, which ends their requests."""
+    for process in supervisor.processes:
+        with contextlib.suppress(OSError):  # it has just ended, and will be replaced
+            return os.kill(process.pid, signal.SIGHUP)
 
 
 async def _in_force() -> dict[str, Any]:

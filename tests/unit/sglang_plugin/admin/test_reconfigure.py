@@ -6,6 +6,7 @@ import asyncio
 import json
 import logging
 import os
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -399,7 +400,7 @@ def test_what_was_read_at_the_start_stays_and_is_shown(spec: None) -> None:
     assert refused == "f: exact: got true; expected false: it is read only at server start"
 
 
-@pytest.mark.parametrize(("by", "changed"), [("watch", False), ("10.0.0.7:5", True)])
+@pytest.mark.parametrize(("by", "changed"), [("watch", False), ("SIGHUP", True), ("10.0.0.7:5", True)])
 def test_a_watched_file_that_says_what_is_in_force_changes_nothing(
     by: str, changed: bool, monkeypatch: pytest.MonkeyPatch, spec: None
 ) -> None:
@@ -427,13 +428,40 @@ def test_a_watched_file_that_says_what_is_in_force_changes_nothing(
 
 
 @in_a_loop
-async def test_a_file_cannot_change_what_is_read_at_the_start(file: Path, caplog: pytest.LogCaptureFixture) -> None:
-    changes, schedulers = changes_of(file, {**SLOTS, "watch": True})
+async def test_hangup_reads_the_file_again_whether_it_is_watched_or_not(file: Path) -> None:
+    changes, schedulers = changes_of(file, SLOTS)
+    changes.start()
+    rewrite(file, json.dumps({"1": {"candidate_steps": [3]}}))
+    await asyncio.sleep(0.05)
+    assert schedulers.changes == []
+    os.kill(os.getpid(), signal.SIGHUP)
+    await until(lambda: len(schedulers.changes) == 1)
+    assert schedulers.changes == [Change({"1": {"candidate_steps": [3]}}, str(file), "SIGHUP")]
+
+
+@pytest.mark.parametrize("by", ["watch", "SIGHUP"])
+@in_a_loop
+async def test_a_file_cannot_change_what_is_read_at_the_start(
+    by: str, file: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    changes, schedulers = changes_of(file, {**SLOTS, "watch": by == "watch"})
     changes.start()
     rewrite(file, json.dumps({**SLOTS, "exact": False}))
+    if by == "SIGHUP":
+        os.kill(os.getpid(), signal.SIGHUP)
     await until(lambda: bool(caplog.records or schedulers.changes))
-    line = f"adaptive: watch: {file}: exact: got false; expected true: it is read only at server start"
+    line = f"adaptive: {by}: {file}: exact: got false; expected true: it is read only at server start"
     assert caplog.messages == [f"{line}; the old configuration stays in force"] and not schedulers.changes
+
+
+@in_a_loop
+async def test_hangup_without_a_file_says_so(caplog: pytest.LogCaptureFixture) -> None:
+    schedulers = Schedulers(SLOTS)
+    changes = ConfigChanges(schedulers, schedulers.in_force, BUILT, None, None)
+    changes.start()
+    os.kill(os.getpid(), signal.SIGHUP)
+    await until(lambda: bool(caplog.records))
+    assert "SIGHUP: command line: no configuration file was given" in caplog.text
 
 
 @in_a_loop
