@@ -28,7 +28,7 @@ REASONS = {
     "sglang_plugin/stages/attention_dp.py": ("unsupported_reason",),
     "sglang_plugin/stages/audit_scheduler.py": ("words",),
     "sglang_plugin/contract.py": ("problem", "verdict"),
-    "sglang_plugin/admin/handlers.py": ("problem",),
+    "sglang_plugin/admin/handlers.py": ("problem", "extend_problem"),
     "sglang_plugin/admin/route.py": ("_problem",),
     "sglang_plugin/launch/checkup.py": ("_cannot_resolve",),
     "doctor/installation.py": ("_plugin", "_end"),

@@ -108,7 +108,7 @@ def _bodies(draw: random.Random) -> Iterator[tuple[str, bytes]]:
         "nesting of 10^5": "[" * 100_000 + "]" * 100_000, "with a lone surrogate": '"\\ud800"',
         "in 10 MB": json.dumps("x" * BIG),
     }  # fmt: skip
-    for key in ("adaptive_force_steps", "adaptive_config"):
+    for key in ("adaptive_force_steps", "adaptive_config", "adaptive_zero_step_extend_every"):
         yield from ((f"{key}, {name}", wrap(key, value).encode()) for name, value in values.items())
         yield f"{key}, given twice", f'{{"server_args": {{"{key}": 99, "{key}": 98}}}}'.encode()
     keys = ",".join(f'"k{index}":0' for index in range(80_000))

@@ -92,6 +92,12 @@ def hang_up(desk: Desk) -> None:
     os.kill(desk.server.pid, signal.SIGHUP)
 
 
+def extend_every(desk: Desk) -> None:
+    every = {"adaptive_zero_step_extend_every": desk.draw.randint(1, 8)}
+    with suppress(RequestError):  # a server that holds no rows refuses this
+        desk.client.post("/set_internal_state", {"server_args": every})
+
+
 def pause(desk: Desk) -> None:
     """Pause generation, keeping or retracting the requests' KV; sometimes flush the cache during the pause."""
     desk.client.post("/pause_generation", {"mode": desk.draw.choice(["in_place", "retract"])})
@@ -151,6 +157,7 @@ OPERATIONS: dict[str, tuple[Callable[[Desk], None], int]] = {
     "wrong configuration by request": (configure_wrongly, 2),
     "configuration in the watched file": (write_file, 4),
     "SIGHUP": (hang_up, 4),
+    "rounds that share an extend": (extend_every, 2),
     "pause and go on": (pause, 2),
     "cache flush": (flush, 2),
     "session of weight updates": (update_weights, 1),

@@ -23,8 +23,7 @@ from tests.engine.fault import write_plugin
 from tests.engine.workload import Case, adaptive, run_together, wait_until
 from tests.json_page import documented_paths
 
-CONFIG = {"throughput": {"candidate_steps": list(servers.TIERS)}, "warm_up": False, "zero_step_extend_every": 2}
-"""So every second zero-step round shows the draft, instead of one in 29."""
+CONFIG = {"throughput": {"candidate_steps": list(servers.TIERS)}, "warm_up": False}
 IMPATIENT = """
 def register():
     from sglang_adaptive.runtime import alarms
@@ -43,6 +42,8 @@ def headless(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CpuServer]:
         tmp_path_factory.mktemp("headless"), lambda weights: weights["lm_head.weight"].zero_()
     ) as server:
         server.force_steps(0)
+        # Then every second zero-step round shows the draft, instead of one in 29.
+        server.post("/set_internal_state", {"server_args": {"adaptive_zero_step_extend_every": 2}})
         wait_until(lambda: serve(server)["alarms"], "the alarm is raised")
         yield server
 

@@ -18,12 +18,14 @@ from typing import TYPE_CHECKING, Any
 
 from sglang_adaptive.policy.base import AdaptivePolicy
 from sglang_adaptive.policy.config import AdaptiveConfig, check_config, describe_change
-from sglang_adaptive.policy.errors import ConfigError, printable
+from sglang_adaptive.policy.errors import ConfigError, printable, shown
+from sglang_adaptive.policy.options import is_integer
 from sglang_adaptive.runtime.controller import AdaptiveController
 from sglang_adaptive.sglang_plugin import ranks
 from sglang_adaptive.sglang_plugin.current import current
 from sglang_adaptive.sglang_plugin.stage import Stage
 from sglang_adaptive.sglang_plugin.stages.audit_scheduler import REPORT_KEY, Audits, Report
+from sglang_adaptive.sglang_plugin.stages.zero_steps.left_for_later import LeftForLater
 from sglang_adaptive.sglang_plugin.start.controller import build_successor, fitted, trace_rounds
 from sglang_adaptive.sglang_plugin.start.profiles import CostSharing
 
@@ -34,6 +36,7 @@ logger = logging.getLogger(__name__)
 
 CONFIG_KEY = "adaptive_config"
 FORCE_KEY = "adaptive_force_steps"
+EXTEND_KEY = "adaptive_zero_step_extend_every"
 LEASE_OVER_KEY = "adaptive_force_lease_over"
 """Only in the HTTP server's messages, as are the next key and REPORT_KEY: the number of an expired hold."""
 WARM_UP_KEY = "adaptive_warm_up"
@@ -166,6 +169,31 @@ class LeaseOver(OfController):
             logger.info("adaptive: draft steps %s: the hold was not renewed", now)
 
 
+class ExtendEvery(Handler):
+    """``adaptive_zero_step_extend_every``: how many zero-step rounds share one draft extend."""
+
+    def __init__(self, deferred: LeftForLater | None = None) -> None:
+        self._deferred = deferred
+
+    def problem(self, key: str, value: Any) -> str | None:
+        return extend_problem(value, None if self._deferred is None else self._deferred.snapshot())
+
+    def apply(self, key: str, value: Any) -> None:
+        assert self._deferred is not None, "it was validated"
+        self._deferred.set_every(value)
+        logger.info("adaptive: at zero steps the draft's extend runs every %d rounds", value)
+
+
+def extend_problem(value: Any, zero_steps: Mapping[str, Any] | None) -> str | None:
+    """Return why *value* of EXTEND_KEY is refused where /server_info says *zero_steps*; None if it is accepted."""
+    if zero_steps is None or zero_steps["reason"] is not None:
+        return f"{EXTEND_KEY}: this server runs the draft's extend in every zero-step round"
+    most = zero_steps["most_extend_every"]
+    if not is_integer(value, 1, most):
+        return f"{EXTEND_KEY}: got {shown(value)}; expected an integer from 1 to {most}"
+    return None
+
+
 class WarmUpSwitch(OfController):
     """``adaptive_warm_up``: BEGIN for each pass of the warm-up, and END.
 
@@ -267,5 +295,6 @@ _HANDLERS: Mapping[str, Callable[[Round], Handler]] = {
     LEASE_OVER_KEY: lambda now: LeaseOver(now.controller),
     CONFIG_KEY: lambda now: Reconfigure(now.controller),
     WARM_UP_KEY: lambda now: WarmUpSwitch(now.controller),
+    EXTEND_KEY: lambda now: ExtendEvery(*now.of(LeftForLater)),
     REPORT_KEY: lambda now: TakeReport(*now.of(Audits)),
 }

@@ -28,9 +28,11 @@ from sglang_adaptive.sglang_plugin.admin.audit_http import DecodesAgain
 from sglang_adaptive.sglang_plugin.admin.config_changes import ConfigChanges
 from sglang_adaptive.sglang_plugin.admin.handlers import (
     CONFIG_KEY,
+    EXTEND_KEY,
     FORCE_KEY,
     LEASE_OVER_KEY,
     Hold,
+    extend_problem,
     pack,
 )
 from sglang_adaptive.sglang_plugin.admin.server_info import look
@@ -47,7 +49,7 @@ PATH = "/set_internal_state"
 METHODS = ("POST", "PUT")
 WORKERS_APPLICATION = "sglang_adaptive.sglang_plugin.http_worker:app"
 SECONDS_KEY = "adaptive_force_seconds"
-KEYS = (CONFIG_KEY, FORCE_KEY, SECONDS_KEY)
+KEYS = (CONFIG_KEY, FORCE_KEY, SECONDS_KEY, EXTEND_KEY)
 """The keys that a client may send."""
 OURS = "adaptive_"
 """How every key of this package begins."""
@@ -144,6 +146,11 @@ async def to_schedulers(values: dict[str, int]) -> list[bool]:
     return updated
 
 
+async def zero_steps() -> list[Any]:
+    """Return ``zero_steps`` of /server_info for each data-parallel replica; None where no extend is deferred."""
+    return [state.get("zero_steps") for state in await look(manager())]
+
+
 class AdminRoute:
     """ASGI middleware around SGLang's application."""
 
@@ -154,9 +161,10 @@ class AdminRoute:
         inactive: str | None,
         changes: ConfigChanges | None = None,
         to_schedulers: Callable[[dict[str, int]], Awaitable[list[bool]]] = to_schedulers,
+        zero_steps: Callable[[], Awaitable[list[Any]]] = zero_steps,
     ):
         self._app, self._tiers, self._inactive, self._changes = app, tiers, inactive, changes
-        self._send = to_schedulers
+        self._send, self._zero_steps = to_schedulers, zero_steps
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -190,6 +198,9 @@ class AdminRoute:
         message = orjson.loads(body)
         values = message["server_args"]
         problem = self._problem(values)
+        if problem is None and EXTEND_KEY in values:
+            found = [extend_problem(values[EXTEND_KEY], state) for state in await self._zero_steps()]
+            problem = next(filter(None, found), None)
         if problem is not None:
             return await _refuse(send, problem)
         seconds = values.pop(SECONDS_KEY, None)

@@ -120,12 +120,12 @@ def test_sglang_serve_refuses_alike(tmp_path: Path) -> None:
 BREAKAGES = {
     "a hooked method is gone": (
         "from sglang.srt.speculative.eagle_worker_v2 import EAGLEWorkerV2 as E; del E.apply_runtime_state",
-        "EAGLEWorkerV2.apply_runtime_state is missing",
+        "apply_runtime_state (seams/worker.py: Stage.switch) is missing",
     ),
     "a called function lost a parameter": (
         "from sglang.srt.speculative.eagle_worker_v2 import EAGLEWorkerV2 as E\n"
         "E.build_adaptive_runtime_state = lambda self, steps: None",
-        "build_adaptive_runtime_state has no speculative_num_steps, speculative_num_draft_tokens, cuda_graph_bs",
+        "build_adaptive_runtime_state (seams/worker.py: Stage.build_state) has no speculative_num_steps, speculative_num_draft_tokens, cuda_graph_bs",
     ),
     "a field is gone": (
         "import sglang.srt.managers.utils as u\n"

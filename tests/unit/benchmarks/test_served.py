@@ -8,12 +8,12 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from benchmarks.host_time import DEVICE, between_marks, tally
 
 from benchmarks import served
 from benchmarks.harness import start
 from benchmarks.harness.acceptance import QUESTION, TRACE_FILE
 from benchmarks.harness.hook_times import HookTimes, Spent, by_hook
-from benchmarks.host_time import DEVICE, between_marks, tally
 from benchmarks.served import Phase, parser
 from sglang_adaptive.lab import traces
 

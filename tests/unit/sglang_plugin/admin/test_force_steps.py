@@ -166,15 +166,62 @@ async def test_a_refused_hold_changes_nothing_at_its_end() -> None:
 # -- other keys -----------------------------------------------------------------------------------------------
 
 
-def passing() -> tuple[AdminRoute, list[Any]]:
-    """Return the layer of a server, and what reaches SGLang's route."""
+def extending(*states: dict[str, Any] | None, inactive: str | None = None) -> tuple[AdminRoute, list[Any]]:
+    """Return the layer of a server whose replicas say *states* about zero steps, and what reaches SGLang's route."""
     passed: list[Any] = []
 
     async def stock(body: bytes) -> bytes:
         passed.append(json.loads(body)["server_args"])
         return b"[true]"
 
-    return AdminRoute(application(stock), [0, 3], None), passed
+    async def zero_steps() -> list[Any]:
+        return list(states)
+
+    return AdminRoute(application(stock), [0, 3], inactive, zero_steps=zero_steps), passed
+
+
+def upto(most: int, reason: str | None = None) -> dict[str, Any]:
+    return {"reason": reason, "most_extend_every": most}
+
+
+NOWHERE = "this server runs the draft's extend in every zero-step round"
+
+
+@pytest.mark.parametrize(
+    ("states", "value", "told"),
+    [
+        *(([upto(8)], value, f"got {json.dumps(value)}; expected an integer from 1 to 8")
+          for value in (0, 9, 33, 2.5, True, None, "3", [1])),
+        ([upto(32), upto(4)], 5, "got 5; expected an integer from 1 to 4"),
+        ([None], 5, NOWHERE),
+        ([upto(8), upto(8, "OutOfMemoryError")], 5, NOWHERE),
+    ],
+)  # fmt: skip
+@in_a_loop
+async def test_an_interval_is_refused_with_its_range(states: list[Any], value: Any, told: str) -> None:
+    route, passed = extending(*states)
+    answer = await ask(route, adaptive_zero_step_extend_every=value)
+    assert answer == {"error": {"message": f"adaptive_zero_step_extend_every: {told}"}}
+    assert await ask(route, adaptive_zero_step_extend_every=value, adaptive_force_steps=3) == answer
+    assert passed == []
+
+
+@in_a_loop
+async def test_an_interval_in_range_goes_on_alone_or_beside_steps() -> None:
+    route, passed = extending(upto(8))
+    assert await ask(route, adaptive_zero_step_extend_every=8) == [True]
+    assert await ask(route, adaptive_zero_step_extend_every=1, adaptive_force_steps=3) == [True]
+    assert passed[0] == {"adaptive_zero_step_extend_every": 8}
+    message = SimpleNamespace(server_args=passed[1])
+    unpack(message)
+    assert message.server_args == {"adaptive_zero_step_extend_every": 1, FORCE_KEY: Hold(3)}
+
+
+@in_a_loop
+async def test_an_interval_is_refused_where_nothing_adapts() -> None:
+    route, passed = extending(None, inactive="topk is 4")
+    told = {"error": {"message": "adaptive_zero_step_extend_every: adaptive speculation is off: topk is 4"}}
+    assert await ask(route, adaptive_zero_step_extend_every=1) == told and passed == []
 
 
 @pytest.mark.parametrize(
@@ -187,7 +234,7 @@ def passing() -> tuple[AdminRoute, list[Any]]:
 )
 @in_a_loop
 async def test_a_key_of_the_launcher_is_refused_from_outside(name: str) -> None:
-    route, passed = passing()
+    route, passed = extending(upto(8))
     for others in ({}, {"adaptive_force_steps": 3}, {"pp_max_micro_batch_size": 8}):
         answer = await ask(route, **{name: 1, **others})
         line = answer["error"]["message"]
@@ -198,7 +245,7 @@ async def test_a_key_of_the_launcher_is_refused_from_outside(name: str) -> None:
 
 @in_a_loop
 async def test_a_misspelled_key_is_told_the_right_one() -> None:
-    answer = await ask(passing()[0], adaptive_force_stepz=3)
+    answer = await ask(extending()[0], adaptive_force_stepz=3)
     assert answer["error"]["message"].endswith('(did you mean "adaptive_force_steps"?)')
 
 
@@ -229,6 +276,6 @@ def test_a_command_does_not_make_another_one_s_hold_permanent() -> None:
 
 def test_a_scheduler_that_does_not_adapt_refuses_every_key() -> None:
     found = handlers()
-    assert len(found) == 5 and {FORCE_KEY, LEASE_OVER_KEY} < found.keys()
+    assert len(found) == 6 and {FORCE_KEY, LEASE_OVER_KEY} < found.keys()
     for key, handler in found.items():
         assert refusal(handler, 0, key) == f"{key}: this server's speculation is not adaptive"
