@@ -125,13 +125,14 @@ BREAKAGES = {
     "a called function lost a parameter": (
         "from sglang.srt.speculative.eagle_worker_v2 import EAGLEWorkerV2 as E\n"
         "E.build_adaptive_runtime_state = lambda self, steps: None",
-        "build_adaptive_runtime_state (seams/worker.py: Stage.build_state) has no speculative_num_steps, speculative_num_draft_tokens, cuda_graph_bs",
+        "build_adaptive_runtime_state (seams/worker.py: Stage.build_state) has no speculative_num_steps, "
+        "speculative_num_draft_tokens, cuda_graph_bs",
     ),
     "a field is gone": (
         "import sglang.srt.managers.utils as u\n"
         "import dataclasses\n"
         "u.GenerationBatchResult = dataclasses.make_dataclass('GenerationBatchResult', ['accept_lens', 'cap_lens'])",
-        "GenerationBatchResult has no speculative_num_draft_tokens",
+        ") has no speculative_num_draft_tokens, logits_output",
     ),
 }
 
