@@ -8,7 +8,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from benchmarks.host_time import DEVICE, between_marks, tally
 
 from benchmarks import served
 from benchmarks.harness import start
@@ -87,16 +86,3 @@ def test_times_by_hook_are_microseconds_a_round() -> None:
         own: {"us": pytest.approx(100), "calls": pytest.approx(2)},
         fast: {"us": pytest.approx(50), "calls": pytest.approx(1)},
     }
-
-
-def test_a_trace_is_summed_by_name_and_by_round() -> None:
-    spans = [("a", 0.0, 4.0), ("b", 2.0, 4.0), ("a", 10.0, 2.0), ("b", 20.0, 1.0)]  # the first two at the same time
-    events: list[dict[str, Any]] = [{"cat": "kernel", "name": name, "ts": at, "dur": long} for name, at, long in spans]
-    events += [{"cat": "cpu_op", "name": "host", "ts": 0.0, "dur": 99.0}, {"name": "without a kind", "ts": 1}]
-    found = tally(events, 2, DEVICE)
-    assert (found["wall_us"], found["busy_us"], found["idle_us"], found["launches"]) == (10.5, 4.5, 6.0, 2.0)
-    assert found["by_name"] == {"a": {"us": 3.0, "launches": 1.0}, "b": {"us": 2.5, "launches": 1.0}}
-    with pytest.raises(RuntimeError, match="no event of gpu_memset"):
-        tally(events, 2, ("gpu_memset",))
-    assert between_marks(events, "b", DEVICE) == [15.0]
-    assert between_marks(events, "host", DEVICE) == []
