@@ -64,6 +64,8 @@ def serving(
         # Several servers share the GPU, and each takes what its slots need.
         *("--mem-fraction-static", "0.95", "--max-total-tokens", "65536", "--disable-radix-cache"),
         *("--cuda-graph-max-bs-decode", "8", "--max-running-requests", "8"),
+        # 58 graphs of prefills take a minute to capture, more where servers start side by side.
+        *("--cuda-graph-backend-prefill", "disabled"),
         *extra,
     ]
     client = Client("127.0.0.1", port)
