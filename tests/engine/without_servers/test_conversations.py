@@ -10,7 +10,7 @@ import pytest
 
 from tests.engine.conversation_steps import ALL, CONVERSATIONS, LAUNCH
 
-POOLS = (1600, 2200)
+POOL = 1600
 """KV slots; all conversations together have ALL tokens."""
 LARGE_POOL = 16384
 WITHIN = 0.005
@@ -22,22 +22,20 @@ def talked(stepped: Callable[..., Any]) -> Callable[[str, int], list[dict[str, A
     return cache(lambda setup, pool: stepped("conversation_steps", setup, str(pool)))
 
 
-@pytest.mark.parametrize("pool", POOLS)
 @pytest.mark.parametrize("setup", ["adaptive", "lookups"])
 def test_later_turns_are_cached_as_with_fixed_steps(
-    setup: str, pool: int, talked: Callable[[str, int], list[dict[str, Any]]]
+    setup: str, talked: Callable[[str, int], list[dict[str, Any]]]
 ) -> None:
     """Deeper rounds reserve slots that the cache would lose; they wait until the pool has many to spare."""
-    [plain], fixed = talked("none", POOLS[0])[:1], {run["overlap"]: run["share"] for run in talked("static", pool)}
-    for run in talked(setup, pool):
+    [plain], fixed = talked("none", POOL)[:1], {run["overlap"]: run["share"] for run in talked("static", POOL)}
+    for run in talked(setup, POOL):
         assert run["outputs"] == plain["outputs"]
         if run["held"] == LAUNCH:  # the policy's choice ends requests in another order
             assert run["share"] >= fixed[run["overlap"]] - WITHIN
 
 
-@pytest.mark.parametrize("setup", ["static", "lookups"])
-def test_the_cache_has_only_what_clients_got(setup: str, talked: Callable[[str, int], list[dict[str, Any]]]) -> None:
+def test_the_cache_has_only_what_clients_got(talked: Callable[[str, int], list[dict[str, Any]]]) -> None:
     """A round may accept more tokens than the request wanted: no later turn has them."""
-    for run in talked(setup, LARGE_POOL):
+    for run in talked("lookups", LARGE_POOL):
         # Without the last token, whose KV no round needed; the keys of EAGLE's cache are pairs.
         assert ALL - 2 * CONVERSATIONS <= run["kept"] <= ALL - CONVERSATIONS
