@@ -28,7 +28,6 @@ _STEPS = (*_DRAFT, "--speculative-eagle-topk", "1", "--speculative-num-steps", s
 SETUPS: dict[str, tuple[dict[str, Any] | None, tuple[str, ...]]] = {
     "none": (None, ()),
     "static": (None, (*_STEPS, "--speculative-num-draft-tokens", str(LAUNCH + 1))),
-    "adaptive": ({"throughput": {"candidate_steps": LADDER}, "warm_up": False}, _STEPS),
     "lookups": ({"throughput": {"candidate_steps": LADDER, "lookup": True}, "warm_up": False}, _STEPS),
 }
 
