@@ -70,7 +70,6 @@ class Conversations(Stepped):
         cached = sum(self.reqs[rid].cached_tokens for rid in later)
         return {
             "overlap": overlap,
-            "held": held,
             "share": cached / sum(asked[rid] for rid in later),
             "kept": int(self.scheduler.tree_cache.evictable_size()),
             "outputs": {rid: list(req.output_ids_through_stop) for rid, req in self.reqs.items()},
@@ -78,10 +77,9 @@ class Conversations(Stepped):
 
 
 def main() -> None:
-    folder, setup, pool = sys.argv[1:]
+    folder, setup, pool, *held = sys.argv[1:]
     lab = Conversations(Path(folder), setup, int(pool))
-    held = [None] if lab.controller is None else [LAUNCH, None]
-    print(json.dumps([lab.talk(overlap, steps) for overlap in (False, True) for steps in held]))
+    print(json.dumps([lab.talk(overlap, int(held[0]) if held else None) for overlap in (False, True)]))
 
 
 if __name__ == "__main__":

@@ -73,7 +73,7 @@ def test_nor_do_measurements_of_another_time(load: tuple[int, ...], seed: int) -
 def test_recorded_noise_does_not_lead_it_away(kind: str) -> None:
     noise = pytest.importorskip("sglang_adaptive.lab.simulate.noise")
     found = []
-    for seed in range(3):
+    for seed in range(2):
         for load in LOADS:
             trace = trace_of(load, seed, error=False)
             clock = noise.factors(kind, trace.rounds, np.random.default_rng(100 + seed))
