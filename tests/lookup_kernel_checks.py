@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from sglang_adaptive.lookups.lookup import DRAFTS, LONGEST, SHORTEST, Text
+from sglang_adaptive.lookup import DRAFTS, LONGEST, SHORTEST, Text
 from sglang_adaptive.sglang_plugin.stages.lookups import kernel
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from sglang_adaptive.lookups.lookup import DRAFTS, LONGEST, Text
+from sglang_adaptive.lookup import DRAFTS, LONGEST, Text
 from sglang_adaptive.policy.errors import printable
 
 FORMAT_VERSION = 1

@@ -1,7 +1,7 @@
 """When to verify drafts looked up in each request's own text instead of the draft model's.
 
 A lookup finds the earlier place that agrees with the latest ``m`` tokens, the match, and drafts what follows there (see
-``sglang_adaptive.lookups.lookup``). The number of correct drafts is learned by the match at the start of a round:
+``sglang_adaptive.lookup``). The number of correct drafts is learned by the match at the start of a round:
 
     S(r | m) = (rounds with r or more right + PRIOR * (m - 1) / (m + r - 1)) / (rounds + PRIOR)
     Y_k(m) = 1 + S(1 | m) + ... + S(k | m)                         tokens of a round of k drafts

@@ -15,7 +15,6 @@ PACKAGE = Path(__file__).parents[3] / "sglang_adaptive"
 HEIGHT = {
     "policy": 0,
     "runtime": 1,
-    "lookups": 1,
     "helper": 2,
     "serve_cpu": 3,
     "sglang_plugin": 3,

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from sglang_adaptive.lab.traces import CHAIN, LONGEST_CHAIN, Trace, TraceError, lookups, read, write
-from sglang_adaptive.lookups.lookup import DRAFTS, LONGEST
+from sglang_adaptive.lookup import DRAFTS, LONGEST
 
 
 def made(seed: int = 0) -> Trace:

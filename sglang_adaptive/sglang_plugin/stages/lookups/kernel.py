@@ -1,7 +1,7 @@
 """Tracks request text on the device and looks up the next drafts, with two kernels at the end of a round.
 
 The first appends a round's accepted tokens and counts how many of the looked-up drafts were right. The second compares
-the latest tokens with every earlier place. It writes what ``sglang_adaptive.lookups.lookup`` defines.
+the latest tokens with every earlier place. It writes what ``sglang_adaptive.lookup`` defines.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import triton
 import triton.language as tl
 
-from sglang_adaptive.lookups.lookup import DRAFTS, LONGEST, SHORTEST
+from sglang_adaptive.lookup import DRAFTS, LONGEST, SHORTEST
 from sglang_adaptive.sglang_plugin.stages.fast_path.launches import Launches
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from sglang_adaptive.lookups.lookup import DRAFTS, LONGEST, SHORTEST
+from sglang_adaptive.lookup import DRAFTS, LONGEST, SHORTEST
 
 SLOTS = 8
 """Texts that are kept: twice the requests of a round, so that a paused request finds its text again."""

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from sglang_adaptive.lookups.lookup import DRAFTS as LOOKED_UP
-from sglang_adaptive.lookups.lookup import LONGEST, SHORTEST, Text
+from sglang_adaptive.lookup import DRAFTS as LOOKED_UP
+from sglang_adaptive.lookup import LONGEST, SHORTEST, Text
 from sglang_adaptive.policy.choice import Choice, Coming, Source, drafted
 from sglang_adaptive.policy.config import check_config
 from sglang_adaptive.policy.errors import ConfigError

@@ -11,7 +11,7 @@ from array import array
 import numpy as np
 import torch
 
-from sglang_adaptive.lookups.lookup import DRAFTS, Text
+from sglang_adaptive.lookup import DRAFTS, Text
 from sglang_adaptive.sglang_plugin.stages.lookups.texts import ABSENT, Texts, longest_match, tokens_from
 
 VOCABULARY = 50

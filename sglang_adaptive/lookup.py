@@ -1,5 +1,7 @@
 """A lookup: drafts copied from an earlier place in a request's own text, its prompt and output.
 
+This is the definition, which kernels and recordings follow.
+
 Token p is the last known token. The lookup finds the earlier token q for which the tokens up to q match those up to p
 the furthest back, over at least SHORTEST tokens and compared over LONGEST; of several such q, it takes the latest. The
 drafts are the DRAFTS tokens after q. If they reach p, they start again after q, as in text with a period of p - q
@@ -12,11 +14,8 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
-
-import numpy as np
-import numpy.typing as npt
 
 SHORTEST, LONGEST = 2, 64
 """Tokens that must match, and the most that are compared."""
@@ -36,9 +35,9 @@ class Round(NamedTuple):
 class Text:
     """The finished text of a request, with an index of where each pair of tokens ends."""
 
-    def __init__(self, tokens: npt.ArrayLike, prompt: int) -> None:
+    def __init__(self, tokens: Iterable[int], prompt: int) -> None:
         """*tokens* are [N] token ids, of which the first *prompt* are the prompt."""
-        self._ids: list[int] = np.asarray(tokens).tolist()
+        self._ids = list(map(int, tokens))
         self._prompt = prompt
         self._ends: dict[tuple[int, int], list[int]] = defaultdict(list)
         for place in range(1, len(self._ids)):

@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from sglang_adaptive.lookups.lookup import DRAFTS, LONGEST, SHORTEST, Round, Text
+from sglang_adaptive.lookup import DRAFTS, LONGEST, SHORTEST, Round, Text
 
 
 def agreement(text: list[int], one: int, other: int) -> int:
