@@ -279,6 +279,13 @@ def replayed_rates() -> Lines:
     yield from every_rate(load("served", "gates.json")["scenes"]["replay"])
 
 
+def latent_rates() -> Lines:
+    """Yield tokens/s of every contender on the shape with latent attention, and the policy's over the best depth's."""
+    run = load("served", "latent.json")
+    yield from every_rate(run["scenes"]["latent"])
+    yield row("`throughput` over the best depth", *(f"{gate['reached']:.3f}" for gate in run["gates"]))
+
+
 def every_rate(content: Content) -> Lines:
     """Yield tokens/s of every contender by batch size."""
     found = {size: mean_rates(turns) for size, turns in batches(content).items()}
@@ -476,7 +483,8 @@ BLOCKS = ("served-blocks", "served-blocks-rates")
 def performance() -> dict[str, Lines]:
     """Return the tables of docs/performance.md."""
     return {
-        "served-replay": replayed(), "served-replay-rates": replayed_rates(), **_served(*PERFORMANCE),
+        "served-replay": replayed(), "served-replay-rates": replayed_rates(),
+        "served-latent": latent_rates(), **_served(*PERFORMANCE),
         "start-up": start_up(load("start_up", "start-up.json")),
         "attention-dp-served": attention_dp(), "lookup-replay": lookup_replay(), "ngram-prompts": ngram_prompts(),
     }  # fmt: skip
