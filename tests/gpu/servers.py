@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -54,7 +54,7 @@ class Line:
     pair: tuple[str, ...]
     backend: str
     tiers: Sequence[int] | Mapping[str, Any] | int | None = None
-    variables: Mapping[str, str] = EMPTY
+    variables: Mapping[str, str] = field(default_factory=dict)
     extra: Sequence[str] = ()
 
     def command(self, port: int) -> list[str]:

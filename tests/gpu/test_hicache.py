@@ -23,8 +23,8 @@ LEAST = 0.95
 
 def cases() -> list[Case]:
     """Return prompts that begin differently."""
-    written = [*models.prompts("easy"), *models.prompts("hard")]
-    texts = ["".join([*written[number:], *written[:number]])[:LENGTH] for number in range(0, 2 * PROMPTS, 2)]
+    written = models.prompts("easy")
+    texts = ["".join([*written[number:], *written[:number]])[:LENGTH] for number in range(PROMPTS)]
     return [Case(text, max_new_tokens=NEW) for text in texts]
 
 
