@@ -1,8 +1,8 @@
 """Conversations whose turns reuse the prefix cache of a nearly full pool, on SGLang's scheduler in this process.
 
-Run as a process, with a folder, one of SETUPS, the pool's slots, how many conversations of how many turns, and the
-steps to hold, if any. For each loop, only the first without drafts, it prints the share of later prompts that came from
-the cache, the tokens that it has in the end, and every answer.
+Run as a process, with a folder, one of SETUPS, the pool's slots, and the steps to hold, if any. For each loop, only the
+first without drafts, it prints the share of later prompts that came from the cache, the tokens that it has in the end,
+and every answer.
 """
 
 from __future__ import annotations
@@ -15,9 +15,11 @@ from typing import Any
 from sglang_adaptive.lab.cpu_engine import models
 from tests.engine.stepping import Stepped
 
-AT_ONCE = 4
+CONVERSATIONS, TURNS, AT_ONCE = 6, 5, 4
 ASKED, ANSWERED = 20, 24
 """Tokens that each turn adds: of the user, and of the answer."""
+ALL = CONVERSATIONS * TURNS * (ASKED + ANSWERED)
+"""Tokens of all conversations."""
 LAUNCH = 3
 LADDER = [0, 1, 3, 7]
 
@@ -31,7 +33,7 @@ SETUPS: dict[str, tuple[dict[str, Any] | None, tuple[str, ...]]] = {
 
 
 class Conversations(Stepped):
-    """A scheduler that serves conversations, AT_ONCE at a time, all first turns first."""
+    """A scheduler that serves CONVERSATIONS, AT_ONCE at a time, all first turns first."""
 
     SKIPS_ROUNDS = True
 
@@ -40,13 +42,13 @@ class Conversations(Stepped):
         sizes = ("--max-total-tokens", str(pool), "--max-running-requests", str(AT_ONCE))
         super().__init__(folder, config, *more, *sizes)
 
-    def talk(self, overlap: bool, conversations: int, turns: int, held: int | None) -> dict[str, Any]:
+    def talk(self, overlap: bool, held: int | None) -> dict[str, Any]:
         """Serve all turns; *held* are the steps of every round, None for the policy's."""
         if self.controller is not None:
             self.controller.force_steps(held)
         prompts = [text for kind in ("easy", "hard") for text in models.prompts(kind)]
         words = self.encode(" ".join(prompts))
-        waiting = [(turn, one) for turn in range(turns) for one in range(conversations)]
+        waiting = [(turn, one) for turn in range(TURNS) for one in range(CONVERSATIONS)]
         history: dict[int, list[int]] = {}
         asked: dict[str, int] = {}
         running: dict[str, int] = {}
@@ -56,7 +58,7 @@ class Conversations(Stepped):
                 history[running.pop(rid)].extend(self.reqs[rid].output_ids_through_stop)
             while waiting and len(running) < AT_ONCE and waiting[0][1] not in running.values():
                 turn, one = waiting.pop(0)
-                place = (one * turns + turn) * ASKED
+                place = (one * TURNS + turn) * ASKED
                 history.setdefault(one, []).extend(words[place : place + ASKED])
                 rid = f"{turn} {one}"
                 asked[rid], running[rid] = len(history[one]), one
@@ -75,11 +77,10 @@ class Conversations(Stepped):
 
 
 def main() -> None:
-    folder, setup, pool, *numbers = sys.argv[1:]
-    conversations, turns, *held = map(int, numbers)
+    folder, setup, pool, *held = sys.argv[1:]
     lab = Conversations(Path(folder), setup, int(pool))
     loops = (False,) if setup == "none" else (False, True)
-    print(json.dumps([lab.talk(overlap, conversations, turns, *(held or [None])) for overlap in loops]))
+    print(json.dumps([lab.talk(overlap, int(held[0]) if held else None) for overlap in loops]))
 
 
 if __name__ == "__main__":
