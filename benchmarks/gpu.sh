@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # One command of a benchmark on a remote GPU host that ends a command after some minutes and hands back one folder:
-#   gpu.sh gates|served|policies|architectures|attention_dp ARGUMENTS of python -m benchmarks.NAME
+#   gpu.sh gates|served|policies|architectures|attention_dp|start_up|penalties ARGUMENTS of python -m benchmarks.NAME
 # Servers, logs and results live in WORK, which stays between commands. After each command, also when it was ended from
 # outside, OUT holds results.tar.gz (JSON and round logs), logs.tar.gz (the ends of the servers' logs) and console.txt.
 set -uo pipefail

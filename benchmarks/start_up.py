@@ -1,11 +1,11 @@
-"""Time how long a static and an adaptive server take to be ready, started together on the same GPU.
+"""Time how long an adaptive and a static server take to be ready, each alone on the host.
 
     python -m benchmarks.start_up --work DIR
 
 The first turn is a fresh host: each server has its own home folder without compiled kernels. The second turn starts
 both again with the same folders. The servers run without the benchmarks' plugin. For each server the result has the
 seconds from its first process until it is ready and those of each part, the start-up report of /server_info, and the
-seconds of ten sampled requests, sent one after the other.
+seconds of some sampled requests, sent one after the other.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ import shutil
 import sys
 import time
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
@@ -31,7 +30,6 @@ from sglang_adaptive.client import RequestError
 SCHEMA = "start-up-1"
 TURNS = ("fresh", "again")
 SAMPLED = {"max_new_tokens": 24, "temperature": 1.0, "top_p": 0.9, "top_k": 20, "ignore_eos": True}
-REQUESTS = 10
 
 PARTS = {
     "processes, imports": "Load weight begin",
@@ -49,9 +47,10 @@ def main(argv: Sequence[str]) -> int:
     """Start the servers in both turns; returns 0, or 1 if one did not start."""
     parser = command_parser("start_up", __doc__)
     start.add_options(parser, budget=540)
-    parser.add_argument("--contenders", type=start.names, default=["static-3", "throughput"])
+    parser.add_argument("--contenders", type=start.names, default=["throughput", "static-3"])
     parser.add_argument("--pair", default="llama8b", help="shape of target and draft")
     parser.add_argument("--batch", type=int, default=64, help="largest batch size with CUDA graphs")
+    parser.add_argument("--requests", type=int, default=10, help="sampled requests (a stock server compiles for them)")
     given = parser.parse_args(argv)
     end = start.begin(given)
     extra = given.server_arguments
@@ -66,24 +65,19 @@ def main(argv: Sequence[str]) -> int:
     failed = 0
     for turn in TURNS:
         report.content["turns"][turn] = {}
-        servers = [
-            _server(_at_home(policy, homes[policy.name]), host, given.work / turn)
-            for policy in start.chosen(given.contenders)
-        ]
-        begun = time.time()
-        for server in servers:
+        for policy in start.chosen(given.contenders):
+            server = _server(_at_home(policy, homes[policy.name]), host, given.work / turn)
+            begun = time.time()
             server.launch()
-        with ThreadPoolExecutor(len(servers)) as pool:
-            waiting = {pool.submit(measured, server, begun, end): server for server in servers}
-            for done in as_completed(waiting):
-                name = waiting[done].name
-                try:
-                    report.content["turns"][turn][name], report.content["servers"][name] = done.result()
-                except (NotStarted, RequestError, OSError) as problem:
-                    failed += 1
-                    report.note(f"{turn}, {name}: {problem}")
-                report.write()
-        start.stop_started()
+            try:
+                found = measured(server, begun, end, given.requests)
+                report.content["turns"][turn][policy.name], report.content["servers"][policy.name] = found
+                report.say(f"{turn}, {policy.name}: ready after {server.start_seconds:.1f} s")
+            except (NotStarted, RequestError, OSError) as problem:
+                failed += 1
+                report.note(f"{turn}, {policy.name}: {problem}")
+            report.write()
+            server.stop()
     return int(failed > 0)
 
 
@@ -98,14 +92,14 @@ def _server(policy: Policy, host: Host, folder: Path) -> Server:
     return start.server_of(policy, folder, partial(host.command, policy, folder), host.cpu)
 
 
-def measured(server: Server, begun: float, end: float) -> tuple[dict[str, Any], str]:
+def measured(server: Server, begun: float, end: float, requests: int) -> tuple[dict[str, Any], str]:
     """Return a server's start-up since *begun* (seconds of the epoch), the times of its requests, and its command.
 
     Raises NotStarted if it does not start by *end* (monotonic).
     """
     server.wait(end)
     seconds = []
-    for number in range(REQUESTS):
+    for number in range(requests):
         before = time.perf_counter()
         server.client.generate(prompt(number), **SAMPLED)
         seconds.append(time.perf_counter() - before)

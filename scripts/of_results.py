@@ -472,6 +472,8 @@ def start_up(content: Content) -> Lines:
     for part in next(iter(told.values()))["parts_s"]:
         yield row(part, *(f"{one['parts_s'][part]:.0f}" for one in told.values()))
     yield row("**until ready**", *(f"**{one['ready_s']:.0f}**" for one in told.values()))
+    if not all(one["sampled_requests_s"] for one in told.values()):
+        return
     for name, number in (("first", 0), ("tenth", -1)):
         yield row(f"the {name} sampled request", *(f"{one['sampled_requests_s'][number]:.2f}" for one in told.values()))
 

@@ -9,7 +9,7 @@ import re
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from sglang_adaptive import ties
@@ -25,6 +25,10 @@ TIE = ties.FLOOR
 TIE_IN_BFLOAT16 = 0.5
 """The same on a GPU: the largest gap of SmolLM2 on an H200 from batch size alone."""
 AT_ONCE = 8
+END = 257
+"""The tiny target's token of the end."""
+CROWD_TOKENS = 500
+"""New tokens of each request of a crowd: all of them need 4,000 slots, and small pools have 3,000."""
 LOGPROBS = ("input_token_logprobs", "output_token_logprobs", "input_top_logprobs", "output_top_logprobs")
 SLOW_SECONDS = 0.02
 """Seconds that a slow reader pauses after each part."""
@@ -54,6 +58,16 @@ def questions(draw: random.Random, each: int, seeded: bool = False) -> list[Ques
             found.append(Question(name, body, streamed, streamed and draw.random() < 0.2))
     draw.shuffle(found)
     return found
+
+
+def crowd(draw: random.Random) -> list[Question]:
+    """Return AT_ONCE requests whose answers do not fit together into a small pool, so that some are retracted.
+
+    SGLang keeps slots for all new tokens of a request that ignores its end, and then retracts none.
+    """
+    endless = {"logit_bias": {str(END): -100}}
+    long = replace(KINDS["plain"], sampling=endless, ignore_eos=False, new_tokens=lambda draw: CROWD_TOKENS)
+    return [Question("plain", long.draw(draw), streamed=False, slow=False) for _ in range(AT_ONCE)]
 
 
 def ask(client: Client, question: Question) -> Any:

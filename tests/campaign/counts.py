@@ -21,6 +21,7 @@ FIRST_OF_A_KIND = ("apply_token_bitmask_inplace_kernel", "_row_logsumexp_kernel"
 STAMP = re.compile(r"^\[[^\]]*\] ")
 OURS = re.compile(r"adaptive|cost profile|sglang-adaptive")
 """Prefixes of the package's log lines."""
+RETRACTED = re.compile(r"KV cache pool is full\. Retract requests\. #retracted_reqs: (\d+)")
 INTERRUPTED = ("KeyboardInterrupt", "asyncio.exceptions.CancelledError")
 """Last lines of tracebacks of a server that was stopped."""
 GONE_BEFORE_IT_BEGAN = "AttributeError: 'GenerateReqInput' object has no attribute 'is_single'"
@@ -45,8 +46,9 @@ def check_log(unit: Unit, log: str, allowed: str = "", stock: str = "") -> None:
     """Count log lines of the package that the docs do not list or call a bug, and tracebacks, as losses.
 
     *allowed* is a pattern of lines that the unit provokes, which a traceback may follow. A traceback that *stock*, the
-    log of a server without the package, also has is SGLang's.
+    log of a server without the package, also has is SGLang's. The retracted requests become a figure of the unit.
     """
+    unit.figures["requests retracted"] = sum(map(int, RETRACTED.findall(log)))
     messages, lines, provoked = documented(), [STAMP.sub("", line) for line in log.splitlines()], False
     for at, text in enumerate(lines):
         if "Traceback (most" in text:

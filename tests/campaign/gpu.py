@@ -20,7 +20,8 @@ _ARGUMENTS = {
     "--attention-backend": "fa3",
     "--dtype": "bfloat16",
     "--sampling-backend": "pytorch",
-    "--mem-fraction-static": "0.5",
+    # Other servers may share the GPU, and each takes what its slots need.
+    "--mem-fraction-static": "0.95",
     "--max-total-tokens": "65536",
     "--max-running-requests": "32",
     "--cuda-graph-max-bs-decode": "32",

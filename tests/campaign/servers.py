@@ -21,7 +21,11 @@ LOOKUPS = {"throughput": {"candidate_steps": [0, 1, 3, 7], "sync_rounds": 4, "lo
 
 _SAME = ("--context-length", str(LENGTH), "--enable-priority-scheduling", "--allow-auto-truncate")
 SEEDED = ("--enable-deterministic-inference",)
-_SMALL = ("--max-total-tokens", str(POOL), "--max-running-requests", "8")
+_SMALL = (
+    *("--max-total-tokens", str(POOL), "--max-running-requests", "8"),
+    # Otherwise SGLang keeps so many slots for a request's answer that hardly any is retracted.
+    *("--schedule-conservativeness", "0.3"),
+)
 MIXED = "small pool, mixed prefill"
 VARIANTS: dict[str, tuple[dict[str, object], tuple[str, ...]]] = {
     MIXED: (JUMPY, (*_SMALL, "--page-size", "4", "--enable-mixed-chunk")),

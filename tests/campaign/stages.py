@@ -7,6 +7,7 @@ import os
 import random
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -15,7 +16,7 @@ from typing import Any
 
 from sglang_adaptive.lab.cpu_engine.server import CpuServer
 from sglang_adaptive.serve_cpu import environment
-from tests.campaign import asking, clients, doors, faults, operations, servers
+from tests.campaign import asking, clients, doors, faults, gpu, operations, servers
 from tests.campaign.counts import check_idle, check_log, check_memory
 from tests.campaign.record import Unit
 
@@ -38,6 +39,7 @@ class Site:
     short: bool = False
     _plain: dict[bool, CpuServer] = field(default_factory=dict)
     """By *seeded*."""
+    _starting: threading.Lock = field(default_factory=threading.Lock)
     _long: CpuServer | None = None
     """The server of the stage "operations", which is kept as long as possible."""
     _begun: dict[str, Any] = field(default_factory=dict)
@@ -48,10 +50,16 @@ class Site:
 
     def without_speculation(self, seeded: bool) -> CpuServer:
         """Return the running server without speculation, which honors seeds if *seeded*."""
-        if seeded not in self._plain or not self._plain[seeded].is_running():
-            self._plain[seeded] = servers.plain(self.folder, seeded)
-            self._plain[seeded].start()
-        return self._plain[seeded]
+        with self._starting:
+            if seeded not in self._plain or not self._plain[seeded].is_running():
+                self._plain[seeded] = servers.plain(self.folder, seeded)
+                self._plain[seeded].start()
+            return self._plain[seeded]
+
+    def early(self, seeded: bool = False) -> None:
+        """On a GPU, start the server without speculation while the caller starts another: each takes a minute."""
+        if gpu.used:
+            threading.Thread(target=self.without_speculation, args=(seeded,)).start()
 
     def long_lived(self) -> CpuServer:
         """Return the server that every unit of "operations" uses; replace it if it is gone."""
@@ -69,6 +77,7 @@ class Site:
 def requests(unit: Unit, site: Site) -> None:
     """Run every kind of request on one server variant, with clients that leave, sessions and samples."""
     draw, name = unit.random(), _next_variant(unit)
+    site.early()
     with servers.adapting(site.folder / f"requests-{unit.index}", name) as server:
         client = servers.operator(server)
         _every_kind(unit, site, server, draw)
@@ -87,6 +96,8 @@ def _next_variant(unit: Unit) -> str:
 def _every_kind(unit: Unit, site: Site, server: CpuServer, draw: random.Random) -> None:
     client = servers.operator(server)
     asking.compare(unit, site.plain, client, asking.questions(draw, site.each))
+    if not site.short:
+        asking.compare(unit, site.plain, client, asking.crowd(draw))
     clients.sessions(unit, site.plain, client, draw)
     clients.sampled(unit, site.plain, client, draw, 60 if site.short else clients.SAMPLES)
 
@@ -94,9 +105,9 @@ def _every_kind(unit: Unit, site: Site, server: CpuServer, draw: random.Random) 
 def seeds(unit: Unit, site: Site) -> None:
     """Run sampled requests with seeds among greedy ones of every kind, on one server variant."""
     draw, name = unit.random(), _next_variant(unit)
-    plain = site.without_speculation(seeded=True)
+    site.early(seeded=True)
     with servers.adapting(site.folder / f"seeds-{unit.index}", name, *servers.SEEDED) as server:
-        client = servers.operator(server)
+        client, plain = servers.operator(server), site.without_speculation(seeded=True)
         asking.compare(unit, plain, client, asking.questions(draw, site.each, seeded=True))
         check_idle(unit, server, client)
         check_log(unit, server.log_path.read_text(), stock=plain.log_path.read_text())
@@ -104,6 +115,7 @@ def seeds(unit: Unit, site: Site) -> None:
 
 def operate(unit: Unit, site: Site) -> None:
     """Run the same requests during all of an operator's actions; the server is kept from unit to unit."""
+    site.early()
     draw, server = unit.random(), site.long_lived()
     client, log = servers.operator(server), server.log_path.stat().st_size
     with operations.meanwhile(unit, server, client, random.Random(draw.getrandbits(60))):

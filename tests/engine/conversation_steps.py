@@ -1,8 +1,8 @@
 """Conversations whose turns reuse the prefix cache of a nearly full pool, on SGLang's scheduler in this process.
 
-Run as a process, with a folder, one of SETUPS and the pool's slots. For each loop, with LAUNCH steps held and with the
-policy's choice, it prints the share of later prompts that came from the cache, the tokens that it has in the end, and
-every answer.
+Run as a process, with a folder, one of SETUPS, the pool's slots, and the steps to hold, if any. For each loop, only the
+first without drafts, it prints the share of later prompts that came from the cache, the tokens that it has in the end,
+and every answer.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 from sglang_adaptive.lab.cpu_engine import models
 from tests.engine.stepping import Stepped
 
-CONVERSATIONS, TURNS, AT_ONCE = 8, 6, 4
+CONVERSATIONS, TURNS, AT_ONCE = 6, 5, 4
 ASKED, ANSWERED = 20, 24
 """Tokens that each turn adds: of the user, and of the answer."""
 ALL = CONVERSATIONS * TURNS * (ASKED + ANSWERED)
@@ -79,7 +79,8 @@ class Conversations(Stepped):
 def main() -> None:
     folder, setup, pool, *held = sys.argv[1:]
     lab = Conversations(Path(folder), setup, int(pool))
-    print(json.dumps([lab.talk(overlap, int(held[0]) if held else None) for overlap in (False, True)]))
+    loops = (False,) if setup == "none" else (False, True)
+    print(json.dumps([lab.talk(overlap, int(held[0]) if held else None) for overlap in loops]))
 
 
 if __name__ == "__main__":

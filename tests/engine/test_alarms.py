@@ -28,7 +28,7 @@ IMPATIENT = """
 def register():
     from sglang_adaptive.runtime import alarms
 
-    alarms.WINDOW_SECONDS = 3.0
+    alarms.WINDOW_SECONDS, alarms.WINDOW_DRAFTS = 1.5, 1000
 """
 SINCE = "almost no draft has been accepted since the start: "
 TOLD = f"{SINCE}0 of the latest "
@@ -141,7 +141,7 @@ def test_the_page_shows_it(headless: CpuServer) -> None:
 def test_drafts_that_are_rejected_keep_it_and_a_configuration_ends_it(headless: CpuServer) -> None:
     since = adaptive(headless)["alarms"][0]["since"]
     headless.force_steps(1)
-    wait_until(lambda: serve(headless)["drafted_by_tier"]["1"] > 3000, "a window of drafts is over")
+    wait_until(lambda: serve(headless)["drafted_by_tier"]["1"] > 1500, "a window of drafts is over")
     [alarm] = adaptive(headless)["alarms"]
     assert alarm["since"] == since and alarm["details"]["accepted"] == 0
     headless.force_steps(None)

@@ -11,9 +11,17 @@ import pytest
 from sglang_adaptive.lab.cpu_engine.server import CpuServer
 from tests import checks
 from tests.engine import servers
+from tests.engine.fault import write_plugin
 from tests.engine.workload import Case, Output, require_whole_pool, rotating_depth, run
 
 FREQUENCY = 1.5
+OFTEN = """
+def register():
+    from sglang.srt.managers import scheduler
+
+    scheduler.TEST_RETRACT, scheduler.TEST_RETRACT_INTERVAL = True, 7
+"""
+"""SGLang reads its own variables for this as it is imported, before a server is forked."""
 
 
 @pytest.fixture
@@ -37,9 +45,8 @@ def test_a_retracted_request_keeps_its_counts(
     """A request comes back with a prefill of what it has written."""
     config = {"throughput": {"candidate_steps": list(servers.TIERS)}, "warm_up": False}
     arguments = servers.speculation(*servers.adapting(tmp_path, "retracting", config))
-    # SGLang reads these as it is imported, so no fork of a process that has imported it will do.
-    often = {"SGLANG_TEST_RETRACT": "1", "SGLANG_TEST_RETRACT_INTERVAL": "7"}
-    with servers.server(tmp_path, "retracting", *arguments, kind=CpuServer, **often) as server:
+    often = write_plugin(tmp_path / "plugin", "often:register", OFTEN)
+    with servers.server(tmp_path, "retracting", *arguments, **often) as server:
         with rotating_depth(server):
             assert run(server, penalised, at_once=5) == expected(penalised)
         require_whole_pool(server)

@@ -22,6 +22,8 @@ pytestmark = pytest.mark.engine
 SECONDS = 20.0
 """A container has 30. SGLang looks every five seconds whether it was told to end, and then whether requests run."""
 FEW = ("--max-running-requests", "8")
+LONG = 800
+"""New tokens of a request that still runs when the server is told to end."""
 
 
 @contextmanager
@@ -54,12 +56,12 @@ def require_profile(folder: Path) -> None:
 
 @pytest.mark.parametrize("workers", [1, 2])
 def test_audits_stop(workers: int, tmp_path: Path, easy: list[str], hard: list[str]) -> None:
-    """Each takes seconds, and as long as they go on, SGLang waits for the next one."""
+    """As long as they go on, SGLang waits for the next one; eight of 150 tokens held it for 97 s."""
     many = ("--tokenizer-worker-num", str(workers))
     with launched(tmp_path, *FEW, *many, audit={"share": 1.0}) as server:
         wait_until(server.poll, "it is ready")
         prompts = (easy + hard)[: int(FEW[1])]
-        run(server, [Case(prompt, 900) for prompt in prompts], at_once=len(prompts))
+        run(server, [Case(prompt, 300) for prompt in prompts], at_once=len(prompts))
         assert adaptive(server)["audit"]["waiting"] > 4
         end(server)
     require_profile(tmp_path)
@@ -68,15 +70,15 @@ def test_audits_stop(workers: int, tmp_path: Path, easy: list[str], hard: list[s
 def test_a_running_request_comes_to_its_end(tmp_path: Path, easy: list[str]) -> None:
     with launched(tmp_path, *FEW, audit={"share": 1.0}) as server, ThreadPoolExecutor(1) as pool:
         wait_until(server.poll, "it is ready")
-        asked = pool.submit(run, server, [Case(easy[0], 1500)], 1)
+        asked = pool.submit(run, server, [Case(easy[0], LONG)], 1)
         wait_until(lambda: server.get("/v1/loads")["loads"][0]["num_running_reqs"], "it runs")
         server.force_steps(TIERS[-1], 3600)
         end(server)
         (answer,) = asked.result()
-    assert isinstance(answer, Output) and len(answer.ids) == 1500
+    assert isinstance(answer, Output) and len(answer.ids) == LONG
     require_profile(tmp_path)
     drafted = [line for line in (tmp_path / "rounds.trace").read_text().splitlines() if line.startswith("7 ")]
-    assert sum(int(line.split()[1], 36) + 1 for line in drafted) > 1000, "the trace has the last rounds"
+    assert sum(int(line.split()[1], 36) + 1 for line in drafted) > 2 * LONG / 3, "the trace has the last rounds"
 
 
 def test_the_warm_up_stops(tmp_path: Path) -> None:

@@ -1,9 +1,10 @@
 """Run every test that needs a GPU, in a given time: ``make test-gpu``.
 
-Tests run in parts, the most valuable first: a file, or what a file tests on one backend. Each part has its own pytest
-process, and several run side by side. A part that takes too long is ended with every process that it started, and its
-remaining tests run later. The results file says of each test: passed, failed, with the last lines, or not run, with the
-reason. Tests that passed at this commit according to that file are not run again, so that another command continues.
+Tests run in parts, the most valuable first: a file, what a file tests on one backend, or all files without servers.
+Each part has its own pytest process, and several run side by side. A part that takes too long is ended with every
+process that it started, and its remaining tests run later. The results file says of each test: passed, failed, with the
+last lines, or not run, with the reason. Tests that passed at this commit according to that file are not run again, so
+that another command continues.
 The exit code is 0 if every test has passed at this commit.
 """
 
@@ -37,11 +38,22 @@ RESULTS = ROOT / "benchmarks" / "results" / "gpu-tests.json"
 SCHEMA = "gpu-tests-1"
 NOT_RUN = "not run"
 
+KERNELS = "kernels"
 FIRST = (
-    *("test_same_drafts", "test_short_rounds", "test_exact", "test_lookups", "test_flashinfer", "test_standalone"),
-    *("test_dflash", "test_plan_stream", "test_padded_rows", "test_choice", "test_metadata", "test_audit_faults"),
+    *("test_same_drafts-fa3", "test_exact-fa3", KERNELS, "test_hicache", "test_lookups", "test_memory_saver"),
+    *("test_standalone", "test_exact-triton", "test_block_verification", "test_dflash", "test_exact-flashinfer"),
+    *("test_same_drafts-flashinfer", "test_plan_stream", "test_flashinfer", "test_audit_faults"),
 )
-"""Files in the order in which they begin; others follow."""
+"""Parts, or files with all of their parts, in the order in which they begin; others follow.
+
+Those that start three servers are apart, because three take all of the host's cores.
+"""
+
+WITHOUT_SERVERS = (
+    *("test_short_rounds", "test_padded_rows", "test_choice", "test_metadata", "test_chain_kernel"),
+    *("test_queries_in_place", "test_verify_schedule"),
+)
+"""Files that are one part, because each takes longer to import SGLang than to test."""
 
 APART = ("fa3", "triton", "flashinfer", "DFLASH", "DFlash2")
 """Parameters whose tests share no server with those of another: each is a part of its own."""
@@ -69,12 +81,13 @@ def parts(tests: Iterable[str]) -> list[Part]:
     for test in tests:
         path, _, rest = test.partition("::")
         words = re.findall(r"\w+", rest.partition("[")[2])
-        variant = next((word for word in words if word in APART), None)
-        found.setdefault(Path(path).stem + (f"-{variant}" if variant else ""), []).append(test)
+        variant, stem = next((word for word in words if word in APART), None), Path(path).stem
+        name = KERNELS if stem in WITHOUT_SERVERS else stem + (f"-{variant}" if variant else "")
+        found.setdefault(name, []).append(test)
 
     def rank(name: str) -> int:
-        stem = name.partition("-")[0]
-        return FIRST.index(stem) if stem in FIRST else len(FIRST)
+        known = (FIRST.index(one) for one in (name, name.partition("-")[0]) if one in FIRST)
+        return next(known, len(FIRST))
 
     return [Part(name, tuple(found[name])) for name in sorted(found, key=rank)]
 
@@ -200,8 +213,9 @@ class Run:
         ]
         with console.open("wb") as output:
             child = subprocess.Popen(
-                command, cwd=ROOT, env={**os.environ, FILE: str(record)}, stdin=subprocess.DEVNULL, stdout=output,
-                stderr=output, start_new_session=True,
+                # Whatever the shell says, bytecode is kept: without it each process of a server imports for 30 s.
+                command, cwd=ROOT, env={**os.environ, FILE: str(record), "PYTHONDONTWRITEBYTECODE": ""},
+                stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True,
             )  # fmt: skip
         started: set[psutil.Process] = set()
         try:
@@ -269,7 +283,7 @@ def parser() -> argparse.ArgumentParser:
     add("paths", nargs="*", type=Path, metavar="FILE", default=[Path(__file__).parent], help="default: tests/gpu")
     add("--budget", type=float, default=1800.0, metavar="SECONDS", help="for everything (default %(default)g)")
     add("--limit", type=float, default=500.0, metavar="SECONDS", help="for a part (default %(default)g)")
-    add("--jobs", type=int, default=jobs, help="parts at once, each with up to two servers (default %(default)s)")
+    add("--jobs", type=int, default=jobs, help="parts at once, each with up to three servers (default %(default)s)")
     add("--results", type=Path, default=RESULTS, metavar="FILE", help="default: benchmarks/results/gpu-tests.json")
     work = Path(tempfile.gettempdir(), "gpu-tests")
     add("--work", type=Path, default=work, metavar="DIR", help="consoles and servers' logs (default %(default)s)")

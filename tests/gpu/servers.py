@@ -12,7 +12,8 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,8 @@ from tests.engine.workload import Case
 
 START_SECONDS = 600.0
 EMPTY: Mapping[str, str] = {}
+CACHE = "--enable-hierarchical-cache"
+"""The flag of a server that keeps prompts, which the others do not."""
 
 
 def speculation(log: Path, tiers: Sequence[int] | Mapping[str, Any] | int) -> tuple[str, ...]:
@@ -43,6 +46,33 @@ def speculation(log: Path, tiers: Sequence[int] | Mapping[str, Any] | int) -> tu
     )
 
 
+@dataclass(frozen=True)
+class Line:
+    """A server that adapts among *tiers*, a static one of a single depth, or one without drafts."""
+
+    log: Path
+    pair: tuple[str, ...]
+    backend: str
+    tiers: Sequence[int] | Mapping[str, Any] | int | None = None
+    variables: Mapping[str, str] = field(default_factory=dict)
+    extra: Sequence[str] = ()
+
+    def command(self, port: int) -> list[str]:
+        """Return the command line; the configuration is written next to the log."""
+        models = self.pair[:2] if self.tiers is None else (*self.pair, *speculation(self.log, self.tiers))
+        return [
+            *(sys.executable, "-m", "sglang.launch_server", "--host", "127.0.0.1", "--port", str(port)),
+            *(*models, "--dtype", "bfloat16", "--attention-backend", self.backend),
+            # Several servers share the GPU, and each takes what its slots need.
+            *("--mem-fraction-static", "0.95", "--max-total-tokens", "65536"),
+            *(() if CACHE in self.extra else ("--disable-radix-cache",)),
+            *("--cuda-graph-max-bs-decode", "8", "--max-running-requests", "8"),
+            # 58 graphs of prefills take a minute to capture, more where servers start side by side.
+            *("--cuda-graph-backend-prefill", "disabled"),
+            *self.extra,
+        ]
+
+
 @contextmanager
 def serving(
     log: Path,
@@ -52,30 +82,31 @@ def serving(
     variables: Mapping[str, str] = EMPTY,
     extra: Sequence[str] = (),
 ) -> Iterator[Client]:
-    """Run a server that adapts among *tiers*, a static one of a single depth, or one without drafts.
+    """Run the server of a `Line`."""
+    with serving_together(Line(log, pair, backend, tiers, variables, extra)) as (client,):
+        yield client
 
-    It logs to *log*.
-    """
-    port = free_port()
-    command = [
-        *(sys.executable, "-m", "sglang.launch_server", "--host", "127.0.0.1", "--port", str(port)),
-        *(pair[:2] if tiers is None else (*pair, *speculation(log, tiers))),
-        *("--dtype", "bfloat16", "--attention-backend", backend),
-        # Several servers share the GPU, and each takes what its slots need.
-        *("--mem-fraction-static", "0.95", "--max-total-tokens", "65536", "--disable-radix-cache"),
-        *("--cuda-graph-max-bs-decode", "8", "--max-running-requests", "8"),
-        # 58 graphs of prefills take a minute to capture, more where servers start side by side.
-        *("--cuda-graph-backend-prefill", "disabled"),
-        *extra,
-    ]
-    client = Client("127.0.0.1", port)
-    with log.open("wb") as out:
+
+@contextmanager
+def serving_together(*lines: Line) -> Iterator[list[Client]]:
+    """Run a server of each line; they start at the same time, and each logs to its own file."""
+    with ExitStack() as stack:
+        launched = [(line, *stack.enter_context(_launched(line))) for line in lines]
+        for line, _, process in launched:
+            wait_until_ready(process, line.log)
+        yield [client for _, client, _ in launched]
+
+
+@contextmanager
+def _launched(line: Line) -> Iterator[tuple[Client, subprocess.Popen[bytes]]]:
+    client = Client("127.0.0.1", free_port())
+    with line.log.open("wb") as out:
         process = subprocess.Popen(
-            command, env={**os.environ, **variables}, stdout=out, stderr=out, start_new_session=True
-        )
+            line.command(client.port), env={**os.environ, **line.variables}, stdout=out, stderr=out,
+            start_new_session=True,
+        )  # fmt: skip
         try:
-            wait_until_ready(process, log)
-            yield client
+            yield client, process
         finally:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)

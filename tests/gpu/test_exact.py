@@ -13,7 +13,6 @@ import json
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +23,7 @@ from sglang_adaptive.client import Client
 from sglang_adaptive.lab.cpu_engine import models
 from tests.engine import processors
 from tests.engine.exact_steps import KINDS, PROCESSORS
-from tests.gpu.servers import serving, smollm2_pair, tiny_pair
+from tests.gpu.servers import Line, serving_together, smollm2_pair, tiny_pair
 
 TIERS = (0, 1, 3, 7)
 PROMPTS, TOKENS = 8, 64
@@ -90,10 +89,12 @@ def test_parameters_change_no_text_but_for_ties(
 ) -> None:
     pair = smollm2_pair() if backend == "flashinfer" else tiny_pair(tmp_path, "fa3")  # it needs heads of 64 or more
     extra = ("--enable-custom-logit-processor",)
-    with ExitStack() as stack:
-        alone = ("--disable-overlap-schedule", *extra)
-        plain = stack.enter_context(serving(tmp_path / "plain.log", pair, backend, None, extra=alone))
-        ours = stack.enter_context(serving(tmp_path / "ours.log", pair, backend, TIERS, extra=extra))
+    alone = ("--disable-overlap-schedule", *extra)
+    lines = (
+        Line(tmp_path / "plain.log", pair, backend, extra=alone),
+        Line(tmp_path / "ours.log", pair, backend, TIERS, extra=extra),
+    )
+    with serving_together(*lines) as (plain, ours):
         begin = time.monotonic()
         verdicts, gaps, width = judged(plain, ours)
         for name, value in (("verdicts", verdicts), ("gaps", gaps), ("width", width)):

@@ -9,7 +9,7 @@ import pytest
 
 from sglang_adaptive.client import Client
 from tests.engine.workload import Case, Output, adaptive, rotating_depth, run
-from tests.gpu.servers import serving, tiny_pair
+from tests.gpu.servers import Line, serving_together, tiny_pair
 
 TIERS = (0, 1, 3, 7)
 VARIANTS: dict[str, dict[str, str]] = {"off": {}, "on": {"SGLANG_ENABLE_OVERLAP_PLAN_STREAM": "1"}}
@@ -32,9 +32,9 @@ def outputs(client: Client) -> dict[str, Any]:
 def test_the_plan_stream_changes_no_token(backend: str, tmp_path: Path) -> None:
     pair = tiny_pair(tmp_path, backend)
     found: dict[str, dict[str, Any]] = {}
-    for name, variables in VARIANTS.items():
-        log = tmp_path / f"{name}.log"
-        with serving(log, pair, backend, TIERS, variables) as client:
+    lines = [Line(tmp_path / f"{name}.log", pair, backend, TIERS, variables) for name, variables in VARIANTS.items()]
+    with serving_together(*lines) as clients:
+        for name, client in zip(VARIANTS, clients, strict=True):
             found[name] = outputs(client)
             assert adaptive(client)["degraded"] is False
             assert len(adaptive(client)["recent_switches"]) > len(TIERS)

@@ -13,7 +13,7 @@ import pytest
 
 from sglang_adaptive.sglang_plugin.env import OFF
 from tests.engine.workload import Case
-from tests.gpu.servers import answers, serving, smollm2_pair, tiny_pair
+from tests.gpu.servers import Line, answers, serving_together, smollm2_pair, tiny_pair
 
 TIERS = (0, 1, 3, 7)
 STATIC = (3, 7)
@@ -36,31 +36,35 @@ def backend(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture(scope="module")
-def ours(backend: str, tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[int, int], list[dict[str, Any]]]:
-    """Return an adaptive server's answers at each static depth, one request at a time and all at once."""
-    folder = tmp_path_factory.mktemp("ours")
-    found = {}
+def found(backend: str, tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[Any, Any], dict[Any, Any]]:
+    """Return an adaptive server's answers and static ones', by depth and requests at a time."""
+    folder = tmp_path_factory.mktemp("servers")
+    models = pair(backend, folder)
     stock_plans = {OFF.name: "device-plans"}
-    with serving(folder / "adaptive.log", pair(backend, folder), backend, TIERS, stock_plans) as client:
+    lines = [Line(folder / "adaptive.log", models, backend, TIERS, stock_plans)]
+    lines += [Line(folder / f"static-{steps}.log", models, backend, steps) for steps in STATIC]
+    ours, theirs = {}, {}
+    with serving_together(*lines) as (adaptive, *static):
         for at_once in (1, len(CASES)):
             for steps in (*STATIC, *reversed(STATIC)):  # the second pass reaches each depth from others
-                client.force_steps(steps)
-                found[steps, at_once] = answers(client, CASES, at_once)
-    return found
+                adaptive.force_steps(steps)
+                ours[steps, at_once] = answers(adaptive, CASES, at_once)
+            for steps, client in zip(STATIC, static, strict=True):
+                theirs[steps, at_once] = answers(client, CASES, at_once)
+    return ours, theirs
 
 
 @pytest.mark.parametrize("steps", STATIC)
+@pytest.mark.parametrize("at_once", [1, len(CASES)])
 def test_accept_lengths_and_outputs_are_those_of_a_stock_server(
-    steps: int, backend: str, ours: dict[tuple[int, int], Any], tmp_path: Path,
+    steps: int, at_once: int, found: tuple[dict[Any, Any], dict[Any, Any]],
     record_property: Callable[[str, object], None],
 ) -> None:  # fmt: skip
-    with serving(tmp_path / "static.log", pair(backend, tmp_path), backend, steps) as client:
-        for at_once in (1, len(CASES)):
-            mine, theirs = ours[steps, at_once], answers(client, CASES, at_once)
-            record_property(f"rounds_{at_once}", [rounds(mine), rounds(theirs)])
-            same = sum(one["output_ids"] == other["output_ids"] for one, other in zip(mine, theirs, strict=True))
-            assert rounds(theirs) < 0.8 * sum(answer["meta_info"]["completion_tokens"] for answer in theirs)
-            # Alone, a request runs the same kernels on the same shapes; in a batch, bf16 ties may differ.
-            allowed = 0.0 if at_once == 1 else 0.03
-            assert abs(rounds(mine) - rounds(theirs)) <= allowed * rounds(theirs)
-            assert same >= (1 - 2 * allowed) * len(CASES) - 1e-9
+    mine, theirs = (answered[steps, at_once] for answered in found)
+    record_property("rounds", [rounds(mine), rounds(theirs)])
+    same = sum(one["output_ids"] == other["output_ids"] for one, other in zip(mine, theirs, strict=True))
+    assert rounds(theirs) < 0.8 * sum(answer["meta_info"]["completion_tokens"] for answer in theirs)
+    # Alone, a request runs the same kernels on the same shapes; in a batch, bf16 ties may differ.
+    allowed = 0.0 if at_once == 1 else 0.03
+    assert abs(rounds(mine) - rounds(theirs)) <= allowed * rounds(theirs)
+    assert same >= (1 - 2 * allowed) * len(CASES) - 1e-9

@@ -20,7 +20,7 @@ from sglang_adaptive.policy.ema import BUILT_IN_EMA
 from sglang_adaptive.policy.ema import AdaptiveSpeculativeParams as Ema
 from sglang_adaptive.policy.observation import RoundObservation
 
-EXAMPLES = 3000
+EXAMPLES = 1500
 """Of fourteen faults added to our policy, three draws each, the rarest took 302 examples to show, half at most 5."""
 
 BATCH_SIZES = (1, 2, 3, 5, 7, 8, 9, 16, 24, 31, 32, 33, 48, 63, 64, 65, 128)

@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from scripts import of_results
-from tests.gpu.__main__ import APART, FIRST, ROOT, parts
+from tests.gpu.__main__ import APART, FIRST, KERNELS, ROOT, WITHOUT_SERVERS, parts
 
 TESTS = {
     "test_hangs.py": """
@@ -65,7 +65,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def command(folder: Path, budget: int) -> tuple[int, dict[str, Any], str]:
     """Return the exit code, the results by test, and the output."""
-    words = [str(folder), "--budget", str(budget), "--limit", "15", "--jobs", "2", "--results", str(folder / "r.json")]
+    words = [str(folder), "--budget", str(budget), "--limit", "8", "--jobs", "2", "--results", str(folder / "r.json")]
     done = subprocess.run(
         [sys.executable, "-c", COMMAND, *words, "--work", str(folder / "work")], capture_output=True, text=True,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
@@ -105,15 +105,17 @@ def test_a_budget_that_is_over_leaves_earlier_results(folder: Path) -> None:
 def test_tests_that_share_servers_are_one_part() -> None:
     stem = "tests/gpu/test_{}.py::test_it[{}]".format
     tests = [stem("new", "fa3-1"), stem("exact", "fa3"), stem("exact", "triton"), stem("same_drafts", "fa3-3")]
-    found = parts([*tests, stem("same_drafts", "fa3-7"), stem("choice", "a_check"), stem("choice", "another")])
+    found = parts([*tests, stem("same_drafts", "fa3-7"), stem("choice", "a_check"), stem("metadata", "another")])
     told = [(part.name, len(part.tests)) for part in found]
     assert told == [
-        ("test_same_drafts-fa3", 2), ("test_exact-fa3", 1), ("test_exact-triton", 1), ("test_choice", 2),
+        ("test_same_drafts-fa3", 2), ("test_exact-fa3", 1), ("kernels", 2), ("test_exact-triton", 1),
         ("test_new-fa3", 1),
     ]  # fmt: skip
-    files = "".join(path.read_text() for path in (ROOT / "tests" / "gpu").glob("test_*.py"))
-    assert all((ROOT / "tests" / "gpu" / f"{name}.py").exists() for name in FIRST)
-    assert all(f'"{name}"' in files for name in APART)
+    files = {path.stem: path.read_text() for path in (ROOT / "tests" / "gpu").glob("test_*.py")}
+    assert {name.partition("-")[0] for name in FIRST} - {KERNELS} | {*WITHOUT_SERVERS} == files.keys()
+    assert not any("serving" in files[name] for name in WITHOUT_SERVERS)
+    variants = {name.partition("-")[2] for name in FIRST} - {""}
+    assert variants <= {*APART} and all(f'"{name}"' in "".join(files.values()) for name in APART)
 
 
 def test_the_table_says_where_each_file_ran(tmp_path: Path) -> None:
