@@ -153,7 +153,7 @@ def to_stages(of: Callable[..., Any], target: str, *parameters: str, process: Pr
     @functools.wraps(of)
     def raised(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         now = current()
-        return original(*args, **kwargs) if now is None else now.at[of](original, *args, **kwargs)
+        return (original if now is None else now.around(of, original))(*args, **kwargs)
 
     _declare("around", target, parameters, process, before=2)(raised)
 

@@ -265,6 +265,10 @@ class Repairs(Stage):
         rest(worker, state)
         keep_latest_switch()
 
+    def is_overlap_off(self, rest: Rest, scheduler: Any, batch: Any, last_batch: Any) -> bool:
+        """Return whether pending results are processed before *batch*, as before a mixed one with a grammar."""
+        return rest(scheduler, batch, last_batch) or mixed_batch_waits(scheduler, batch)
+
     def end_of_text(self, rest: Rest, req: Any, *args: Any, **stop: Any) -> int | None:
         """Return where a request's text ends first."""
         return first_end(rest, req, *args, **stop)

@@ -98,17 +98,6 @@ Event = Callable[..., Any]
 _EVENTS: list[Event] = [of for name, of in vars(Stage).items() if not name.startswith("_")]
 
 
-def _chain(acting: list[Event]) -> Event:
-    """Return a function of SGLang's function and its arguments that runs *acting*, each around the next ones."""
-    if not acting:
-        return lambda original, *args, **kwargs: original(*args, **kwargs)
-    first, *others = acting
-    if not others:
-        return first
-    rest = _chain(others)
-    return lambda original, *args, **kwargs: first(partial(rest, original), *args, **kwargs)
-
-
 def _never(batch: Any) -> bool:
     return False
 
@@ -134,12 +123,20 @@ class Round(Stage):
         self.stages = tuple(stages)
         self._acting: dict[Event, list[Event]] = {}
         """By event, the methods of the stages that act at it, in order."""
-        self.at: dict[Event, Event] = {}
-        """By event, the function to call with SGLang's function, which runs last, and its arguments."""
         for of in _EVENTS:
             acting = [stage for stage in (self, *self.stages) if getattr(type(stage), of.__name__) is not of]
             self._acting[of] = [getattr(stage, of.__name__) for stage in acting]
-            self.at[of] = _chain(self._acting[of])
+        self._around: dict[tuple[Event, Rest], Rest] = {}
+
+    def around(self, of: Event, original: Rest) -> Rest:
+        """Return SGLang's function *original*, at which the stages act with *of*, with all of them around it."""
+        found = self._around.get((of, original))
+        if found is None:
+            found = original
+            for act in reversed(self._acting[of]):
+                found = partial(act, found)
+            self._around[of, original] = found
+        return found
 
     def tell(self, of: Event, *args: Any) -> None:
         """Give the stages the notice *of*."""
