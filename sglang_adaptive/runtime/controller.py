@@ -111,6 +111,11 @@ class AdaptiveController:
         fits = self.warm_up.runs or (self.lookups_fit and self.policy.tracks_texts)
         return self.degraded is None and fits  # without matches the policy chooses no lookups
 
+    @property
+    def counts_lengths(self) -> bool:
+        """Whether the next round's note needs the lengths of its requests."""
+        return self._context_lengths.counts_next
+
     def build_states(self) -> None:
         """Build the runtime states of all that the policy may choose; see ``RuntimeStates.build``."""
         self.states.build(self.policy)
@@ -194,7 +199,7 @@ class AdaptiveController:
         note.batch_size = note.largest_batch or batch_size
         note.seconds = self._clock.read(note.steps, note.batch_size, note.looked_up)
         note.since_last = self._clock.since_last
-        if note.steps and note.lengths and not note.looked_up:
+        if note.steps and not note.looked_up:
             self._context_lengths.add(note.lengths, counts, note.steps)
 
     def _wanted(self, batch_size: int) -> Choice:

@@ -7,7 +7,7 @@ At each of the functions that SGLang calls for that, the stages of a server may 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import partial
+from functools import cache, partial
 from typing import Any, TypeVar
 
 from sglang_adaptive.policy.base import AdaptivePolicy
@@ -126,17 +126,13 @@ class Round(Stage):
         for of in _EVENTS:
             acting = [stage for stage in (self, *self.stages) if getattr(type(stage), of.__name__) is not of]
             self._acting[of] = [getattr(stage, of.__name__) for stage in acting]
-        self._around: dict[tuple[Event, Rest], Rest] = {}
+        self.around = cache(self._bound)
+        """Returns a function of SGLang, given second, with the stages that act at the event, given first, around it."""
 
-    def around(self, of: Event, original: Rest) -> Rest:
-        """Return SGLang's function *original*, at which the stages act with *of*, with all of them around it."""
-        found = self._around.get((of, original))
-        if found is None:
-            found = original
-            for act in reversed(self._acting[of]):
-                found = partial(act, found)
-            self._around[of, original] = found
-        return found
+    def _bound(self, of: Event, original: Rest) -> Rest:
+        for act in reversed(self._acting[of]):
+            original = partial(act, original)
+        return original
 
     def tell(self, of: Event, *args: Any) -> None:
         """Give the stages the notice *of*."""
@@ -198,9 +194,9 @@ class Round(Stage):
         """Complete the note of a decode result that has arrived, and let SGLang turn it into tokens."""
         if result.speculative_num_draft_tokens:
             note = note_of(result, self.controller.states)
-            note.context_tokens = batch.seq_lens_sum and int(batch.seq_lens_sum)
             note.requests = [req.rid for req in batch.reqs]
-            note.lengths = [req.kv.kv_committed_len for req in batch.reqs]
+            if self.controller.counts_lengths:
+                note.lengths = [req.kv.kv_committed_len for req in batch.reqs]
             note.arrived(result)
             self._resolving = note
             self.tell(Stage.arrived, note, result, batch)

@@ -55,7 +55,7 @@ def _is_covered(batch: Any) -> bool:
 
     reserve = get_alloc_reserve_per_decode()
     # A request owns whole pages, so enough tokens are enough pages.
-    return all(req.kv.kv_committed_len + reserve <= req.kv.kv_allocated_len for req in batch.reqs)
+    return all([req.kv.kv_committed_len + reserve <= req.kv.kv_allocated_len for req in batch.reqs])
 
 
 def _more(batch: Any, reserve: int) -> int:
