@@ -36,8 +36,8 @@ from sglang_adaptive.sglang_plugin.admin.handlers import (
     pack,
 )
 from sglang_adaptive.sglang_plugin.admin.server_info import look
+from sglang_adaptive.sglang_plugin.contract import import_in_workers
 from sglang_adaptive.sglang_plugin.notes import NOTE
-from sglang_adaptive.sglang_plugin.releases import import_in_workers
 from sglang_adaptive.sglang_plugin.stages.audit_scheduler import REPORT_KEY, TAKE
 from sglang_adaptive.sglang_plugin.start.controller import fitted
 from sglang_adaptive.sglang_plugin.start.handshake import BUILT
@@ -47,7 +47,7 @@ Receive = Callable[[], Awaitable[dict[str, Any]]]
 Send = Callable[[dict[str, Any]], Awaitable[None]]
 PATH = "/set_internal_state"
 METHODS = ("POST", "PUT")
-WORKERS_APPLICATION = "sglang_adaptive.sglang_plugin.http_worker:app"
+WORKERS_APPLICATION = "sglang_adaptive.sglang_plugin.admin.http_worker:app"
 SECONDS_KEY = "adaptive_force_seconds"
 KEYS = (CONFIG_KEY, FORCE_KEY, SECONDS_KEY, EXTEND_KEY)
 """The keys that a client may send."""

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pkgutil import resolve_name
 from typing import Any
 
-from sglang_adaptive.sglang_plugin.releases import worker_of_platform
+from sglang_adaptive.sglang_plugin.contract import worker_of_platform
 from sglang_adaptive.sglang_plugin.setup import AsIf
 from sglang_adaptive.sglang_plugin.workers.arguments import fixed_block_reason
 
