@@ -62,7 +62,7 @@ def prepare_block(original: Callable[..., None], draft_input: Any, batch: Any) -
 @around(SRT + "managers.scheduler.decide_needs_cpu_seq_lens", "attn_backends")
 def needs_lengths_on_host(original: Callable[..., bool], attn_backends: Sequence[Any]) -> bool:
     """Return whether rounds need lengths on the host; adaptive NGRAM needs them only if the backends do."""
-    from sglang_adaptive.sglang_plugin.workers.arguments import needs_lengths_on_host
+    from sglang_adaptive.sglang_plugin.workers.choice import needs_lengths_on_host
 
     return needs_lengths_on_host(original, attn_backends)
 
