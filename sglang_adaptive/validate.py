@@ -185,10 +185,7 @@ def parser() -> CommandParser:
         "Checks a configuration with the server's own code, and prints the same one-line error. Describes a valid one "
         "in plain words: which depths run at which batch sizes, when the depth rises and falls, and what differs "
         "from the defaults. Needs neither SGLang nor a GPU, and is instant.",
-        [
-            ("conservative", "what will this preset do?"),
-            ("aggressive --json", "the same for a script"),
-        ],
+        [("conservative", "what will this preset do?"), ("aggressive --json", "the same for a script")],
         "0 the configuration is valid; 2 it is not, or bad usage",
     )
     found.add_argument(

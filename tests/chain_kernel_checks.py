@@ -154,10 +154,10 @@ def _verified(captured: bool, kernel: ChainKernel | None) -> Tensor:
         return backend.forward_extend(*drawn_inputs(WIDTH), a_layer(), batch)
     now = Round(None, None)
     now.use([kernel, DecodeKernel()])
-    now.at[Stage.triton_metadata](make, backend, batch, **more)
+    now.around(Stage.triton_metadata, make)(backend, batch, **more)
     backend.extend_attention_fwd = None
     forward, inputs = type(backend).forward_extend, drawn_inputs(WIDTH)
-    written: Tensor = now.at[Stage.forward_extend](forward, backend, *inputs, a_layer(), batch)
+    written: Tensor = now.around(Stage.forward_extend, forward)(backend, *inputs, a_layer(), batch)
     assert not kernel.guard.closed
     return written
 

@@ -71,13 +71,13 @@ def flashinfer_plans_and_runs_a_plain_decode() -> None:
     for in_capture in (True, False):
         make = type(backend).init_forward_metadata_out_graph
         given = batch if in_capture else _replayed(batch)
-        now.at[Stage.triton_metadata](make, backend, given, in_capture=in_capture)
+        now.around(Stage.triton_metadata, make)(backend, given, in_capture=in_capture)
         planned = backend.planned.pop()
         assert planned["ends"] == ends and not backend.planned
         assert planned["ends on the host"] == (None if in_capture else ends)
         torch.testing.assert_close(planned["slots"][: ends[-1]], slots.int())
     q, k, v = drawn_inputs()
-    written = now.at[Stage.forward_extend](type(backend).forward_extend, backend, q, k, v, a_layer(), batch)
+    written = now.around(Stage.forward_extend, type(backend).forward_extend)(backend, q, k, v, a_layer(), batch)
     torch.testing.assert_close(written, q)  # the stub for the decode kernel returns the queries
     torch.testing.assert_close(backend.token_to_kv_pool.keys[batch.out_cache_loc].flatten(1), k.flatten(1))
 
@@ -86,7 +86,7 @@ def the_batch_is_left_as_it_was() -> None:
     """SGLang keeps using the batch's lengths and mode."""
     batch = a_batch()
     seen: list[Any] = []
-    Round(None, None).at[Stage.triton_metadata](lambda _, given: seen.append(given), triton_backend(), batch)
+    Round(None, None).around(Stage.triton_metadata, lambda _, given: seen.append(given))(triton_backend(), batch)
     assert seen[0].seq_lens.tolist() == [n + 1 for n in LENGTHS.values()] and seen[0].spec_info is None
     for lengths in (batch.seq_lens, batch.seq_lens_cpu):
         assert lengths.tolist() == list(LENGTHS.values())
@@ -113,7 +113,7 @@ def a_fault_leaves_rounds_to_sglang() -> None:
 def _decodes(backend: Any, batch: Any, now: Any = None) -> bool:
     """Return whether the pass over *batch* gets the metadata of a plain decode."""
     seen: list[Any] = []
-    (now or Round(None, None)).at[Stage.triton_metadata](lambda _, given: seen.append(given), backend, batch)
+    (now or Round(None, None)).around(Stage.triton_metadata, lambda _, given: seen.append(given))(backend, batch)
     assert seen[0].forward_mode.is_decode() or seen == [batch]
     return seen[0] is not batch
 
@@ -127,8 +127,10 @@ def _attended(captured: bool, ours: bool) -> tuple[torch.Tensor, Any]:
     more = {"in_capture": True} if captured else {}
     if ours:
         now = Round(None, None)
-        now.at[Stage.triton_metadata](make, backend, batch, **more)
-        written = now.at[Stage.forward_extend](type(backend).forward_extend, backend, *drawn_inputs(), a_layer(), batch)
+        now.around(Stage.triton_metadata, make)(backend, batch, **more)
+        written = now.around(Stage.forward_extend, type(backend).forward_extend)(
+            backend, *drawn_inputs(), a_layer(), batch
+        )
     else:
         make(backend, batch, **more)
         written = backend.forward_extend(*drawn_inputs(), a_layer(), batch)

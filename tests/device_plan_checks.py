@@ -139,7 +139,7 @@ def a_graph_of_zero_steps_has_no_plan_of_a_verify() -> None:
     setattr(backend, VERIFIES, {})
     seen: list[Any] = []
     with _a_gpu():
-        now.at[Stage.plan_replay](lambda _, given, *more: seen.append(given), backend, one, in_capture=True)
+        now.around(Stage.plan_replay, lambda _, given, *more: seen.append(given))(backend, one, in_capture=True)
     assert seen[0].forward_mode.is_decode() and not now.of(DevicePlans)[0].guard.closed
 
 

@@ -82,7 +82,7 @@ def _round(at: int, rank: int, ranks: int, group: Any, now: Round) -> tuple[int,
     found.choose(requests)
     steps = found.states.live.steps
     result = SimpleNamespace(speculative_num_draft_tokens=steps + 1)
-    now.at[Stage.launch](lambda _: result, None)
+    now.around(Stage.launch, lambda _: result)(None)
     note = note_of(result, found.states)
     largest = note.largest_batch
     assert largest is not None

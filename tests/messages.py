@@ -23,8 +23,7 @@ SAY_CALLS = (
 REASONS = {
     "sglang_plugin/launch/activation.py": ("cannot_adapt", "_conclude"),
     "sglang_plugin/repairs.py": ("hybrid_obstacle",),
-    "sglang_plugin/workers/choice.py": ("unsupported_reason",),
-    "sglang_plugin/workers/arguments.py": ("fixed_block_reason",),
+    "sglang_plugin/workers/choice.py": ("unsupported_reason", "fixed_block_reason"),
     "sglang_plugin/stages/attention_dp.py": ("unsupported_reason",),
     "sglang_plugin/stages/audit_scheduler.py": ("words",),
     "sglang_plugin/contract.py": ("problem", "verdict"),

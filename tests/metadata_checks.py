@@ -48,10 +48,10 @@ def other_tables_are_left_to_sglang() -> None:
     ordered = (*(given[name] for name in ("cache_seqlens_int32", "cu_seqlens_k", "page_table", "req_to_token")),)
     rest = (given["req_pool_indices"], 40, given["seq_lens"], 0, 1)
     for option in ("full_to_swa_index_mapping", "full_v2p", "zero_tail", "skip_page_table"):
-        now.at[Stage.fa3_decode_metadata](original, *ordered, *rest, **{option: True})
+        now.around(Stage.fa3_decode_metadata, original)(*ordered, *rest, **{option: True})
     strided = given["seq_lens"].repeat_interleave(2)[::2]
-    now.at[Stage.fa3_decode_metadata](original, *ordered, rest[0], 40, strided, 0, 1)
-    now.at[Stage.fa3_extend_metadata](original, **{**given, "full_to_swa_index_mapping": object()})
+    now.around(Stage.fa3_decode_metadata, original)(*ordered, rest[0], 40, strided, 0, 1)
+    now.around(Stage.fa3_extend_metadata, original)(**{**given, "full_to_swa_index_mapping": object()})
     assert len(asked) == 6 and not now.of(LengthKernel)[0].guard.closed, asked
 
 
@@ -60,7 +60,7 @@ def a_fault_leaves_lengths_to_sglang() -> None:
     asked: list[Any] = []
     now, whole = Round(None, None), _given(3, 40, 1)
     for given in ({**whole, "req_pool_indices": None}, whole):
-        now.at[Stage.fa3_extend_metadata](lambda **_: asked.append(1), **given)
+        now.around(Stage.fa3_extend_metadata, lambda **_: asked.append(1))(**given)
     assert now.of(LengthKernel)[0].guard.closed and asked == [1, 1]
 
 
@@ -72,10 +72,10 @@ def a_replayed_extend_is_told_once() -> None:
         now = Round(None, None)
 
         def prepare(runner: Any, batch: Any, backend: Any = backend, now: Any = now) -> None:
-            now.at[Stage.fa3_metadata](type(backend).init_forward_metadata_out_graph, backend, batch)
+            now.around(Stage.fa3_metadata, type(backend).init_forward_metadata_out_graph)(backend, batch)
 
         if ours:
-            now.at[Stage.replay_extend](prepare, _graphs(backend), batch)
+            now.around(Stage.replay_extend, prepare)(_graphs(backend), batch)
             assert bool((backend.forward_metadata.page_table == POISON).all()), "it was filled in before the replay"
         else:
             prepare(None, batch)
@@ -97,18 +97,17 @@ def elsewhere_an_extend_is_told_as_ever() -> None:
         asked.append(given)
 
     def prepare(runner: Any, told: Any) -> None:
-        now.at[Stage.fa3_metadata](original, backend, told)
+        now.around(Stage.fa3_metadata, original)(backend, told)
 
     prepare(None, batch)
-    now.at[Stage.replay_extend](prepare, _graphs(object()), batch)
-    now.at[Stage.replay_extend](
-        prepare,
+    now.around(Stage.replay_extend, prepare)(_graphs(object()), batch)
+    now.around(Stage.replay_extend, prepare)(
         _graphs(backend),
         SimpleNamespace(**{**vars(batch), "encoder_lens": torch.ones(2)}),
     )
     backend.use_sliding_window_kv_pool = True
     backend.token_to_kv_pool = SimpleNamespace(full_to_swa_index_mapping=torch.zeros(4))
-    now.at[Stage.replay_extend](prepare, _graphs(backend), batch)
+    now.around(Stage.replay_extend, prepare)(_graphs(backend), batch)
     assert len(asked) == 4 and not now.of(ExtendMetadata)[0].guard.closed
 
 
@@ -124,7 +123,7 @@ def _decoded(mine: bool, requests: int, width: int, page: int, more: int) -> dic
     first = [given[name] for name in ("cache_seqlens_int32", "cu_seqlens_k", "page_table", "req_to_token")]
     ordered = (*first, given["req_pool_indices"], width, given["seq_lens"], more, page, None)
     if mine:
-        Round(None, None).at[Stage.fa3_decode_metadata](_not_asked, *ordered, skip_page_table=False)
+        Round(None, None).around(Stage.fa3_decode_metadata, _not_asked)(*ordered, skip_page_table=False)
     else:
         theirs(*ordered)
     return given
@@ -135,7 +134,7 @@ def _extended(mine: bool, requests: int, width: int, page: int) -> dict[str, Any
 
     given = _given(requests, width, page)
     if mine:
-        Round(None, None).at[Stage.fa3_extend_metadata](_not_asked, **given)
+        Round(None, None).around(Stage.fa3_extend_metadata, _not_asked)(**given)
     else:
         theirs(**given)
     return given

@@ -134,7 +134,7 @@ def depths_of_fa3_share_their_page_tables() -> None:
     larger = _fa3(is_draft=0, step=0, largest=8)
     now: Any = Round(None, None)
     for backend in (first, other, drafts, larger, SimpleNamespace()):
-        now.at[Stage.capture](_nothing, SimpleNamespace(attn_backend=backend))
+        now.around(Stage.capture, _nothing)(SimpleNamespace(attn_backend=backend))
     for name in ("decode_cuda_graph_metadata", "target_verify_metadata", "draft_extend_metadata"):
         one, same, draft, wide = (getattr(backend, name) for backend in (first, other, second_draft, larger))
         assert one["page_table"] is same["page_table"] and one["cache_seqlens"] is not same["cache_seqlens"]
@@ -148,7 +148,7 @@ def depths_of_fa3_share_their_page_tables() -> None:
     from sglang.srt.model_executor.forward_batch_info import ForwardMode
 
     layers = [SimpleNamespace(attn_backend=_fa3(is_draft=1, step=0)) for _ in range(2)]
-    now.at[Stage.capture](_nothing, SimpleNamespace(runners=[*layers, None]))
+    now.around(Stage.capture, _nothing)(SimpleNamespace(runners=[*layers, None]))
     assert len({id(layer.attn_backend.draft_extend_metadata["page_table"]) for layer in layers}) == 1
     # Every replay fills the same memory that a graph was captured with.
     bound = other._bind_metadata_buffers(2, 6, None, ForwardMode.TARGET_VERIFY, None, "cpu")[0].page_table
@@ -326,7 +326,7 @@ def _attended(backend: Any, layer: int, mode: str = "TARGET_VERIFY", **unlike_a_
         return arguments.get("scheduler_metadata")
 
     def forward(*_: Any) -> Any:
-        return backend.round.at[Stage.fa3_kernel](kernel, causal=True)
+        return backend.round.around(Stage.fa3_kernel, kernel)(causal=True)
 
     plain = {
         "layer_id": layer,
@@ -338,7 +338,7 @@ def _attended(backend: Any, layer: int, mode: str = "TARGET_VERIFY", **unlike_a_
     }
     batch = SimpleNamespace(forward_mode=ForwardMode[mode])
     alike = SimpleNamespace(**{**plain, **unlike_a_plain_layer})
-    return backend.round.at[Stage.fa3_attention](forward, backend, None, None, None, alike, batch)
+    return backend.round.around(Stage.fa3_attention, forward)(backend, None, None, None, alike, batch)
 
 
 class _Backend:
@@ -419,7 +419,7 @@ def _query_at_kernel(q: Any, mode: str, now: Any = None, **unlike: Any) -> Any:
 
     theirs = type(backend).forward_decode if mode == "DECODE" else type(backend).forward_extend
     with patch("sglang.srt.layers.attention.flashattention_backend.flash_attn_with_kvcache", kernel):
-        (now or Round(None, None)).at[Stage.fa3_attention](theirs, backend, q, None, None, layer, batch)
+        (now or Round(None, None)).around(Stage.fa3_attention, theirs)(backend, q, None, None, layer, batch)
     return given[0]
 
 

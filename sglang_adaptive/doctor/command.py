@@ -20,8 +20,7 @@ from sglang_adaptive.command_line import (
     server_url,
 )
 from sglang_adaptive.doctor import installation, running
-from sglang_adaptive.doctor.check import NOTE, OK, PROBLEM, Check
-from sglang_adaptive.doctor.installation import LaunchLine, take_apart
+from sglang_adaptive.doctor.installation import NOTE, OK, PROBLEM, Check, LaunchLine, take_apart
 from sglang_adaptive.policy.config import load_config
 from sglang_adaptive.policy.errors import ConfigError
 

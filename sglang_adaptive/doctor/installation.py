@@ -17,9 +17,23 @@ from typing import Any
 from sglang_adaptive import provenance
 from sglang_adaptive.command_line import listed
 from sglang_adaptive.doctor.advice import advice
-from sglang_adaptive.doctor.check import NOTE, OK, PROBLEM, Check
 from sglang_adaptive.serve_cpu import LaunchError, default_arguments, environment, sglang_arguments
 from sglang_adaptive.sglang_plugin.contract import RELEASES, supported, verdict
+
+OK, NOTE, PROBLEM = "ok", "note", "problem"
+"""Passed; a hint; to be fixed, because adaptive speculation cannot run or gains nothing until then."""
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """A line of the report."""
+
+    name: str
+    status: str
+    """OK, NOTE or PROBLEM."""
+
+    words: str
+
 
 _ASSIGNMENT = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=(.*)", re.DOTALL)
 _STARTS = (["sglang.launch_server"], ["sglang", "serve"], ["sglang-adaptive", "serve-cpu"])

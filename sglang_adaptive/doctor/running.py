@@ -7,7 +7,7 @@ from typing import Any
 
 from sglang_adaptive.client import Client
 from sglang_adaptive.command_line import listed
-from sglang_adaptive.doctor.check import NOTE, OK, PROBLEM, Check
+from sglang_adaptive.doctor.installation import NOTE, OK, PROBLEM, Check
 from sglang_adaptive.watch.view import DEGRADED, GONE, NOT_ADAPTIVE, read
 
 

@@ -35,8 +35,6 @@ class RoundObservation:
     """Requests in the round; if ranks run rounds together, those of the rank with the most."""
     seconds: float | None = None
     """Wall time of the round; None when not comparable (mixed with prefill, after a switch or idling)."""
-    context_tokens: int | None = None
-    """Sum of the requests' sequence lengths before the round, in tokens; None when unknown."""
     shadow_accepts: Sequence[int] = ()
     """At 0 steps: 1 for each request whose token the draft would have drafted, else 0; unknown ones are left out."""
     requests: Sequence[Hashable] = ()
@@ -53,6 +51,11 @@ class RoundObservation:
     def steps(self) -> int:
         """Draft steps of the round, 0 without drafting; for a lookup round, its number of drafts."""
         return self.choice.steps
+
+    def tally(self) -> dict[int, int]:
+        """Return the number of requests by accepted drafts."""
+        counts = self.num_correct_drafts_per_req
+        return {count: counts.count(count) for count in set(counts)}
 
     @property
     def looked_up(self) -> bool:

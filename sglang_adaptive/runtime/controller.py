@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from typing import Any
 
-from sglang_adaptive.policy.base import AdaptivePolicy, Forecast
+from sglang_adaptive.policy.base import AdaptivePolicy, Forecast, ProbeTotals
 from sglang_adaptive.policy.choice import FORCED, Choice, Coming, drafted
 from sglang_adaptive.policy.config import AdaptiveConfig
 from sglang_adaptive.runtime.alarms import ACCEPTANCE, AcceptanceWatch, Alarms
 from sglang_adaptive.runtime.counters import ContextLengths, Counters, SwitchRecord, cause_of
 from sglang_adaptive.runtime.history import History
-from sglang_adaptive.runtime.meters import MeterReading
 from sglang_adaptive.runtime.round_note import RoundNote
 from sglang_adaptive.runtime.round_times import RoundClock
 from sglang_adaptive.runtime.round_trace import RoundTrace
@@ -22,6 +21,41 @@ from sglang_adaptive.runtime.start_up import Device, WarmUp
 from sglang_adaptive.runtime.states import AdaptiveWorker, RuntimeStates
 
 logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class MeterReading:
+    """The controller's values for metrics; cheaper than its snapshot, because SGLang reads them whenever it logs."""
+
+    time: float
+    """Unix time in seconds."""
+
+    current_steps: int
+    degraded: bool
+    alarms: Collection[str]
+    """Names of the alarms now raised."""
+
+    tiers: tuple[int, ...]
+    deepest: int
+    """The most draft steps with a runtime state; lookup rounds have more drafts."""
+    counters: Counters
+    forecasts: Mapping[str, Forecast]
+    """By batch region, the policy's forecast for a round like the latest; empty without a cost model."""
+    speedup: float | None
+    """Expected rate over no speculation, for a round like the latest; None without a cost model."""
+
+    acceptance: tuple[float, ...]
+    """The policy's estimate by position; empty if it has none."""
+
+    probes: ProbeTotals | None
+    profile_saved_at: float | None
+    """Unix time in seconds at which this server's cost profile was written to disk; None without one."""
+
+    hour: Mapping[str, Any] | None
+    """Speedup of the last hour over fixed steps; see ``History.speedup``."""
+
+    audit: Mapping[str, Any] | None
+    """Audit results of finished requests; None without an audit."""
 
 
 class AdaptiveController:
@@ -111,6 +145,11 @@ class AdaptiveController:
         fits = self.warm_up.runs or (self.lookups_fit and self.policy.tracks_texts)
         return self.degraded is None and fits  # without matches the policy chooses no lookups
 
+    @property
+    def counts_lengths(self) -> bool:
+        """Whether the next round's note needs the lengths of its requests."""
+        return self._context_lengths.counts_next
+
     def build_states(self) -> None:
         """Build the runtime states of all that the policy may choose; see ``RuntimeStates.build``."""
         self.states.build(self.policy)
@@ -194,7 +233,7 @@ class AdaptiveController:
         note.batch_size = note.largest_batch or batch_size
         note.seconds = self._clock.read(note.steps, note.batch_size, note.looked_up)
         note.since_last = self._clock.since_last
-        if note.steps and note.lengths and not note.looked_up:
+        if note.steps and not note.looked_up:
             self._context_lengths.add(note.lengths, counts, note.steps)
 
     def _wanted(self, batch_size: int) -> Choice:

@@ -33,9 +33,8 @@ class RoundMix:
     def add(self, observation: RoundObservation) -> None:
         """Count a round."""
         self.rounds += 1
-        accepted = self.accepted
-        for count in observation.num_correct_drafts_per_req:  # faster than Counter.update for a few requests
-            accepted[count] += 1
+        for count, requests in observation.tally().items():
+            self.accepted[count] += requests
         if observation.seconds is not None:
             self.timed += 1
             self.timed_seconds += observation.seconds
@@ -86,10 +85,16 @@ class ContextLengths:
         self._rounds = 0
         self._requests, self._drafted, self._accepted = [0] * LENGTH_BINS, [0] * LENGTH_BINS, [0] * LENGTH_BINS
 
+    @property
+    def counts_next(self) -> bool:
+        """Whether the next round that drafted is counted, if lengths are given."""
+        return self._rounds % CUT_EVERY == 0
+
     def add(self, lengths: Sequence[int], accepted: Sequence[int], steps: int) -> None:
         """Count or skip a round of *steps*, given each request's length in tokens and accepted drafts."""
+        counts = self.counts_next and lengths
         self._rounds += 1
-        if self._rounds % CUT_EVERY != 1:
+        if not counts:
             return
         for length, right in zip(lengths, accepted, strict=True):
             at = min((length // SHORTEST).bit_length(), LENGTH_BINS - 1)
@@ -195,9 +200,9 @@ class Counters:
         """Count a verified round under the steps that drafted it and under its batch region."""
         steps = observation.steps
         self.rounds[steps] += 1
-        tally = self._accepted[steps, observation.looked_up]
-        for count in observation.num_correct_drafts_per_req:  # faster than Counter.update for a few requests
-            tally[count] += 1
+        accepted = self._accepted[steps, observation.looked_up]
+        for count, requests in observation.tally().items():
+            accepted[count] += requests
         self.round_times.add(observation)
         self._add_to_region(observation)
 

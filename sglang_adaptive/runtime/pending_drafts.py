@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Hashable, Iterator, Sequence, Set
 from dataclasses import dataclass
 
@@ -99,50 +100,49 @@ class PendingDrafts:
     """
 
     def __init__(self) -> None:
-        self._places: dict[Hashable, list[int]] = {}
+        self._held: list[dict[Hashable, int]] = []
+        """By round, the place of each request's token among all pending tokens."""
         self._left_out: dict[Hashable, int] = {}
         self._tokens = 0
-        self._latest = 0  # tokens before those of the latest round
-        self._rounds = 0
 
     @property
     def rounds(self) -> int:
         """Pending rounds."""
-        return self._rounds
+        return len(self._held)
 
     def hold(self, keys: Sequence[Hashable]) -> None:
         """Add a round that verified one token for each of *keys*, in this order."""
-        self._latest = self._tokens
-        for place, key in enumerate(keys, self._tokens):
-            self._places.setdefault(key, []).append(place)
+        self._held.append(dict(zip(keys, itertools.count(self._tokens))))
         self._tokens += len(keys)
-        self._rounds += 1
 
     def owed(self, key: Hashable) -> int:
         """Return how many of the request's latest tokens the draft has not processed."""
-        return len(self._places.get(key, ())) or self._left_out.get(key, 0)
+        return sum(key in places for places in self._held) or self._left_out.get(key, 0)
 
     def catch_up(self, keys: Sequence[Hashable]) -> CatchUp | None:
         """Return the pending tokens of the batch of *keys*; None when there are none."""
-        owing = [(row, self._places[key]) for row, key in enumerate(keys) if key in self._places]
-        if not owing:
+        requests, order = len(keys), [*keys]
+        if self._tokens == requests * len(self._held) and all([*places] == order for places in self._held):
+            sources = [tuple(range(row, self._tokens, requests)) for row in range(requests)]
+        else:
+            sources = [tuple([places[key] for places in self._held if key in places]) for key in keys]
+        rows = tuple([row for row, own in enumerate(sources) if own])
+        if not rows:
             return None
-        return CatchUp(
-            rows=tuple(row for row, _ in owing),
-            counts=tuple(len(places) for _, places in owing),
-            sources=tuple(tuple(places) for _, places in owing),
-        )
+        owing = tuple([sources[row] for row in rows])
+        return CatchUp(rows, tuple(map(len, owing)), owing)
 
     def all_in_latest(self, keys: Sequence[Hashable]) -> bool:
         """Whether the latest round has a token of each of *keys*."""
-        return all(self._places.get(key, (-1,))[-1] >= self._latest for key in keys)
+        return bool(self._held) and self._held[-1].keys() >= {*keys}
 
     def keep_latest(self, keys: Sequence[Hashable]) -> None:
         """Drop all but the latest round, which has a token of each of *keys*; the draft's KV cache has the others."""
-        kept = {key: [self._places[key][-1] - self._latest] for key in keys}
-        tokens = self._tokens - self._latest
+        latest, kept = self._held[-1], {*keys}
+        earlier = self._tokens - len(latest)
         self.settle(keys)
-        self._places, self._tokens, self._rounds = kept, tokens, 1
+        self._held = [{key: place - earlier for key, place in latest.items() if key in kept}]
+        self._tokens = len(latest)
 
     def settle(self, keys: Sequence[Hashable] = ()) -> None:
         """Drop all pending rounds: the requests of *keys* were extended, and the others are leaving.
@@ -150,7 +150,6 @@ class PendingDrafts:
         With overlap the scheduler omits a finished request from the next round, and releases it only after that round
         began. So :meth:`owed` still counts it until the next call.
         """
-        extended = set(keys)
-        self._left_out = {key: len(places) for key, places in self._places.items() if key not in extended}
-        self._places = {}
-        self._tokens = self._latest = self._rounds = 0
+        leaving = set[Hashable]().union(*self._held).difference(keys)
+        self._left_out = {key: self.owed(key) for key in leaving}
+        self._held, self._tokens = [], 0

@@ -73,25 +73,21 @@ class RuntimeStates:
         """The source of drafts of the state that is being built."""
         self.graph_batch_sizes: list[int] | None = None
         """Every batch size with CUDA graphs; None when they are off."""
+        self.tiers: tuple[int, ...] = ()
+        """The steps with a runtime state, and the numbers of drafts that may be looked up, which are larger."""
+        self.deepest = 0
+        """The most draft steps with a runtime state."""
+        self._sources: dict[int, Source] = {}
+        """By tier, the source of its drafts."""
         self._states: dict[tuple[Source, int], SpecRuntimeState] = {}
         self._graphs: dict[tuple[Source, int], list[int] | None] = {}
         """Batch sizes with graphs, by kind."""
         self._lookup_requests = 0
         """Largest batch size of lookup rounds."""
 
-    @property
-    def tiers(self) -> tuple[int, ...]:
-        """The steps with a runtime state, and the numbers of drafts that may be looked up, which are larger."""
-        return tuple(sorted(steps for _, steps in self._states))
-
-    @property
-    def deepest(self) -> int:
-        """The most draft steps with a runtime state."""
-        return max(steps for source, steps in self._states if source is not Source.LOOKUP)
-
     def widest(self, batch_size: int) -> int:
         """Return the most drafts that a round of *batch_size* may have."""
-        if not self._lookup_requests:
+        if batch_size > self._lookup_requests:
             return self.deepest
         return max(self.deepest, *(choice.steps for choice in self.reachable(batch_size)))
 
@@ -110,8 +106,7 @@ class RuntimeStates:
 
     def of(self, steps: int, why: str = "") -> Choice:
         """Return the choice of *steps*, one of ``tiers``, for the reason *why*."""
-        source = next(source for source, count in self._states if count == steps)
-        return Choice(steps, source, why=why)
+        return Choice(steps, self._sources[steps], why=why)
 
     def has(self, choice: Choice) -> bool:
         """Whether *choice* has a runtime state."""
@@ -119,7 +114,7 @@ class RuntimeStates:
 
     def register(self, state: SpecRuntimeState) -> None:
         """Add a state without lookups that the worker has built, with graphs at every size."""
-        self._states[drafted(state.speculative_num_steps).state] = state
+        self._add(drafted(state.speculative_num_steps).state, state)
 
     def build(self, policy: AdaptivePolicy) -> None:
         """Build the states of all kinds that *policy* may choose and that are not registered; the launch steps run.
@@ -191,11 +186,18 @@ class RuntimeStates:
 
     def _build(self, kind: tuple[Source, int], sizes: list[int] | None) -> None:
         self.building, steps = kind
-        self._states[kind] = self._worker.build_adaptive_runtime_state(
+        made = self._worker.build_adaptive_runtime_state(
             speculative_num_steps=steps,
             speculative_num_draft_tokens=steps + 1,
             cuda_graph_bs=None if sizes is None else list(sizes),
         )
+        self._add(kind, made)
+
+    def _add(self, kind: tuple[Source, int], state: SpecRuntimeState) -> None:
+        self._states[kind] = state
+        self._sources = {steps: source for source, steps in self._states}
+        self.tiers = tuple(sorted(self._sources))
+        self.deepest = max((steps for steps, of in self._sources.items() if of is not Source.LOOKUP), default=0)
 
     def _built(
         self,

@@ -238,7 +238,6 @@ def with_draft_probs(verify_input: Any, worker: Any, batch: Any) -> Any:
     Its shape is (requests, 1, vocabulary): zeros, expanded from one element. The sampler's kernel reads one row per
     draft; without drafts it reads none and samples from the target's distribution.
     """
-    import torch
     from sglang.srt.runtime_context import get_spec
 
     if (
@@ -246,6 +245,8 @@ def with_draft_probs(verify_input: Any, worker: Any, batch: Any) -> Any:
         and not batch.forward_mode.is_idle()
         and verify_input.draft_probs is None
     ):
+        import torch
+
         requests, vocabulary = batch.seq_lens.shape[0], worker.target_worker.model_config.vocab_size
         none = torch.zeros((1, 1, 1), dtype=torch.float32, device=worker.device)
         verify_input.draft_probs = none.expand(requests, 1, vocabulary)
@@ -264,6 +265,10 @@ class Repairs(Stage):
         """Switch to other steps, and keep SGLang's log of such switches short."""
         rest(worker, state)
         keep_latest_switch()
+
+    def is_overlap_off(self, rest: Rest, scheduler: Any, batch: Any, last_batch: Any) -> bool:
+        """Return whether pending results are processed before *batch*, as before a mixed one with a grammar."""
+        return rest(scheduler, batch, last_batch) or mixed_batch_waits(scheduler, batch)
 
     def end_of_text(self, rest: Rest, req: Any, *args: Any, **stop: Any) -> int | None:
         """Return where a request's text ends first."""

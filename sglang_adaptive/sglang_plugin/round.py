@@ -7,7 +7,7 @@ At each of the functions that SGLang calls for that, the stages of a server may 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import partial
+from functools import cache, partial
 from typing import Any, TypeVar
 
 from sglang_adaptive.policy.base import AdaptivePolicy
@@ -98,17 +98,6 @@ Event = Callable[..., Any]
 _EVENTS: list[Event] = [of for name, of in vars(Stage).items() if not name.startswith("_")]
 
 
-def _chain(acting: list[Event]) -> Event:
-    """Return a function of SGLang's function and its arguments that runs *acting*, each around the next ones."""
-    if not acting:
-        return lambda original, *args, **kwargs: original(*args, **kwargs)
-    first, *others = acting
-    if not others:
-        return first
-    rest = _chain(others)
-    return lambda original, *args, **kwargs: first(partial(rest, original), *args, **kwargs)
-
-
 def _never(batch: Any) -> bool:
     return False
 
@@ -134,12 +123,16 @@ class Round(Stage):
         self.stages = tuple(stages)
         self._acting: dict[Event, list[Event]] = {}
         """By event, the methods of the stages that act at it, in order."""
-        self.at: dict[Event, Event] = {}
-        """By event, the function to call with SGLang's function, which runs last, and its arguments."""
         for of in _EVENTS:
             acting = [stage for stage in (self, *self.stages) if getattr(type(stage), of.__name__) is not of]
             self._acting[of] = [getattr(stage, of.__name__) for stage in acting]
-            self.at[of] = _chain(self._acting[of])
+        self.around = cache(self._bound)
+        """Returns a function of SGLang, given second, with the stages that act at the event, given first, around it."""
+
+    def _bound(self, of: Event, original: Rest) -> Rest:
+        for act in reversed(self._acting[of]):
+            original = partial(act, original)
+        return original
 
     def tell(self, of: Event, *args: Any) -> None:
         """Give the stages the notice *of*."""
@@ -201,9 +194,9 @@ class Round(Stage):
         """Complete the note of a decode result that has arrived, and let SGLang turn it into tokens."""
         if result.speculative_num_draft_tokens:
             note = note_of(result, self.controller.states)
-            note.context_tokens = batch.seq_lens_sum and int(batch.seq_lens_sum)
             note.requests = [req.rid for req in batch.reqs]
-            note.lengths = [req.kv.kv_committed_len for req in batch.reqs]
+            if self.controller.counts_lengths:
+                note.lengths = [req.kv.kv_committed_len for req in batch.reqs]
             note.arrived(result)
             self._resolving = note
             self.tell(Stage.arrived, note, result, batch)

@@ -63,7 +63,7 @@ class Stage:
     def gathered(self, rest: Rest, info: Any, *args: Any, **kwargs: Any) -> Any:
         """Gather the rows of all ranks; the last gather before a round determines its steps."""
 
-    def is_overlap_off(self, rest: Rest, scheduler: Any, batch: Any) -> Any:
+    def is_overlap_off(self, rest: Rest, scheduler: Any, batch: Any, last_batch: Any) -> Any:
         """Return whether pending results are processed before a batch is launched."""
 
     def count_penalties(self, rest: Rest, batch: Any) -> Any:

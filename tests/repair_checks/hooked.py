@@ -26,6 +26,7 @@ TARGETS = (
 
 def install() -> None:
     """Install the hooks, and let the checks use this package's controller."""
+    current.use(Round(None, None))
     hooks.install_now(hook for hook in hooks.hooks(Process.SCHEDULER) if hook.target.endswith(TARGETS))
     for module in ("feedback", "graph_sizes", "override_log", "target_scope", "zero_step_sampling"):
         setattr(import_module(f"tests.repair_checks.{module}"), adaptive_worker.__name__, worker_in_a_round)

@@ -35,9 +35,9 @@ from sglang_adaptive.sglang_plugin.admin.handlers import (
     extend_problem,
     pack,
 )
-from sglang_adaptive.sglang_plugin.admin.server_info import look
+from sglang_adaptive.sglang_plugin.admin.server_info import look, manager
+from sglang_adaptive.sglang_plugin.contract import import_in_workers
 from sglang_adaptive.sglang_plugin.notes import NOTE
-from sglang_adaptive.sglang_plugin.releases import import_in_workers
 from sglang_adaptive.sglang_plugin.stages.audit_scheduler import REPORT_KEY, TAKE
 from sglang_adaptive.sglang_plugin.start.controller import fitted
 from sglang_adaptive.sglang_plugin.start.handshake import BUILT
@@ -47,7 +47,7 @@ Receive = Callable[[], Awaitable[dict[str, Any]]]
 Send = Callable[[dict[str, Any]], Awaitable[None]]
 PATH = "/set_internal_state"
 METHODS = ("POST", "PUT")
-WORKERS_APPLICATION = "sglang_adaptive.sglang_plugin.http_worker:app"
+WORKERS_APPLICATION = "sglang_adaptive.sglang_plugin.admin.http_worker:app"
 SECONDS_KEY = "adaptive_force_seconds"
 KEYS = (CONFIG_KEY, FORCE_KEY, SECONDS_KEY, EXTEND_KEY)
 """The keys that a client may send."""
@@ -80,9 +80,7 @@ def add_layer(server_args: Any, scheduler_info: Mapping[str, Any]) -> None:
     if cfg.speculative_adaptive:
         most = max(built.graphs, default=0)
         again = DecodesAgain(
-            manager,
-            take=lambda: look(manager(), TAKE),
-            send=lambda report: to_schedulers(pack(REPORT_KEY, report)),
+            manager, take=lambda: look(TAKE), send=lambda report: to_schedulers(pack(REPORT_KEY, report))
         )
         changes = ConfigChanges(
             send=lambda change: to_schedulers(pack(CONFIG_KEY, change)),
@@ -127,15 +125,8 @@ def _pass_on(supervisor: Any) -> None:
 
 async def _in_force() -> dict[str, Any]:
     """Return the configuration of the first scheduler that answers."""
-    found: dict[str, Any] = (await look(manager()))[0].get("config") or {}
+    found: dict[str, Any] = (await look())[0].get("config") or {}
     return found
-
-
-def manager() -> Any:
-    """Return this process's TokenizerManager."""
-    from sglang.srt.entrypoints.http_server import get_global_state
-
-    return get_global_state().tokenizer_manager
 
 
 async def to_schedulers(values: dict[str, int]) -> list[bool]:
@@ -148,7 +139,7 @@ async def to_schedulers(values: dict[str, int]) -> list[bool]:
 
 async def zero_steps() -> list[Any]:
     """Return ``zero_steps`` of /server_info for each data-parallel replica; None where no extend is deferred."""
-    return [state.get("zero_steps") for state in await look(manager())]
+    return [state.get("zero_steps") for state in await look()]
 
 
 class AdminRoute:

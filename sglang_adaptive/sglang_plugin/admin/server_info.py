@@ -1,4 +1,4 @@
-"""This package's part of /server_info in the scheduler."""
+"""This package's part of /server_info in the scheduler, and how the HTTP server asks for it."""
 
 from __future__ import annotations
 
@@ -66,10 +66,17 @@ def _span_asked(rid: Any) -> int | None:
     return next((span for span in SPANS if rid == f"{HISTORY}{span}"), None)
 
 
-async def look(tokenizer_manager: Any, rid: str = LOOK) -> list[dict[str, Any]]:
+def manager() -> Any:
+    """Return the TokenizerManager of this HTTP process."""
+    from sglang.srt.entrypoints.http_server import get_global_state
+
+    return get_global_state().tokenizer_manager
+
+
+async def look(rid: str = LOOK) -> list[dict[str, Any]]:
     """Return our part of the internal state of every replica's scheduler, through SGLang's own communicator."""
     from sglang.srt.managers.io_struct import GetInternalStateReq
 
-    tokenizer_manager.auto_create_handle_loop()
-    answers = await tokenizer_manager.get_internal_state_communicator(GetInternalStateReq(rid=rid))
+    manager().auto_create_handle_loop()
+    answers = await manager().get_internal_state_communicator(GetInternalStateReq(rid=rid))
     return [answer.internal_state["adaptive"] for answer in answers]

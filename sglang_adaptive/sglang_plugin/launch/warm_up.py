@@ -22,7 +22,8 @@ import requests
 
 from sglang_adaptive.runtime.start_up import Progress
 from sglang_adaptive.sglang_plugin.admin.handlers import BEGIN, END, WARM_UP_KEY
-from sglang_adaptive.sglang_plugin.admin.route import manager, to_schedulers
+from sglang_adaptive.sglang_plugin.admin.route import to_schedulers
+from sglang_adaptive.sglang_plugin.admin.server_info import manager
 from sglang_adaptive.sglang_plugin.configuration import reading_of
 from sglang_adaptive.sglang_plugin.launch import compile_ahead
 from sglang_adaptive.sglang_plugin.launch.activation import adapts, runs_on_cpu

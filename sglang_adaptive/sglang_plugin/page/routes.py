@@ -13,7 +13,7 @@ import orjson
 
 from sglang_adaptive import __version__
 from sglang_adaptive.runtime.history import SPANS
-from sglang_adaptive.sglang_plugin.admin.server_info import HISTORY, look
+from sglang_adaptive.sglang_plugin.admin.server_info import HISTORY, look, manager
 from sglang_adaptive.sglang_plugin.page.document import KeyPrompt, content_security_policy, document
 
 if TYPE_CHECKING:
@@ -131,10 +131,7 @@ def add_history(app: FastAPI, fetch: Callable[[int], Awaitable[bytes]]) -> None:
 
 async def _history_from_schedulers(span: int) -> bytes:
     """Ask every scheduler for its last *span* seconds, and return the document of /adaptive/history.json."""
-    from sglang.srt.entrypoints.http_server import get_global_state
-
-    ranks = await look(get_global_state().tokenizer_manager, f"{HISTORY}{span}")
-    return data_of(ranks, time=time.time())
+    return data_of(await look(f"{HISTORY}{span}"), time=time.time())
 
 
 # Adds the page's routes to SGLang's application, under SGLang's rules for keys.
@@ -203,9 +200,6 @@ def _page() -> tuple[bytes, dict[str, str]]:
 async def _from_schedulers() -> bytes:
     """Ask every scheduler, and return the document of /adaptive.json."""
     import sglang
-    from sglang.srt.entrypoints.http_server import get_global_state
 
-    manager = get_global_state().tokenizer_manager
-    ranks = await look(manager)
-    versions = {"sglang": sglang.__version__, "sglang_adaptive": __version__}
-    return data_of(ranks, time=time.time(), model=str(manager.served_model_name), versions=versions)
+    ranks, versions = await look(), {"sglang": sglang.__version__, "sglang_adaptive": __version__}
+    return data_of(ranks, time=time.time(), model=str(manager().served_model_name), versions=versions)

@@ -41,7 +41,7 @@ def why_static(original: Callable[..., str | None], server_args: Any) -> str | N
 @around(SRT + "arg_groups.speculative_hook._handle_ngram", "server_args", process=Process.LAUNCHER)
 def resolve_ngram(original: Callable[..., None], server_args: Any) -> None:
     """Resolve NGRAM's arguments."""
-    from sglang_adaptive.sglang_plugin.workers.arguments import steps_by_breadth
+    from sglang_adaptive.sglang_plugin.workers.choice import steps_by_breadth
 
     original(server_args)
     steps_by_breadth(server_args)
@@ -59,7 +59,7 @@ def resolve_launch_steps(original: Callable[..., None], server_args: Any) -> Non
 @around(SRT + "arg_groups.speculative_hook._handle_dflash", "server_args", process=Process.LAUNCHER)
 def resolve_dflash(original: Callable[..., None], server_args: Any) -> None:
     """Resolve DFLASH's arguments."""
-    from sglang_adaptive.sglang_plugin.workers.arguments import launch_block_is_widest
+    from sglang_adaptive.sglang_plugin.workers.choice import launch_block_is_widest
 
     original(server_args)
     launch_block_is_widest(server_args)

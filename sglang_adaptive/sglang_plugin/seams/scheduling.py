@@ -44,18 +44,11 @@ to_stages(Stage.gathered, _SYNC + ".all_gather", "self")
 to_stages(Stage.isolate, SRT + "managers.scheduler.Scheduler._forward_isolation", "self", "batch", "overlap")
 to_stages(Stage.prepare_prefill, SRT + "managers.schedule_batch.ScheduleBatch.prepare_for_extend", "self")
 to_stages(Stage.count_penalties, SRT + "managers.schedule_batch.ScheduleBatch.cumulate_penalty_output_tokens", "self")
-
-
-@around(SRT + "managers.scheduler.Scheduler.is_disable_overlap_for_batch", "self", "batch", "last_batch")
-def is_overlap_off(original: Callable[..., bool], scheduler: Any, batch: Any, last_batch: Any) -> bool:
-    """Return whether pending results are processed before a batch is launched."""
-    from sglang_adaptive.sglang_plugin import repairs
-    from sglang_adaptive.sglang_plugin.current import current
-
-    if original(scheduler, batch, last_batch=last_batch) or repairs.mixed_batch_waits(scheduler, batch):
-        return True
-    now = current()
-    return now is not None and bool(now.at[Stage.is_overlap_off](lambda *_: False, scheduler, batch))
+to_stages(
+    Stage.is_overlap_off,
+    SRT + "managers.scheduler.Scheduler.is_disable_overlap_for_batch",
+    *("self", "batch", "last_batch"),
+)
 
 
 @around(SRT + "speculative.dflash_info_v2.DFlashDraftInputV2.prepare_for_decode", "self", "batch")
@@ -69,7 +62,7 @@ def prepare_block(original: Callable[..., None], draft_input: Any, batch: Any) -
 @around(SRT + "managers.scheduler.decide_needs_cpu_seq_lens", "attn_backends")
 def needs_lengths_on_host(original: Callable[..., bool], attn_backends: Sequence[Any]) -> bool:
     """Return whether rounds need lengths on the host; adaptive NGRAM needs them only if the backends do."""
-    from sglang_adaptive.sglang_plugin.workers.arguments import needs_lengths_on_host
+    from sglang_adaptive.sglang_plugin.workers.choice import needs_lengths_on_host
 
     return needs_lengths_on_host(original, attn_backends)
 

@@ -12,8 +12,7 @@ request's row; on a CPU that ended the scheduler.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import cache
 from typing import Any
 
@@ -96,11 +95,15 @@ class Capacity(Stage):
 
     def update_running_batch(self, rest: Rest, scheduler: Any, batch: Any) -> Any:
         """Note the most steps that the next round of *batch* has room for, and let SGLang prepare it."""
-        self._controller.most_steps, self._controller.lookups_fit, slots = None, True, None
+        controller, room = self._controller, None
+        controller.lookups_fit = True
         if not batch.is_empty():
-            self._controller.most_steps, slots = self.guard.attempt(self._room, scheduler, batch) or (None, None)
-        with self._reserving(slots):
+            room = self.guard.attempt(self._room, scheduler, batch)
+        controller.most_steps, self._slots = room or (None, None)
+        try:
             return rest(scheduler, batch)
+        finally:
+            self._slots = None
 
     def _room(self, scheduler: Any, batch: Any) -> tuple[int | None, int | None]:
         """Return the most steps for a round of *batch*, and the KV slots that each request needs beyond its tokens.
@@ -132,19 +135,11 @@ class Capacity(Stage):
             return widest
         launch, free = states.launch.steps, free_slots(batch)
         for steps in reversed(states.tiers):
-            asked = max(to_spare(batch, 2 * (steps - launch)), 3 * (steps + 1) + allocator.page_size)
-            if launch < steps <= widest and free >= len(batch.reqs) * asked:
-                return steps
+            if launch < steps <= widest:
+                asked = max(to_spare(batch, 2 * (steps - launch)), 3 * (steps + 1) + allocator.page_size)
+                if free >= len(batch.reqs) * asked:
+                    return steps
         return launch
-
-    @contextmanager
-    def _reserving(self, slots: int | None) -> Iterator[None]:
-        """Let SGLang reserve *slots* per request beyond its tokens; None for its own number."""
-        self._slots = slots
-        try:
-            yield
-        finally:
-            self._slots = None
 
 
 @cache

@@ -19,7 +19,7 @@ from typing import Any
 
 from sglang_adaptive.runtime.start_up import Device
 from sglang_adaptive.runtime.states import SpecRuntimeState
-from sglang_adaptive.sglang_plugin.releases import draft_placement
+from sglang_adaptive.sglang_plugin.contract import draft_placement
 
 logger = logging.getLogger(__name__)
 

@@ -36,8 +36,8 @@ from sglang.srt.speculative.draft_worker_common import (
 from sglang.srt.speculative.spec_utils import draft_pp_context
 
 from sglang_adaptive.runtime.states import SpecRuntimeState
+from sglang_adaptive.sglang_plugin.contract import draft_placement
 from sglang_adaptive.sglang_plugin.notes import note_of
-from sglang_adaptive.sglang_plugin.releases import draft_placement
 from sglang_adaptive.sglang_plugin.stages.zero_steps.deferred_append import DeferredAppend
 from sglang_adaptive.sglang_plugin.start.state_builds import new_backend, target_parts
 from sglang_adaptive.sglang_plugin.workers.own_rounds import NOTHING, OwnRounds, Parts, begin_rounds, parts_of

@@ -134,7 +134,4 @@ class AdaptiveNgramWorker(OwnRounds, NGRAMWorker):  # type: ignore[misc]  # SGLa
 
 def _spec_of(width: int) -> dict[str, int]:
     """Return SGLang's steps and draft tokens for a tree of *width* nodes; it sizes buffers by topk times steps."""
-    return {
-        "speculative_num_steps": width // get_spec().speculative_eagle_topk,
-        "speculative_num_draft_tokens": width,
-    }
+    return {"speculative_num_steps": width // get_spec().speculative_eagle_topk, "speculative_num_draft_tokens": width}

@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from sglang_adaptive.sglang_plugin.contract import links_from_mask
 from sglang_adaptive.sglang_plugin.guard import Guard
-from sglang_adaptive.sglang_plugin.releases import links_from_mask
 
 Ints = npt.NDArray[np.int64]
 

@@ -90,7 +90,7 @@ NO_REASONS = ("adaptive speculation", "sglang-adaptive", "got ", "SGLANG_ENABLE_
 
 
 def test_our_reasons() -> None:
-    files = ("launch/activation.py", "repairs.py", "workers/choice.py", "workers/arguments.py")
+    files = ("launch/activation.py", "repairs.py", "workers/choice.py")
     for file in files:
         found = {message.text for message in messages() if message.where.startswith(f"sglang_plugin/{file}")}
         reasons = {text for text in found if not text.startswith(NO_REASONS)}

@@ -11,9 +11,8 @@ from pathlib import Path
 import pytest
 
 from sglang_adaptive.doctor import installation
-from sglang_adaptive.doctor.check import NOTE, OK, PROBLEM, Check
 from sglang_adaptive.doctor.command import main
-from sglang_adaptive.doctor.installation import take_apart
+from sglang_adaptive.doctor.installation import NOTE, OK, PROBLEM, Check, take_apart
 from sglang_adaptive.sglang_plugin.contract import RELEASES, supported
 from tests.answering import answering
 from tests.fakes import ema, serve, with_alarm

@@ -46,8 +46,8 @@ def test_late_result_is_credited_to_the_depth_that_drafted_it() -> None:
     controller.choose(2)
     policy.answer = 0
     controller.choose(2)  # live depth is 0 now; the 3-step round's result is still to come
-    controller.verified([2, 3], 2, RoundNote(drafted(3), context_tokens=50))
-    assert policy.seen[-1] == RoundNote(drafted(3), [2, 3], 2, None, 50)
+    controller.verified([2, 3], 2, RoundNote(drafted(3), requests="ab"))
+    assert policy.seen[-1] == RoundNote(drafted(3), [2, 3], 2, requests="ab")
     controller.verified([0, 0], 2, RoundNote(drafted(0)))
     shown = controller.snapshot()
     assert shown["rounds_by_tier"] == {"3": 1, "0": 1}

@@ -137,3 +137,14 @@ def test_what_was_written_is_owed_no_more_but_the_latest_row(rounds: list[list[i
     assert plan is not None and pending.rounds == 1 + len(later)
     for row, own in zip(plan.rows, plan.sources, strict=True):
         assert [tokens[place] for place in own] == [token for token in tokens if token[0] == batch[row]]
+
+
+def test_a_request_that_left_before_a_write_is_owed_what_it_was() -> None:
+    pending = PendingDrafts()
+    for _ in range(2):
+        pending.hold(["stays", "leaves"])
+    pending.keep_latest(["stays"])
+    assert (pending.owed("stays"), pending.owed("leaves")) == (1, 2)
+    pending.hold(["stays"])
+    plan = pending.catch_up(["stays"])
+    assert plan is not None and plan.sources == ((0, 2),)

@@ -10,7 +10,7 @@ from sglang_adaptive.policy.base import RoundPrices
 from sglang_adaptive.policy.choice import drafted
 from sglang_adaptive.policy.observation import RoundObservation
 from sglang_adaptive.runtime.counters import RoundMix
-from sglang_adaptive.runtime.speedup import FixedDepth, at_fixed_depths
+from sglang_adaptive.runtime.history import FixedDepth, at_fixed_depths
 
 SECONDS = {0: 0.010, 1: 0.012, 3: 0.016}
 DEVIATION = {0: 0.03, 1: 0.04, 3: 0.0}

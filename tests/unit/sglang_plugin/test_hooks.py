@@ -134,7 +134,7 @@ from types import ModuleType
 from sglang.srt.plugins import hook_registry
 from sglang_adaptive.sglang_plugin import hooks
 from sglang_adaptive.sglang_plugin.hooks import Process
-from sglang_adaptive.sglang_plugin.importers import Importers
+from sglang_adaptive.sglang_plugin.hooks import Importers
 assert hook_registry._propagate_patch._shared
 if not {shared}:
     hook_registry._propagate_patch = Importers()

@@ -58,9 +58,9 @@ class ExactVerify(Stage):
         if batch.sampling_info.penalizer_orchestrator.is_required and any(req.output_ids for req in batch.reqs):
             self.guard.attempt(self._text.count_again, batch)
 
-    def is_overlap_off(self, rest: Rest, scheduler: Any, batch: Any) -> bool:
+    def is_overlap_off(self, rest: Rest, scheduler: Any, batch: Any, last_batch: Any) -> bool:
         """Return whether pending results have to be processed before *batch*, as where a processor reads their text."""
-        return rest(scheduler, batch) or bool(
+        return rest(scheduler, batch, last_batch) or bool(
             batch
             and not self.guard.closed
             and scheduler.result_queue

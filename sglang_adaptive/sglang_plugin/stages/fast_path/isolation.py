@@ -7,7 +7,9 @@ docs/architecture.md has the time that takes.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
+from operator import itemgetter
 from typing import Any
 
 from sglang_adaptive.sglang_plugin.guard import Guard
@@ -20,19 +22,21 @@ class Isolation(Stage):
     def __init__(self) -> None:
         self.guard = Guard("isolation")
         self._fields: tuple[str, ...] = ()
+        self._values: Callable[[Any], tuple[Any, ...]] | None = None
+        """Returns the values of these fields."""
 
     def isolate(self, rest: Rest, scheduler: Any, batch: Any, *, overlap: bool) -> Any:
         """Return a context manager for a round of *batch*."""
         kept = self.guard.attempt(self._kept, batch)
         if kept is None:
             return rest(scheduler, batch, overlap=overlap)
-        return _Isolated(scheduler, batch, overlap, kept)
+        return _Isolated(scheduler, batch, overlap, zip(self._fields, kept, strict=True))
 
-    def _kept(self, batch: Any) -> dict[str, Any]:
-        values = vars(batch)
-        if not self._fields:
+    def _kept(self, batch: Any) -> tuple[Any, ...]:
+        if self._values is None:
             self._fields = tuple(field.name for field in dataclasses.fields(batch))
-        return {name: values[name] for name in self._fields}
+            self._values = itemgetter(*self._fields)
+        return self._values(vars(batch))
 
 
 class _Isolated(AbstractContextManager[None]):
@@ -40,7 +44,7 @@ class _Isolated(AbstractContextManager[None]):
 
     __slots__ = ("_batch", "_kept", "_overlap", "_scheduler")
 
-    def __init__(self, scheduler: Any, batch: Any, overlap: bool, kept: dict[str, Any]) -> None:
+    def __init__(self, scheduler: Any, batch: Any, overlap: bool, kept: Iterable[tuple[str, Any]]) -> None:
         self._scheduler, self._batch, self._overlap, self._kept = scheduler, batch, overlap, kept
 
     def __enter__(self) -> None:

@@ -29,18 +29,23 @@ class Plans(Generic[Plan]):
 
     def may(self, owner: Any, setup: Callable[[], Setup]) -> bool:
         """Whether *owner*'s passes, with *setup*, do not need SGLang to prepare them."""
-        if owner not in self._found:
-            self._found[owner] = {} if features.may(self._name, setup()) else None
-        return self._found[owner] is not None
+        return self._of_owner(owner, setup) is not None
 
     def of(
         self, runner: Any, requests: int, setup: Callable[[], Setup], made: Callable[[Any, int], Plan]
     ) -> Plan | None:
         """Return *runner*'s plan for *requests*, *made* on first use; None where SGLang has to prepare the pass."""
-        if not runner or not self.may(runner, setup) or requests > runner.max_bs:
+        plans = self._of_owner(runner, setup) if runner else None
+        if plans is None or requests > runner.max_bs:
             return None
-        plans = self._found[runner]
-        assert plans is not None
-        if requests not in plans:
-            plans[requests] = made(runner, requests)
-        return plans[requests]
+        plan = plans.get(requests)
+        if plan is None:
+            plan = plans[requests] = made(runner, requests)
+        return plan
+
+    def _of_owner(self, owner: Any, setup: Callable[[], Setup]) -> dict[int, Plan] | None:
+        try:
+            return self._found[owner]
+        except KeyError:
+            found = self._found[owner] = {} if features.may(self._name, setup()) else None
+            return found

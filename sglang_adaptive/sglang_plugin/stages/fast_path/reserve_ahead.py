@@ -55,7 +55,11 @@ def _is_covered(batch: Any) -> bool:
 
     reserve = get_alloc_reserve_per_decode()
     # A request owns whole pages, so enough tokens are enough pages.
-    return all(req.kv.kv_committed_len + reserve <= req.kv.kv_allocated_len for req in batch.reqs)
+    for req in batch.reqs:
+        kv = req.kv
+        if kv.kv_committed_len + reserve > kv.kv_allocated_len:
+            return False
+    return True
 
 
 def _more(batch: Any, reserve: int) -> int:
@@ -65,7 +69,7 @@ def _more(batch: Any, reserve: int) -> int:
     allocator = batch.token_to_kv_pool_allocator
     if type(allocator) is not TokenToKVPoolAllocator:
         return 0
-    longest = max(req.kv.kv_committed_len for req in batch.reqs)
+    longest = max([req.kv.kv_committed_len for req in batch.reqs])
     if longest + reserve + AHEAD > batch.req_to_token_pool.req_to_token.shape[1]:
         return 0
     asked = max(to_spare(batch, AHEAD), 4 * (reserve + AHEAD))

@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from sglang_adaptive.runtime import alarms
+from sglang_adaptive.runtime.controller import MeterReading
 from sglang_adaptive.runtime.counters import CAUSES, REGIONS, Counters, Region
-from sglang_adaptive.runtime.meters import MeterReading
 from sglang_adaptive.sglang_plugin.stages.audit_scheduler import VERDICTS
 
 PREFIX = "sglang:adaptive_"

@@ -36,12 +36,12 @@ class ProposedDrafts(Stage):
 
     def report_decode(self, rest: Rest, reporter: Any, *args: Any, **kwargs: Any) -> None:
         """Report, divided by the mean draft tokens of the rounds since the last report."""
-        from sglang.srt.runtime_context import get_spec
-
         rounds = reporter.spec_num_forward_ct
         if reporter.forward_ct_decode % reporter.decode_log_interval or rounds == 0:  # SGLang reports nothing this time
             rest(reporter, *args, **kwargs)
             return
+        from sglang.srt.runtime_context import get_spec
+
         proposed = reporter.spec_num_cap_tokens
         reporter.spec_num_cap_tokens = 0  # else the log would report the drafts as a cap
         try:

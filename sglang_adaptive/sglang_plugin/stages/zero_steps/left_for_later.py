@@ -29,6 +29,8 @@ class LeftForLater(Stage):
         self._pending = PendingDrafts()
         self.guard = guard
         self._rounds = self._extends = 0
+        self._of_rows: tuple[Any, list[Key]] = None, []
+        """The pool rows of the latest batch, and their keys."""
 
     @property
     def max_every(self) -> int:
@@ -79,7 +81,10 @@ class LeftForLater(Stage):
     def _keys(self, batch: Any) -> list[Key]:
         """Identify each request by its pool row and the row's generation, which grows when the row is reused."""
         rows = batch.req_pool_indices_cpu
-        return list(zip(rows.tolist(), self._pool.req_generation[rows].tolist(), strict=True))
+        if rows is not self._of_rows[0]:  # SGLang makes a new tensor when a request joins or leaves
+            keys = list(zip(rows.tolist(), self._pool.req_generation[rows].tolist(), strict=True))
+            self._of_rows = rows, keys
+        return self._of_rows[1]
 
     def _give_up(self, error: Exception) -> None:
         self._pending.settle()

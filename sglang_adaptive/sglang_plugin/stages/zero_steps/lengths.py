@@ -8,7 +8,7 @@ known in advance, and the next round is launched while it runs, as without specu
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from sglang_adaptive.sglang_plugin.guard import Guard
@@ -22,13 +22,14 @@ class KnownLengths(Stage):
         """*unread* says whether the round of a batch reads no lengths on the host."""
         self._unread = unread
         self.guard = Guard("host-lengths")
-        self._after: dict[Any, int] = {}
-        """Tokens by request, including the one from the round."""
+        self._requests: list[Any] = []
+        self._after: Any = None
+        """Tokens of each of these requests, including the one from the round, int64 on the host."""
 
     def before_zero_steps(self, batch: Any) -> None:
         """Note how long *batch*'s requests will be after the zero-step round that begins."""
         if batch.seq_lens_cpu is not None:
-            self.guard.attempt(self._expect, batch.reqs, batch.seq_lens_cpu.tolist())
+            self.guard.attempt(self._expect, batch)
 
     def lengths_on_host(self, rest: Rest, future_map: Any, batch: Any, **kwargs: Any) -> None:
         """Give *batch* its lengths on the host where they are known, without SGLang's wait; none if they are unread."""
@@ -47,18 +48,20 @@ class KnownLengths(Stage):
         if known is not None:
             batch.seq_lens_cpu, batch.seq_lens_sum = known, int(known.sum())
 
-    def _expect(self, requests: Sequence[Any], before: Sequence[int]) -> None:
-        self._after = {request: length + 1 for request, length in zip(requests, before, strict=True)}
+    def _expect(self, batch: Any) -> None:
+        assert len(batch.reqs) == len(batch.seq_lens_cpu)
+        self._requests, self._after = [*batch.reqs], batch.seq_lens_cpu + 1
 
     def _known(self, batch: Any) -> Any:
         """Return the lengths of *batch*'s requests, int64 [requests] on the host; None if one is unknown."""
-        import torch
-
         if batch.spec_info is None or batch.spec_info.future_indices is None:
-            for request in batch.reqs:  # a prefill starts or restarts them
-                self._after.pop(request, None)
+            if not set(self._requests).isdisjoint(batch.reqs):  # a prefill starts or restarts them
+                self._after = None
             return None
         # Each decode round clears all lengths; a zero-step round sets them again when it begins.
-        after, self._after = self._after, {}
-        lengths = [after.get(request) for request in batch.reqs]
-        return None if None in lengths else torch.tensor(lengths, dtype=torch.int64)
+        after, self._after = self._after, None
+        if after is None or batch.reqs == self._requests:
+            return after
+        places = {request: place for place, request in enumerate(self._requests)}
+        rows = [places.get(request) for request in batch.reqs]
+        return None if None in rows else after[rows]

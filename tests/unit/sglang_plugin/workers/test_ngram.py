@@ -21,7 +21,7 @@ from sglang_adaptive.lab.cpu_engine.kernels.tree import reconstruct_indices_from
 from sglang_adaptive.sglang_plugin import guard
 from sglang_adaptive.sglang_plugin.repairs import at_the_widest
 from sglang_adaptive.sglang_plugin.workers import ngram_inputs
-from sglang_adaptive.sglang_plugin.workers.arguments import needs_lengths_on_host
+from sglang_adaptive.sglang_plugin.workers.choice import needs_lengths_on_host
 from sglang_adaptive.sglang_plugin.workers.ngram_inputs import (
     PROMPT_TOKENS,
     Prompts,
