@@ -1,18 +1,9 @@
 """Expected tokens of a request's next round by steps, learned from accepted drafts.
 
-Text comes in stretches, so a request's recent acceptance predicts its next round. Its *level* is an exponential average
-of trials, in which a draft that was reached counts 1 if accepted and 0 if rejected:
-
-    level += GAIN * (outcome - level)
-
-Levels are sorted into bins. For bin ``b`` and position ``j``, counted over rounds of any steps as far as they reached,
-
-    h_1 = (hits_1 + K * c_b) / (reached_1 + K)               c_b: the middle of the bin, pulled toward the usual level
-    h_j = (hits_j + K * FALL * h_(j-1)) / (reached_j + K)
-    E_b[tokens | s] = 1 + h_1 + h_1*h_2 + ... + h_1*...*h_s
-
-The text of a batch takes ``mean_r E_b(r)[live] / E_b(r)[s]`` times as many rounds at ``s`` steps as at the live steps.
-Each request's progress is relative to its own pace, because a slow request stays in the batch longer.
+A request's *level* is an exponential average of its trials: a draft that was reached counts 1 if accepted, else 0. Each
+bin of levels counts, by position, how often a draft was reached and accepted (docs/how-it-decides.md). The text of a
+batch takes ``mean_r E_r[live] / E_r[s]`` times as many rounds at ``s`` steps as at the live steps: each request's
+progress is relative to its own pace, because a slow request stays in the batch longer.
 """
 
 from __future__ import annotations
@@ -46,29 +37,27 @@ FALL = 0.965
 """Acceptance of a position over that of the one before it, until rounds show otherwise: EAGLE-3 drafts on an H200."""
 LEAST_SLOPE = 0.5
 """Minimum slope of acceptance over levels: a draft that has always been good may fail at any time. With a constant
-slope of 0.7, steady load at batch 1 sees 72 switches per hour instead of 44, where luck leads into a bin without trials
-(simulated)."""
+slope of 0.7, steady load at batch 1 sees 72 switches per hour instead of 44 (simulated)."""
 SATURATION = 16.0
 """A round of ``n`` requests weighs like ``n / (1 + n / 16)``, because requests of one round are not independent."""
 FIRST_ROUNDS = 32
 """Rounds after which a round updates only one bin of the batch, so that no update takes long."""
+_LARGEST_WEIGHT = 1e9
+
+# Changes.
 RECENT = 12.0
 """Trials of a position after which a recent one counts for 1/e."""
 SURPRISE, DOUBTED = 3.5, 8.0
-"""|z| of the recent trials of a position that proves a change, and the trials that it and deeper positions then keep.
-Without this, acceptance that rises beyond the live steps stays unnoticed for thousands of rounds (emulated)."""
-_LARGEST_WEIGHT = 1e9
+"""|z| of recent trials that proves a change, and the trials that a position then keeps. Without this, acceptance that
+rises beyond the live steps stays unnoticed for thousands of rounds (emulated)."""
 
 # Trust in shadow acceptance.
 MEMORY_TRIALS = 24.0
 """Trials, of both kinds together, after which a trial counts for 1/e. With 48, text that turned hard was still mistaken
 for a disagreement when zero steps began."""
-LEAST_TRIALS = 8.0
-"""Trials of either kind that a comparison needs; with fewer, the normal approximation does not hold."""
-DISAGREE, AGREE = 3.0, 1.0
-"""|z| above which shadow acceptance is no longer trusted, and below which it is trusted again."""
-TELLING = 0.25
-"""Acceptance above which agreement is meaningful: a check that never finds a hit agrees with every bad draft."""
+DISAGREE, AGREE, TELLING = 3.0, 1.0, 0.25
+"""|z| above which shadow acceptance is no longer trusted, and below which it is again if both rates are above the
+third: a check that never finds a hit agrees with every bad draft."""
 
 
 class AcceptanceEstimator:
@@ -132,14 +121,14 @@ class AcceptanceEstimator:
                 self._find_slope()
             self._bring_up_to_date(list(self._mix)[turn])
 
-    def cap(self, trials: float) -> None:
-        """Keep at most *trials* of evidence per bin, as after a weight update."""
-        self._refresh()
+    def doubt(self, first: int = 0) -> None:
+        """Keep at most DOUBTED trials per bin at each position from index *first* on, as after a weight update."""
+        most = DOUBTED * self._weight
         for hits, reached in zip(self._hits, self._reached, strict=True):
-            part = trials * self._weight / max(reached[0], trials * self._weight)
-            hits[:], reached[:] = [value * part for value in hits], [value * part for value in reached]
-        self._rounds = 0
-        self._refresh()
+            for at in range(first, self.depth):
+                if reached[at] > most:
+                    hits[at] *= most / reached[at]
+                    reached[at] = most
 
     def set_level(self, level: float) -> None:
         """Set the level of every request, because the data behind the levels proved wrong."""
@@ -289,19 +278,10 @@ class AcceptanceEstimator:
             behind = sum(row[at] for row in self._reached) / self._weight + self.shrinkage
             h = sum(share * self._chances[bin][at] for bin, share in self._mix.items())
             if beyond**2 > SURPRISE**2 * (variance + trials**2 * h * (1.0 - h) / behind):
-                self._limit(DOUBTED, at)
+                self.doubt(at)
                 for recent in self._recent[at:]:
                     recent[:] = [0.0, 0.0, 0.0]
                 return
-
-    def _limit(self, trials: float, first: int = 0) -> None:
-        """Keep at most *trials* of evidence per bin at each position from index *first* on."""
-        most = trials * self._weight
-        for hits, reached in zip(self._hits, self._reached, strict=True):
-            for at in range(first, self.depth):
-                if reached[at] > most:
-                    hits[at] *= most / reached[at]
-                    reached[at] = most
 
     def _make_slower(self, bin: int, live: int) -> list[float]:
         tokens = self._tokens[bin]
@@ -391,15 +371,11 @@ class ShadowTrust:
     If they disagree, verified acceptance counts.
     """
 
-    __slots__ = ("_shadow", "_verified", "believed", "disagreements")
-
     def __init__(self) -> None:
         self._shadow, self._verified = [0.0, 0.0], [0.0, 0.0]
         """Hits and trials of the first draft."""
         self.believed = True
         """Whether to learn from shadow acceptance."""
-        self.disagreements = 0
-        """How often it proved wrong."""
 
     @property
     def verified_rate(self) -> float:
@@ -422,14 +398,13 @@ class ShadowTrust:
         if accepted:
             one[0] = one[0] * fade + trials * (1.0 - accepted.count(0) / len(accepted))
             one[1] = one[1] * fade + trials
-        if other[1] < LEAST_TRIALS or one[1] < LEAST_TRIALS:
+        if min(one[1], other[1]) < DOUBTED:
             return False
         common = _rate(one[0] + other[0], one[1] + other[1])
         rates = _rate(*one), _rate(*other)
         z = abs(rates[0] - rates[1]) / math.sqrt(common * (1.0 - common) * (1.0 / one[1] + 1.0 / other[1]))
         if self.believed and z > DISAGREE:
             self.believed = False
-            self.disagreements += 1
             return True
         self.believed = self.believed or (z < AGREE and min(rates) > TELLING)
         return False

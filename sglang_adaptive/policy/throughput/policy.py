@@ -33,8 +33,6 @@ SYNC_LAG = 2
 """Rounds from the end of a probe until its last result has arrived."""
 WELL_SEEN = 32.0
 """Trials of the first position below which zero steps want more shadow drafts; its acceptance is then known to 0.09."""
-NEW_WEIGHTS_TRIALS = 24.0
-"""Evidence kept per bin after a weight update; new data outweighs it within a second of serving."""
 LEAST_READINGS = 5
 """Minimum readings of a time that is kept for the next start, so that it is not from a single probe."""
 
@@ -230,7 +228,7 @@ class ThroughputPolicy(AdaptivePolicy):
         return self._acceptance.trials(1) < WELL_SEEN
 
     def doubt_acceptance(self) -> bool:
-        self._acceptance.cap(NEW_WEIGHTS_TRIALS)
+        self._acceptance.doubt()
         return True
 
     def export_cost(self) -> dict[str, Any]:
