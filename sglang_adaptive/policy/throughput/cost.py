@@ -194,9 +194,9 @@ class CostModel:
         sure = [(rung, weight, error) for anchor, weight in others.items() for rung, error, _ in self._sure(anchor)]
         shape = {}
         for rung, (steps, deviation) in enumerate(zip(self.ladder, self.base.deviations(batch_size), strict=True)):
-            near = [weight * math.exp(-abs(rung - other) / 2.0) for other, weight, _ in sure]
-            away = sum(weight * error for weight, (_, _, error) in zip(near, sure, strict=True))
-            shape[steps] = away / (PULL + sum(near)), self.surprise * deviation
+            near = [(weight * math.exp(-abs(rung - other) / 2.0), error) for other, weight, error in sure]
+            away = sum(weight * error for weight, error in near)
+            shape[steps] = away / (PULL + sum(weight for weight, _ in near)), self.surprise * deviation
         return shape
 
     def _sure(self, anchor: int) -> list[tuple[int, float, float]]:
