@@ -19,9 +19,9 @@ from sglang_adaptive.policy.errors import ConfigError, shown
 from sglang_adaptive.policy.observation import RoundObservation
 from sglang_adaptive.policy.options import PolicyOptions, depths, flag, integer, number, pathname
 from sglang_adaptive.policy.profile import CostProfile, ProfileKey, ordered
-from sglang_adaptive.policy.throughput import lookups, report
+from sglang_adaptive.policy.throughput import lookups
 from sglang_adaptive.policy.throughput.acceptance import AcceptanceEstimator, ShadowTrust
-from sglang_adaptive.policy.throughput.choice import StepChoice
+from sglang_adaptive.policy.throughput.choice import StepChoice, rates, why
 from sglang_adaptive.policy.throughput.cost import MEASURED, CostModel
 from sglang_adaptive.policy.throughput.probing import Prober
 from sglang_adaptive.policy.throughput.readings import SIDE, Readings
@@ -309,15 +309,15 @@ class ThroughputPolicy(AdaptivePolicy):
         row = self._times.at(batch_size)
         ran, live = self._ran, self._choice.live
         running = live if ran.source is Source.LOOKUP else ran.steps
-        rates = report.rates(batch_size, running, row, self._acceptance, self._cost)
+        promised = rates(batch_size, running, row, self._acceptance, self._cost)
         return {
             "rounds": self._round,
             "batch_size": batch_size,
             "steps": ran.steps,
-            "why": report.why(ran, live, self._round, self._votes, rates),
+            "why": why(ran, live, self._round, self._votes, promised),
             "acceptance": self._acceptance.by_position(),
             "acceptance_by_level": self._acceptance.by_level(),
-            "rates": rates,
+            "rates": promised,
             "cost_cells": [{**cell.as_dict(), "source": MEASURED} for cell in self._cost.cells()],
             "cost_table": self._cost.as_dict(row.padded),
             "cost_noise": row.noise,
