@@ -131,7 +131,7 @@ def test_the_constants_that_the_page_names() -> None:
         f"the weight of at most {acceptance.DOUBTED:g} trials in each bin",
         f"At a change from kind a to b within {readings.NEAR_ROUNDS} rounds",
         f"d(a, b) = middle(first {readings.SIDE} readings of b) - middle(last {readings.SIDE} readings of a)",
-        f"A pair keeps its latest {readings.KEPT} differences, a kind its latest {readings.OWN_KEPT} readings",
+        f"A pair keeps its latest {readings.SIDE} differences, a kind its latest {readings.OWN_KEPT} readings",
         f"A difference with one reading on a side weighs {readings.SINGLE:g}",
         f"Two differences that agree, {readings.CHANGED:g} off the earlier ones, start a pair anew",
         f"a deviation of at least {readings.LONE:g} or {readings.LONE_NOISES:g} times the noise",
@@ -171,7 +171,7 @@ def test_the_constants_that_the_page_names() -> None:
 
 
 def test_the_codes_of_why() -> None:
-    source = (Path(__file__).parents[4] / "sglang_adaptive" / "policy" / "throughput" / "report.py").read_text()
+    source = (Path(__file__).parents[4] / "sglang_adaptive" / "policy" / "throughput" / "choice.py").read_text()
     shown = re.findall(r"^\| `(\w+)` \|", PAGE, re.M)
     assert sorted(shown) == sorted(re.findall(r'\bcode\b.* = \(?"(\w+)"', source))
 
