@@ -1,14 +1,7 @@
 """Times of the kinds at one batch size, fitted to differences, levels and what other batch sizes suggest.
 
-With ``x_k`` the log-ratio of kind k to the base table, the fit minimizes
-
-    sum over pairs   ln(s^2 + (x_b - x_a - d)^2)     d, s: a pair's difference and its deviation (``readings``)
-    + sum over kinds ln(s^2 + (x_k - l_k)^2)         l_k, s: the kind's level and its deviation
-    + sum over kinds ln(s^2 + (x_k - m - g_k)^2)     g_k, s: the shape that is expected and its deviation
-
-with ``m`` the common level of the kinds that ran. This is the likelihood of Cauchy errors: of facts that contradict
-each other, the less likely ones lose their weight. It is found by least squares with weights 1 / (s^2 + error^2), a few
-times over (Holland and Welsch 1977), first without the shape, so that a wrong profile does not outweigh measurements.
+The sum that docs/how-it-decides.md shows is minimized by least squares with weights 1 / (s^2 + error^2), a few times
+over (Holland and Welsch 1977), first without the shape, so that a wrong profile does not outweigh measurements.
 """
 
 from __future__ import annotations
