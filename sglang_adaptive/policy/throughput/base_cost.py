@@ -49,14 +49,14 @@ class BaseCost:
         self._deviations = {
             batch: [PROFILED if steps in row else GUESSED for steps in ladder] for batch, row in known.items()
         }
+        if not known:
+            self._rows[1] = [form_seconds(1, steps) for steps in ladder]
+            self._deviations[1] = [GUESSED] * len(ladder)
         self._drafted_step = drafted_step(ladder, self.seconds(1))
 
     def seconds(self, batch_size: int) -> list[float]:
         """Return seconds by ladder index: linear between profiled batch sizes, scaled by the form outside them."""
-        around = _around(batch_size, self._rows)
-        if around is None:
-            return [form_seconds(batch_size, steps) for steps in self.ladder]
-        below, above, part = around
+        below, above, part = _around(batch_size, self._rows)
         if below == above:
             edge = zip(self._rows[below], self.ladder, strict=True)
             return [t * form_seconds(batch_size, steps) / form_seconds(below, steps) for t, steps in edge]
@@ -64,10 +64,7 @@ class BaseCost:
 
     def deviations(self, batch_size: int) -> list[float]:
         """Return relative standard deviations of :meth:`seconds`."""
-        around = _around(batch_size, self._deviations)
-        if around is None:
-            return [GUESSED] * len(self.ladder)
-        below, above, _ = around
+        below, above, _ = _around(batch_size, self._deviations)
         least = GUESSED if below == above != batch_size else 0.0
         return [max(least, *pair) for pair in zip(self._deviations[below], self._deviations[above], strict=True)]
 
@@ -86,10 +83,8 @@ def drafted_step(ladder: Sequence[int], alone: Sequence[float]) -> float:
     return (alone[-1] - alone[first]) / steps if steps else 0.0
 
 
-def _around(at: int, known: Mapping[int, Any]) -> tuple[int, int, float] | None:
-    """Return the keys of *known* around *at*, an edge twice, and the fraction between them; None without keys."""
-    if not known:
-        return None
+def _around(at: int, known: Mapping[int, Any]) -> tuple[int, int, float]:
+    """Return the keys of *known* around *at*, an edge twice, and the fraction between them."""
     keys = sorted(known)
     index = bisect_left(keys, at)
     if index == len(keys) or keys[index] == at or index == 0:
@@ -101,9 +96,7 @@ def _around(at: int, known: Mapping[int, Any]) -> tuple[int, int, float] | None:
 
 def _in_row(batch: int, row: Mapping[int, float], steps: int) -> float:
     """Return the time at *steps* from the known steps of the same batch size."""
-    around = _around(steps, row)
-    assert around is not None, "a row has a cell"
-    below, above, part = around
+    below, above, part = _around(steps, row)
     if below == above:
         return row[below] * form_seconds(batch, steps) / form_seconds(batch, below)
     return row[below] + (row[above] - row[below]) * part

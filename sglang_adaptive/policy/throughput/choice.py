@@ -6,7 +6,6 @@ steps: a round that takes ``t`` and yields ``m`` tokens per request loses ``t / 
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 from sglang_adaptive.policy.choice import Choice, Source
@@ -42,23 +41,17 @@ class StepChoice:
     def decide(self, row: RoundTimeRow, acceptance: AcceptanceEstimator) -> None:
         """Keep the live steps or change them."""
         live, slower = self.live, acceptance.slower(self.live)
-        best, least, live_time, paying, soonest = live, math.inf, math.inf, 0, math.inf
-        for rung, steps, seconds in row.rungs:
-            time = seconds * slower[rung]
-            if steps == live:
-                live_time = time
-            if time < least:
-                best, least = steps, time
-            if steps and time < soonest:
-                paying, soonest = steps, time
-        if live_time < math.inf and self.stays(live_time / least - 1.0):
-            best, least = live, live_time
+        times = {steps: seconds * slower[rung] for rung, steps, seconds in row.rungs}
+        best = min(times, key=times.__getitem__, default=live)
+        if live in times and self.stays(times[live] / times[best] - 1.0):
+            best = live
         if best and row.zero is not None:
-            gain = row.zero * slower[0] / least - 1.0
-            if gain < MARGIN or (self.lost and gain < self._asked(acceptance.ratio_deviation(0, best))):
+            gain = times[0] / times[best] - 1.0
+            unsure = acceptance.ratio_deviation(0, best) if self.lost else 0.0
+            if gain < max(MARGIN, DEVIATIONS_PER_LOST * self.lost * unsure):
                 best = 0
-        if best == 0 and live and paying and self._tolerates_loss(row, acceptance):
-            best = paying
+        if best == 0 and live and self._tolerates_loss(row, acceptance):
+            best = min((steps for steps in times if steps), key=times.__getitem__)
         if best != live:
             self.live, self._cost = best, 0.0
 
@@ -70,10 +63,6 @@ class StepChoice:
     def book(self, loss: float) -> None:
         """Add a round's loss against zero steps; negative for a gain."""
         self.lost = max(0.0, self.lost * (1.0 - 1.0 / WINDOW_ROUNDS) + loss)
-
-    def _asked(self, deviation: float) -> float:
-        """Return the required gain over zero steps; *deviation* is that of the promised gain (log)."""
-        return max(MARGIN, DEVIATIONS_PER_LOST * self.lost * deviation)
 
     def _tolerates_loss(self, row: RoundTimeRow, acceptance: AcceptanceEstimator) -> bool:
         """Whether usual text pays and little is lost yet: hard text may end soon, which zero steps notice late."""
@@ -87,27 +76,23 @@ def rates(
     batch_size: int, running: int, row: RoundTimeRow, acceptance: AcceptanceEstimator, cost: CostModel
 ) -> list[dict[str, Any]]:
     """Return as builtins the expected rate of each number of steps at *batch_size*, also over that of *running*."""
-    tokens, slower, found = acceptance.tokens, acceptance.slower(running), []
-    for rung, (steps, seconds) in enumerate(row.seconds.items()):
-        found.append(
-            {
-                "steps": steps,
-                "tokens_per_second": batch_size * tokens[steps] / seconds,
-                "tokens_per_round": batch_size * tokens[steps],
-                "times_running": row.seconds.get(running, seconds) / (seconds * slower[rung]),
-                "seconds": seconds,
-                "deviation": row.deviation[steps],
-                "source": cost.source(row.padded, steps),
-                "allowed": steps in row.allowed,
-            }
-        )
-    return found
+    tokens, slower = acceptance.tokens, acceptance.slower(running)
+    return [
+        {
+            "steps": steps, "tokens_per_second": batch_size * tokens[steps] / seconds,
+            "tokens_per_round": batch_size * tokens[steps],
+            "times_running": row.seconds.get(running, seconds) / (seconds * slower[rung]),
+            "seconds": seconds, "deviation": row.deviation[steps], "source": cost.source(row.padded, steps),
+            "allowed": steps in row.allowed,
+        }
+        for rung, (steps, seconds) in enumerate(row.seconds.items())
+    ]  # fmt: skip
 
 
 def why(ran: Choice, live: int, rounds: int, voted: bool, promised: list[dict[str, Any]]) -> dict[str, Any]:
     """Return the reason for what *ran*, from the result of ``rates``: a code, its figures, and words.
 
-    *live* are the steps without a probe, after so many *rounds*. *voted* says whether several ranks agree on the steps.
+    *live* are the steps without a probe, *voted* says whether several ranks agree on the steps.
     """
     steps = ran.steps
     if ran.source is Source.LOOKUP:

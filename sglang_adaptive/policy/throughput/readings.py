@@ -35,7 +35,8 @@ OWN_KEPT = 31
 SINGLE = 0.6
 """Weight of a difference with a single reading on one side."""
 APART = 0.2
-"""Distance of the two sides of a short visit at which their mean weighs half."""
+"""Distance of the two sides of a short visit at which their mean weighs half. Without this, a busy host has 0.008 less
+(recorded noise)."""
 CHANGED = 0.15
 """Two differences that agree start a pair anew if they depart from the earlier ones by this much. Without this, a busy
 host has 0.855 instead of 0.984 of the best depth in the worst 500 rounds (recorded noise)."""
@@ -43,18 +44,18 @@ LONE, LONE_NOISES, FEW = 0.07, 4.0, 0.2
 """Least standard deviation of a difference, at least so many times the noise, and of a level, over the number of them:
 a single one may be an outlier. On a busy host 0.977 of the oracle are reached with the second and 0.961 without
 (recorded noise)."""
-NOISE, UNSTEADY, MEMORY = 0.025, 0.05, 32
-"""Departure of a difference from the earlier ones, and of a level from that of the visit before, until they are
-measured, and the departures kept. If levels are always taken to be so steady, a busy host has 0.012 less."""
+NOISE, MEMORY = 0.025, 32
+"""Departure of a difference from the earlier ones, and half of that of a level from the visit before, until measured,
+and the departures kept. If levels are always taken to be so steady, a busy host has 0.012 less."""
 
 
 class Noise:
     """How much readings scatter on this machine, over all kinds and batch sizes."""
 
     def __init__(self) -> None:
-        self.differences = deque([NOISE] * (MEMORY // 3), maxlen=MEMORY)
+        self.differences = deque([NOISE] * 10, maxlen=MEMORY)
         """Departures of differences from the earlier ones of their pair."""
-        self.levels = deque([UNSTEADY] * 2, maxlen=MEMORY)
+        self.levels = deque([2.0 * NOISE] * 2, maxlen=MEMORY)
         """Departures of levels from those of the visit before."""
 
     @property
