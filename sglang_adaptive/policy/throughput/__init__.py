@@ -2,7 +2,7 @@
 
 ``policy`` combines the parts. ``acceptance`` estimates tokens by steps. ``readings`` compares rounds, and ``fit`` and
 ``cost`` make round times of that, starting from those of ``base_cost``; ``rows`` keeps them for decisions. ``choice``
-picks the steps, ``probing`` the steps to try, ``lookups`` the rounds that look drafts up, and ``report`` explains.
+picks the steps and explains them, ``probing`` picks those to try, ``lookups`` the rounds that look drafts up.
 """
 
 from sglang_adaptive.policy.throughput.policy import ThroughputOptions as ThroughputOptions

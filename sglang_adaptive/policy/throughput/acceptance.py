@@ -1,18 +1,9 @@
 """Expected tokens of a request's next round by steps, learned from accepted drafts.
 
-Text comes in stretches, so a request's recent acceptance predicts its next round. Its *level* is an exponential average
-of trials, in which a draft that was reached counts 1 if accepted and 0 if rejected:
-
-    level += GAIN * (outcome - level)
-
-Levels are sorted into bins. For bin ``b`` and position ``j``, counted over rounds of any steps as far as they reached,
-
-    h_1 = (hits_1 + K * c_b) / (reached_1 + K)               c_b: the middle of the bin, pulled toward the usual level
-    h_j = (hits_j + K * FALL * h_(j-1)) / (reached_j + K)
-    E_b[tokens | s] = 1 + h_1 + h_1*h_2 + ... + h_1*...*h_s
-
-The text of a batch takes ``mean_r E_b(r)[live] / E_b(r)[s]`` times as many rounds at ``s`` steps as at the live steps.
-Each request's progress is relative to its own pace, because a slow request stays in the batch longer.
+A request's *level* is an exponential average of its trials: a draft that was reached counts 1 if accepted, else 0. Each
+bin of levels counts, by position, how often a draft was reached and accepted (docs/how-it-decides.md). The text of a
+batch takes ``mean_r E_r[live] / E_r[s]`` times as many rounds at ``s`` steps as at the live steps: each request's
+progress is relative to its own pace, because a slow request stays in the batch longer.
 """
 
 from __future__ import annotations
@@ -24,20 +15,15 @@ from operator import mul
 from typing import Any
 
 # Levels.
-GAIN = 0.1
-"""Weight of the latest trial in a level. On recorded text 0.1 forecasts better than 0.05 or 0.2."""
-SHADOW_GAIN = 0.3
-"""The same for a shadow trial, because these are few. With 0.1, four requests whose text has become easy stay at zero
-steps for 100 rounds, with 0.3 for 30 (simulated)."""
+GAIN, SHADOW_GAIN = 0.1, 0.3
+"""Weight of the latest trial in a level; on recorded text 0.1 forecasts better than 0.05 or 0.2. Shadow trials are few:
+with 0.1, four requests whose text has become easy stay at zero steps for 100 rounds, with 0.3 for 30 (simulated)."""
 EDGES = (0.15, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.87, 0.94)
 """Levels that separate the bins."""
 BINS = len(EDGES) + 1
 MIDDLES = tuple((low + high) / 2.0 for low, high in zip((0.05, *EDGES), (*EDGES, 0.98), strict=True))
-"""Middle of each bin."""
-USUAL = 0.6
-"""Level of a request before any was observed."""
-USUAL_GAIN = 0.02
-"""Weight of one request's level in the usual level, which new requests start with."""
+USUAL, USUAL_GAIN = 0.6, 0.02
+"""The usual level, which new requests start with, before any was observed, and the weight of one request's level."""
 _GRID = 255
 _BIN_OF = bytes(bisect_right(EDGES, level / _GRID) for level in range(_GRID + 1))
 
@@ -46,29 +32,27 @@ FALL = 0.965
 """Acceptance of a position over that of the one before it, until rounds show otherwise: EAGLE-3 drafts on an H200."""
 LEAST_SLOPE = 0.5
 """Minimum slope of acceptance over levels: a draft that has always been good may fail at any time. With a constant
-slope of 0.7, steady load at batch 1 sees 72 switches per hour instead of 44, where luck leads into a bin without trials
-(simulated)."""
+slope of 0.7, steady load at batch 1 sees 72 switches per hour instead of 44 (simulated)."""
 SATURATION = 16.0
 """A round of ``n`` requests weighs like ``n / (1 + n / 16)``, because requests of one round are not independent."""
 FIRST_ROUNDS = 32
 """Rounds after which a round updates only one bin of the batch, so that no update takes long."""
+_LARGEST_WEIGHT = 1e9
+
+# Changes.
 RECENT = 12.0
 """Trials of a position after which a recent one counts for 1/e."""
 SURPRISE, DOUBTED = 3.5, 8.0
-"""|z| of the recent trials of a position that proves a change, and the trials that it and deeper positions then keep.
-Without this, acceptance that rises beyond the live steps stays unnoticed for thousands of rounds (emulated)."""
-_LARGEST_WEIGHT = 1e9
+"""|z| of recent trials that proves a change, and the trials that a position then keeps. Without this, acceptance that
+rises beyond the live steps stays unnoticed for thousands of rounds (emulated)."""
 
 # Trust in shadow acceptance.
 MEMORY_TRIALS = 24.0
 """Trials, of both kinds together, after which a trial counts for 1/e. With 48, text that turned hard was still mistaken
 for a disagreement when zero steps began."""
-LEAST_TRIALS = 8.0
-"""Trials of either kind that a comparison needs; with fewer, the normal approximation does not hold."""
-DISAGREE, AGREE = 3.0, 1.0
-"""|z| above which shadow acceptance is no longer trusted, and below which it is trusted again."""
-TELLING = 0.25
-"""Acceptance above which agreement is meaningful: a check that never finds a hit agrees with every bad draft."""
+DISAGREE, AGREE, TELLING = 3.0, 1.0, 0.25
+"""|z| above which shadow acceptance is no longer trusted, and below which it is again if both rates are above the
+third: a check that never finds a hit agrees with every bad draft."""
 
 
 class AcceptanceEstimator:
@@ -93,29 +77,24 @@ class AcceptanceEstimator:
         self._mix: Mapping[int, float] = {bisect_right(EDGES, USUAL): 1.0}
         """Share of the batch's requests in each nonempty bin, ascending."""
         self._chances: list[list[float]] = [[]] * BINS
-        """Acceptance by position, by bin."""
         self._tokens: list[list[float]] = [[]] * BINS
-        """Expected tokens by steps from 0, by bin."""
         self._slower: list[dict[int, list[float]]] = [{}] * BINS
-        """By bin and live steps: see ``slower``."""
+        """By bin: acceptance by position, expected tokens by steps from 0, and by live steps its part of ``slower``."""
         self._refresh()
 
     # -- learning --
 
     def update(self, steps: int, counts: Sequence[int], requests: Sequence[Hashable] = ()) -> None:
-        """Learn from the accepted drafts of each request in a round of *steps*.
-
-        At zero steps *counts* are the shadow accepts, 1 or 0, possibly not of all *requests*.
-        """
+        """Learn from the accepted drafts of each request; at zero steps from shadow accepts, maybe not of all."""
         size = len(counts)
         if not size:
             return
         if steps > self.depth:  # drafted before the candidates changed
             steps, counts = self.depth, [min(count, self.depth) for count in counts]
         bins = self.levels.update(steps, counts, requests)
-        pending = self._pending.get(max(1, steps))
-        if pending is None:
-            pending = self._pending[max(1, steps)] = [[0] * (self.depth + 1) for _ in range(BINS)]
+        pending = self._pending.setdefault(max(1, steps), [])
+        if not pending:
+            pending += [[0] * (self.depth + 1) for _ in range(BINS)]
         for bin, count in zip(bins, counts, strict=False):
             pending[bin][count] += 1
         self._share = 1.0 / (1.0 + size / SATURATION)
@@ -132,17 +111,17 @@ class AcceptanceEstimator:
                 self._find_slope()
             self._bring_up_to_date(list(self._mix)[turn])
 
-    def cap(self, trials: float) -> None:
-        """Keep at most *trials* of evidence per bin, as after a weight update."""
-        self._refresh()
+    def doubt(self, first: int = 0) -> None:
+        """Keep at most DOUBTED trials per bin at each position from index *first* on, as after a weight update."""
+        most = DOUBTED * self._weight
         for hits, reached in zip(self._hits, self._reached, strict=True):
-            part = trials * self._weight / max(reached[0], trials * self._weight)
-            hits[:], reached[:] = [value * part for value in hits], [value * part for value in reached]
-        self._rounds = 0
-        self._refresh()
+            for at in range(first, self.depth):
+                if reached[at] > most:
+                    hits[at] *= most / reached[at]
+                    reached[at] = most
 
     def set_level(self, level: float) -> None:
-        """Set the level of every request, because the data behind the levels proved wrong."""
+        """Set the level of every request, because shadow acceptance proved wrong."""
         self.levels.set_all(level)
         self._mix = {bisect_right(EDGES, level): 1.0}
 
@@ -160,7 +139,7 @@ class AcceptanceEstimator:
     # -- estimates --
 
     def slower(self, live: int) -> Sequence[float]:
-        """Return, by ladder index, how many rounds produce the text of one round at *live* steps."""
+        """Return, by ladder index, the rounds with the text of one round at *live* steps."""
         return self._mean([self._slower[bin].get(live) or self._make_slower(bin, live) for bin in self._mix])
 
     @property
@@ -192,16 +171,13 @@ class AcceptanceEstimator:
         return math.sqrt(max(0.0, h * (1.0 - h)) / (self.trials(position) + self.shrinkage))
 
     def ratio_deviation(self, first: int, second: int) -> float:
-        """Return the standard deviation of ln(E[tokens | second] / E[tokens | first]).
-
-        Position j contributes the relative deviation of ``h_j`` times the share of ``E`` that depends on ``h_j``.
-        """
+        """Return the standard deviation of ln(E[tokens | second] / E[tokens | first])."""
         low, high = min(first, second), max(first, second)
         variance = 0.0
         for bin, share in self._mix.items():
             chances, tokens, reached = self._chances[bin], self._tokens[bin], self._reached[bin]
             most = tokens[high]
-            for at in range(low, high):
+            for at in range(low, high):  # its relative deviation, times the share of tokens that hang on it
                 hanging, chance = share * (most - tokens[at]) / most, chances[at]
                 trials = reached[at] / self._weight + self.shrinkage
                 variance += hanging * hanging * (1.0 - chance) / chance / trials
@@ -216,12 +192,13 @@ class AcceptanceEstimator:
 
     def by_level(self) -> list[dict[str, float]]:
         """Return each bin's first-position acceptance, trials and current share of requests, as builtins."""
-        rows = [
-            (low, self._mix.get(bin, 0.0), self._chances[bin][0], self._reached[bin][0] / self._weight)
-            for bin, low in enumerate((0.0, *EDGES))
-        ]
-        names = ("from_level", "share", "acceptance", "trials")
-        return [dict(zip(names, row, strict=True)) for row in rows if row[1] or row[3]]
+        return [
+            {
+                "from_level": low, "share": self._mix.get(bin, 0.0), "acceptance": self._chances[bin][0],
+                "trials": self._reached[bin][0] / self._weight,
+            }
+            for bin, low in enumerate((0.0, *EDGES)) if bin in self._mix or self._reached[bin][0]
+        ]  # fmt: skip
 
     # -- internals --
 
@@ -251,17 +228,17 @@ class AcceptanceEstimator:
         """Count a bin's pending requests and update its estimate."""
         hits, reached, weight = self._hits[bin], self._reached[bin], self._weight * self._share
         for steps, pending in self._pending.items():
-            counts = pending[bin]
+            counts, known = pending[bin], self._chances[bin]
             alive = sum(counts)
-            if alive:
-                known = self._chances[bin]
-                for at in range(steps):
-                    reached[at] += weight * alive
-                    if known and alive:
-                        self._compare(at, known[at], alive, alive - counts[at])
-                    alive -= counts[at]
-                    hits[at] += weight * alive
-                pending[bin] = [0] * (self.depth + 1)
+            if not alive:
+                continue
+            for at in range(steps):
+                reached[at] += weight * alive
+                if known and alive:
+                    self._compare(at, known[at], alive, alive - counts[at])
+                alive -= counts[at]
+                hits[at] += weight * alive
+            pending[bin] = [0] * (self.depth + 1)
         usual, pull = self.levels.usual, self.shrinkage * self._weight
         h, fall, survives = usual + self._slope * (MIDDLES[bin] - usual), 1.0, 1.0
         chances, tokens = [], [1.0]
@@ -282,26 +259,17 @@ class AcceptanceEstimator:
         recent[2] = recent[2] * fade + trials
 
     def _find_change(self) -> None:
-        """Doubt the first position whose recent trials its estimate does not explain, and all deeper ones."""
+        """Doubt the first position whose recent trials its estimate does not explain, and deeper ones."""
         for at, (beyond, variance, trials) in enumerate(self._recent):
             if 2.0 * trials < RECENT or beyond**2 <= SURPRISE**2 * variance:
                 continue
             behind = sum(row[at] for row in self._reached) / self._weight + self.shrinkage
             h = sum(share * self._chances[bin][at] for bin, share in self._mix.items())
             if beyond**2 > SURPRISE**2 * (variance + trials**2 * h * (1.0 - h) / behind):
-                self._limit(DOUBTED, at)
+                self.doubt(at)
                 for recent in self._recent[at:]:
                     recent[:] = [0.0, 0.0, 0.0]
                 return
-
-    def _limit(self, trials: float, first: int = 0) -> None:
-        """Keep at most *trials* of evidence per bin at each position from index *first* on."""
-        most = trials * self._weight
-        for hits, reached in zip(self._hits, self._reached, strict=True):
-            for at in range(first, self.depth):
-                if reached[at] > most:
-                    hits[at] *= most / reached[at]
-                    reached[at] = most
 
     def _make_slower(self, bin: int, live: int) -> list[float]:
         tokens = self._tokens[bin]
@@ -333,11 +301,10 @@ class RequestLevels:
         return self._now.translate(_BIN_OF)
 
     def update(self, steps: int, counts: Sequence[int], requests: Sequence[Hashable]) -> bytes:
-        """Learn from a round of *steps* drafts; return the bins of its requests when its steps were chosen.
+        """Learn from a round as ``AcceptanceEstimator.update``; return its requests' bins when its steps were chosen.
 
-        At 0 steps *counts* are shadow accepts. With overlap scheduling the steps of a round are chosen before the
-        previous result arrives. Without *requests*, the position in the batch identifies a request; *counts* may be
-        shorter than *requests*.
+        With overlap scheduling that is before the previous result arrives. Without *requests*, the position in the
+        batch identifies a request; *counts* may be shorter than *requests*.
         """
         requests = requests or range(len(counts))
         if requests != self._requests:
@@ -380,26 +347,16 @@ def _moved(steps: int, level: int) -> bytes:
 
 
 class ShadowTrust:
-    """Whether to trust shadow acceptance, from a comparison with verified acceptance.
+    """Whether to trust shadow acceptance: a z-test of two proportions, over the latest trials of either kind.
 
     At zero steps the first draft is only compared with the text (``RoundObservation.shadow_accepts``); at other steps
-    it is verified. Around a change between the two, both apply to the same text. The test compares two proportions over
-    the latest trials of either kind:
-
-        z = (shadow - verified) / sqrt(p * (1 - p) * (1 / n_shadow + 1 / n_verified))      p: of both together
-
-    If they disagree, verified acceptance counts.
+    it is verified. Around a change between the two, both apply to the same text. If they differ, verified drafts count.
     """
-
-    __slots__ = ("_shadow", "_verified", "believed", "disagreements")
 
     def __init__(self) -> None:
         self._shadow, self._verified = [0.0, 0.0], [0.0, 0.0]
         """Hits and trials of the first draft."""
         self.believed = True
-        """Whether to learn from shadow acceptance."""
-        self.disagreements = 0
-        """How often it proved wrong."""
 
     @property
     def verified_rate(self) -> float:
@@ -422,14 +379,13 @@ class ShadowTrust:
         if accepted:
             one[0] = one[0] * fade + trials * (1.0 - accepted.count(0) / len(accepted))
             one[1] = one[1] * fade + trials
-        if other[1] < LEAST_TRIALS or one[1] < LEAST_TRIALS:
+        if min(one[1], other[1]) < DOUBTED:
             return False
         common = _rate(one[0] + other[0], one[1] + other[1])
         rates = _rate(*one), _rate(*other)
         z = abs(rates[0] - rates[1]) / math.sqrt(common * (1.0 - common) * (1.0 / one[1] + 1.0 / other[1]))
         if self.believed and z > DISAGREE:
             self.believed = False
-            self.disagreements += 1
             return True
         self.believed = self.believed or (z < AGREE and min(rates) > TELLING)
         return False

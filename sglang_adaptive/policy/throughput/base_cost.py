@@ -1,12 +1,4 @@
-"""Seconds of a round before any measurement: a profile's cells, completed by a parametric form.
-
-A round of ``k`` lookups verifies as many tokens as ``n * (k + 1)`` requests at zero steps, and runs the draft once:
-
-    T(n, lookups k) = T(n * (k + 1), 0) + draft(n)
-
-At batch 1 an additional step costs little more than its draft, so ``draft(1)`` is the mean step there. On an H200 a
-drafted step of three shapes takes 1.2 to 1.4 times as long for 64 requests.
-"""
+"""Seconds of a round before any measurement: a profile's cells, completed by a parametric form."""
 
 from __future__ import annotations
 
@@ -19,8 +11,6 @@ from sglang_adaptive.policy.profile import CostProfile
 ANCHORS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024)
 """Batch sizes at which times are kept, besides a profile's; times between them are interpolated. SGLang captures graphs
 at most of these."""
-MAX_ANCHORS = 64
-"""Limit of the table, whatever a profile holds."""
 FIXED = 0.005
 """Seconds of the form's fixed part: a guess that no decision depends on."""
 PER_STEP, PER_TOKEN = 0.037, 0.00276
@@ -28,8 +18,6 @@ PER_STEP, PER_TOKEN = 0.037, 0.00276
 PROFILED, GUESSED = 0.02, 0.15
 """Relative standard deviation of a time: profiled or between profiled batch sizes, and otherwise. Profiles of one setup
 differ by 2%, the form is off by 12% at worst."""
-DRAFT_GROWTH = 1.0 / 200.0
-"""Relative increase in the time of a drafted step per additional request."""
 
 
 def nearness(one: int, other: int) -> float:
@@ -40,9 +28,8 @@ def nearness(one: int, other: int) -> float:
 def form_seconds(batch_size: int, steps: int) -> float:
     """Return the seconds of a round of *batch_size* requests at *steps*, to use where nothing was measured.
 
-    A round has a fixed cost, each draft step runs the draft model once, and verification grows with the tokens that the
-    target processes. The ratios are a least-squares fit to a table measured on an H200 (Llama-3.1-8B shape, EAGLE-3,
-    relative error 4% in the mean, 12% at worst).
+    The ratios are a least-squares fit to a table measured on an H200 (Llama-3.1-8B shape, EAGLE-3, relative error 4% in
+    the mean, 12% at worst).
     """
     return FIXED * (1.0 + PER_STEP * steps + PER_TOKEN * batch_size * (steps + 1))
 
@@ -57,20 +44,19 @@ class BaseCost:
             known.setdefault(cell.batch_size, {})[cell.steps] = cell.seconds
         self.profiled = frozenset((batch, steps) for batch, row in known.items() for steps in row)
         """Batch sizes and steps taken directly from the profile."""
-        extra = [batch for batch in sorted(known) if batch not in ANCHORS][: MAX_ANCHORS - len(ANCHORS)]
-        self.anchors = tuple(sorted({*ANCHORS, *extra}))
+        self.anchors = tuple(sorted({*ANCHORS, *known}))
         self._rows = {batch: [_in_row(batch, row, steps) for steps in ladder] for batch, row in known.items()}
         self._deviations = {
             batch: [PROFILED if steps in row else GUESSED for steps in ladder] for batch, row in known.items()
         }
+        if not known:
+            self._rows[1] = [form_seconds(1, steps) for steps in ladder]
+            self._deviations[1] = [GUESSED] * len(ladder)
         self._drafted_step = drafted_step(ladder, self.seconds(1))
 
     def seconds(self, batch_size: int) -> list[float]:
         """Return seconds by ladder index: linear between profiled batch sizes, scaled by the form outside them."""
-        around = _around(batch_size, self._rows)
-        if around is None:
-            return [form_seconds(batch_size, steps) for steps in self.ladder]
-        below, above, part = around
+        below, above, part = _around(batch_size, self._rows)
         if below == above:
             edge = zip(self._rows[below], self.ladder, strict=True)
             return [t * form_seconds(batch_size, steps) / form_seconds(below, steps) for t, steps in edge]
@@ -78,19 +64,16 @@ class BaseCost:
 
     def deviations(self, batch_size: int) -> list[float]:
         """Return relative standard deviations of :meth:`seconds`."""
-        around = _around(batch_size, self._deviations)
-        if around is None:
-            return [GUESSED] * len(self.ladder)
-        below, above, _ = around
+        below, above, _ = _around(batch_size, self._deviations)
         least = GUESSED if below == above != batch_size else 0.0
         return [max(least, *pair) for pair in zip(self._deviations[below], self._deviations[above], strict=True)]
 
     def lookup_seconds(self, batch_size: int, drafts: int) -> float:
-        """Return the seconds of a round that looks up *drafts* per request."""
-        fewest = self.ladder[0]
-        # Without zero steps: as many tokens in a round of the fewest steps.
-        verified = self.seconds(-(-batch_size * (drafts + 1) // (fewest + 1)))[0]
-        return verified + self._drafted_step * (1.0 + DRAFT_GROWTH * (batch_size - 1))
+        """Return the seconds of a round that looks up *drafts* per request.
+
+        It verifies as many tokens as a larger batch at zero steps, or else at the fewest, and runs the draft once.
+        """
+        return self.seconds(-(-batch_size * (drafts + 1) // (self.ladder[0] + 1)))[0] + self._drafted_step
 
 
 def drafted_step(ladder: Sequence[int], alone: Sequence[float]) -> float:
@@ -100,10 +83,8 @@ def drafted_step(ladder: Sequence[int], alone: Sequence[float]) -> float:
     return (alone[-1] - alone[first]) / steps if steps else 0.0
 
 
-def _around(at: int, known: Mapping[int, Any]) -> tuple[int, int, float] | None:
-    """Return the keys of *known* around *at*, an edge twice, and the fraction between them; None without keys."""
-    if not known:
-        return None
+def _around(at: int, known: Mapping[int, Any]) -> tuple[int, int, float]:
+    """Return the keys of *known* around *at*, an edge twice, and the fraction between them."""
     keys = sorted(known)
     index = bisect_left(keys, at)
     if index == len(keys) or keys[index] == at or index == 0:
@@ -115,9 +96,7 @@ def _around(at: int, known: Mapping[int, Any]) -> tuple[int, int, float] | None:
 
 def _in_row(batch: int, row: Mapping[int, float], steps: int) -> float:
     """Return the time at *steps* from the known steps of the same batch size."""
-    around = _around(steps, row)
-    assert around is not None, "a row has a cell"
-    below, above, part = around
+    below, above, part = _around(steps, row)
     if below == above:
         return row[below] * form_seconds(batch, steps) / form_seconds(batch, below)
     return row[below] + (row[above] - row[below]) * part

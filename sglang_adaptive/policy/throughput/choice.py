@@ -1,7 +1,4 @@
-"""Which steps to run: those with the highest expected rate, with a bound on what speculation may lose.
-
-A switch costs nothing that a clock sees (28 switches of a mixture of experts on an H200: the first round after one took
--0.1% longer, quartiles 1%), so a gain is taken once the sum of what staying costs is worth a few percent of a round.
+"""Which steps to run, and why: those with the highest expected rate, with a bound on what speculation may lose.
 
 Against zero steps, speculation may cost 1% of the throughput over any 500 rounds. Losses are counted in rounds at zero
 steps: a round that takes ``t`` and yields ``m`` tokens per request loses ``t / t0 - m`` rounds.
@@ -9,9 +6,11 @@ steps: a round that takes ``t`` and yields ``m`` tokens per request loses ``t / 
 
 from __future__ import annotations
 
-import math
+from typing import Any
 
+from sglang_adaptive.policy.choice import Choice, Source
 from sglang_adaptive.policy.throughput.acceptance import AcceptanceEstimator
+from sglang_adaptive.policy.throughput.cost import CostModel
 from sglang_adaptive.policy.throughput.rows import RoundTimeRow
 
 HOLD_ROUNDS = 0.03
@@ -42,23 +41,17 @@ class StepChoice:
     def decide(self, row: RoundTimeRow, acceptance: AcceptanceEstimator) -> None:
         """Keep the live steps or change them."""
         live, slower = self.live, acceptance.slower(self.live)
-        best, least, live_time, paying, soonest = live, math.inf, math.inf, 0, math.inf
-        for rung, steps, seconds in row.rungs:
-            time = seconds * slower[rung]
-            if steps == live:
-                live_time = time
-            if time < least:
-                best, least = steps, time
-            if steps and time < soonest:
-                paying, soonest = steps, time
-        if live_time < math.inf and self.stays(live_time / least - 1.0):
-            best, least = live, live_time
+        times = {steps: seconds * slower[rung] for rung, steps, seconds in row.rungs}
+        best = min(times, key=times.__getitem__, default=live)
+        if live in times and self.stays(times[live] / times[best] - 1.0):
+            best = live
         if best and row.zero is not None:
-            gain = row.zero * slower[0] / least - 1.0
-            if gain < MARGIN or (self.lost and gain < self._asked(acceptance.ratio_deviation(0, best))):
+            gain = times[0] / times[best] - 1.0
+            unsure = acceptance.ratio_deviation(0, best) if self.lost else 0.0
+            if gain < max(MARGIN, DEVIATIONS_PER_LOST * self.lost * unsure):
                 best = 0
-        if best == 0 and live and paying and self._tolerates_loss(row, acceptance):
-            best = paying
+        if best == 0 and live and self._tolerates_loss(row, acceptance):
+            best = min((steps for steps in times if steps), key=times.__getitem__)
         if best != live:
             self.live, self._cost = best, 0.0
 
@@ -71,13 +64,67 @@ class StepChoice:
         """Add a round's loss against zero steps; negative for a gain."""
         self.lost = max(0.0, self.lost * (1.0 - 1.0 / WINDOW_ROUNDS) + loss)
 
-    def _asked(self, deviation: float) -> float:
-        """Return the required gain over zero steps; *deviation* is that of the promised gain (log)."""
-        return max(MARGIN, DEVIATIONS_PER_LOST * self.lost * deviation)
-
     def _tolerates_loss(self, row: RoundTimeRow, acceptance: AcceptanceEstimator) -> bool:
         """Whether usual text pays and little is lost yet: hard text may end soon, which zero steps notice late."""
         if row.zero is None or self.lost >= ALLOWANCE:
             return False
         usual = acceptance.usual_tokens
         return any(usual[steps] * row.zero > (1.0 + MARGIN) * seconds for _, steps, seconds in row.rungs if steps)
+
+
+def rates(
+    batch_size: int, running: int, row: RoundTimeRow, acceptance: AcceptanceEstimator, cost: CostModel
+) -> list[dict[str, Any]]:
+    """Return as builtins the expected rate of each number of steps at *batch_size*, also over that of *running*."""
+    tokens, slower = acceptance.tokens, acceptance.slower(running)
+    return [
+        {
+            "steps": steps, "tokens_per_second": batch_size * tokens[steps] / seconds,
+            "tokens_per_round": batch_size * tokens[steps],
+            "times_running": row.seconds.get(running, seconds) / (seconds * slower[rung]),
+            "seconds": seconds, "deviation": row.deviation[steps], "source": cost.source(row.padded, steps),
+            "allowed": steps in row.allowed,
+        }
+        for rung, (steps, seconds) in enumerate(row.seconds.items())
+    ]  # fmt: skip
+
+
+def why(ran: Choice, live: int, rounds: int, voted: bool, promised: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return the reason for what *ran*, from the result of ``rates``: a code, its figures, and words.
+
+    *live* are the steps without a probe, *voted* says whether several ranks agree on the steps.
+    """
+    steps = ran.steps
+    if ran.source is Source.LOOKUP:
+        words = f"{steps} drafts looked up in each request's own text, which copies itself, promise the highest speed"
+        return {"code": "lookup", "rival_steps": None, "rival_gain": 0.0, "words": words}
+    gains = {rate["steps"]: rate["times_running"] - 1.0 for rate in promised if rate["allowed"]}
+    best = max(gains, key=lambda s: (gains[s], -s))
+    rival = max((s for s in gains if s != steps), key=lambda s: (gains[s], -s), default=None)
+    gain = gains[rival] if rival is not None and steps in gains else 0.0
+    running = _steps(steps)
+    if rounds == 0:
+        code, words = "start", f"{running}: no round has been verified yet"
+    elif ran.probe:
+        code, words = "probe", f"{running} for a few rounds, as a probe; otherwise {live}"
+    elif voted and steps != best:
+        code, words = "vote", f"{running}: what all ranks agreed on"
+    elif steps == best:
+        code, words = "best", f"{running} {_verb('promise', steps)} the highest speed for this text"
+    elif steps == 0:
+        code, words = "guard", f"no speculation: {_steps(best)} {_verb('do', best)} not promise enough more to risk it"
+    else:
+        does = _verb("do", best)
+        code, words = "hold", f"{running} {_verb('stay', steps)}: {best} {does} not promise enough more to switch"
+    if rival is not None:
+        words += f" ({_steps(rival)}: {100.0 * gain:+.1f}%)"
+    return {"code": code, "rival_steps": rival, "rival_gain": gain, "words": words}
+
+
+def _steps(count: int) -> str:
+    return "1 step" if count == 1 else f"{count} steps"
+
+
+def _verb(plural: str, count: int) -> str:
+    """Return the verb form for this number of steps."""
+    return {"do": "does"}.get(plural, f"{plural}s") if count == 1 else plural

@@ -1,15 +1,10 @@
-"""T(batch, steps): seconds of a round, from a profile and from this server's measurements.
+"""Seconds of a round at a batch size: those of ``base_cost`` times exp(x), with x from this server's measurements.
 
-    ln T(n, s) = ln base(n, s) + x(n, s)
-
-The base is a profile's cells, completed by a parametric form (``base_cost``). Where rounds were timed, ``x`` is fitted
-to what they showed and to the shape that other batch sizes suggest (``fit``). Elsewhere it is that shape, around the
-level of the nearest batch sizes: with ``m`` an anchor's level and ``i`` the index in the ladder,
+Where rounds were timed, ``x`` is fitted to what they showed and to the shape that other batch sizes suggest (``fit``).
+Elsewhere it is that shape, around the level of the nearest batch sizes. With ``m`` a level and ``i`` an index of steps,
 
     g(n, s) = sum_c k_c * (x_c - m_c) / (PULL + sum_c k_c)          over cells c of other anchors
     k_c = exp(-|log2(n / n_c)| - |i - i_c| / 2)
-
-No time is below that of fewer steps (``ascending``).
 """
 
 from __future__ import annotations
@@ -27,22 +22,17 @@ from sglang_adaptive.policy.throughput.fit import Evidence, Fit, fit
 PULL = 8.0
 """Weight of the base table in the shape: eight neighbors pass on half of their error. 4 and 16 do as well."""
 SURE = 0.08
-"""Largest deviation of a time that others are guessed from."""
+"""Largest deviation of a time that others are guessed from. Without this, a busy host has 0.007 less."""
 CELL = 0.005
 """Least relative standard deviation of a time."""
 EXPECTED = 4.0
 """Weight of the assumption that the base table is as accurate as it says, in cells."""
-UNLIKELY, CONFIRMED = 0.25, 3
-"""A time that departs by more (log) from the expected shape is doubtful until so many differences show it. Without
-this, 1.0% instead of 0.3% of turns of 300 rounds are below 0.95 of the best held depth (emulated)."""
+CONFIRMED = 3
+"""Readings that a lookup round's own time needs: a late one must not end lookups, or nothing would time another."""
 NOTICED = 0.002
 """Smaller changes of a level (log) do not change the table."""
 MEASURED, PROFILE, INTERPOLATED, PRIOR = "measured", "profile", "interpolated", "prior"
 """Sources of a time."""
-
-
-Shape = dict[int, tuple[float, float]]
-"""By steps, the distance from a batch size's level (log), and its standard deviation."""
 
 
 class CostModel:
@@ -62,8 +52,8 @@ class CostModel:
         """By anchor, the level of the kind that ran last."""
         self._fits: dict[int, Fit] = {}
         """By anchor, of the kinds that ran, from its own evidence alone."""
-        self._wholes: dict[int, tuple[Fit, Shape]] = {}
-        """By anchor, of all steps, and the shape that was expected; made when needed."""
+        self._wholes: dict[int, Fit] = {}
+        """By anchor, of all steps; made when needed."""
 
     def load(self, noise: float, places: Sequence[Sequence[Any]]) -> bool:
         """Replace the measurements by an export of ``Readings``; return whether any time changed."""
@@ -96,31 +86,13 @@ class CostModel:
 
     def lookup(self, batch_size: int, drafts: int) -> tuple[float, float]:
         """Return the seconds of a round that looks up *drafts* per request, and the base's seconds."""
-        base = self.base.lookup_seconds(batch_size, drafts)
-        anchor = self.anchor(batch_size)
-        own = self._fits.get(anchor)
-        if own is None:
+        base, anchor = self.base.lookup_seconds(batch_size, drafts), self.anchor(batch_size)
+        if anchor not in self._fits:
             return base, base
-        ratios = dict(own.ratio)
-        # A late one must not end lookups, because nothing would time another.
+        ratios = dict(self._fits[anchor].ratio)
         if self.readings.get((anchor, drafts), 0) < CONFIRMED and len(ratios) > 1:
             ratios.pop(drafts, None)
         return base * math.exp(self._now[anchor] + ratios.get(drafts, median(ratios.values()))), base
-
-    def doubtful(self, batch_size: int) -> dict[int, float]:
-        """Return the likely seconds of the steps whose measured time is doubtful."""
-        evidence = self._evidence.get(batch_size)
-        if evidence is None:
-            return {}
-        whole, shape = self._whole(batch_size)
-        usual = -shape.get(evidence.latest, (0.0,))[0]
-        base = dict(zip(self.ladder, self.base.seconds(batch_size), strict=True))
-        return {
-            steps: base[steps] * math.exp(self._now[batch_size] + usual + shape[steps][0])
-            for steps in self.ladder
-            if abs(whole.ratio[steps] - usual - shape[steps][0]) > UNLIKELY
-            and sum(pair[4] for pair in evidence.pairs if steps in pair[:2]) < CONFIRMED
-        }
 
     def cells(self) -> list[ProfileCell]:
         """Return the measured times of steps, at the anchors."""
@@ -163,7 +135,9 @@ class CostModel:
 
     def _row(self, batch_size: int) -> tuple[list[float], list[float]]:
         if batch_size in self._evidence:
-            whole, _ = self._whole(batch_size)
+            whole = self._wholes.get(batch_size)
+            if whole is None:
+                whole = self._wholes[batch_size] = fit(self._evidence[batch_size], self._shape(batch_size))
             ratios = [self._now[batch_size] + whole.ratio[steps] for steps in self.ladder]
             deviations = [max(CELL, whole.deviation[steps]) for steps in self.ladder]
         else:
@@ -174,32 +148,24 @@ class CostModel:
         seconds = [start * math.exp(ratio) for start, ratio in zip(base, ratios, strict=True)]
         return ascending(seconds, [1.0 / deviation**2 for deviation in deviations]), deviations
 
-    def _whole(self, anchor: int) -> tuple[Fit, Shape]:
-        found = self._wholes.get(anchor)
-        if found is None:
-            shape = self._shape(anchor)
-            found = self._wholes[anchor] = fit(self._evidence[anchor], shape), shape
-        return found
-
     def _level(self, batch_size: int) -> float:
         """Return the level that the anchors around suggest, the nearest ones the most."""
         weights = {anchor: nearness(batch_size, anchor) for anchor in self._fits}
         levels = (weight * (self._now[at] + median(self._fits[at].ratio.values())) for at, weight in weights.items())
         return sum(levels) / sum(weights.values()) if weights else 0.0
 
-    def _shape(self, batch_size: int) -> Shape:
-        others = {
-            anchor: math.exp(-abs(math.log2(batch_size / anchor))) for anchor in self._fits if anchor != batch_size
-        }
-        sure = [(rung, weight, error) for anchor, weight in others.items() for rung, error, _ in self._sure(anchor)]
+    def _shape(self, batch_size: int) -> dict[int, tuple[float, float]]:
+        """Return by steps the distance from the level (log) that others suggest, and its standard deviation."""
+        others = {at: math.exp(-abs(math.log2(batch_size / at))) for at in self._fits if at != batch_size}
+        known = [(rung, weight, error) for anchor, weight in others.items() for rung, error, _ in self._known(anchor)]
         shape = {}
         for rung, (steps, deviation) in enumerate(zip(self.ladder, self.base.deviations(batch_size), strict=True)):
-            near = [weight * math.exp(-abs(rung - other) / 2.0) for other, weight, _ in sure]
-            away = sum(weight * error for weight, (_, _, error) in zip(near, sure, strict=True))
-            shape[steps] = away / (PULL + sum(near)), self.surprise * deviation
+            near = [(weight * math.exp(-abs(rung - other) / 2.0), error) for other, weight, error in known]
+            away = sum(weight * error for weight, error in near)
+            shape[steps] = away / (PULL + sum(weight for weight, _ in near)), self.surprise * deviation
         return shape
 
-    def _sure(self, anchor: int) -> list[tuple[int, float, float]]:
+    def _known(self, anchor: int) -> list[tuple[int, float, float]]:
         """Return ladder index, distance from the anchor's level and deviation of the times that are known well."""
         own = self._fits[anchor]
         level = median(own.ratio.values())
@@ -213,7 +179,7 @@ class CostModel:
         squares = count = 0.0
         for anchor in self._fits:
             expected = self.base.deviations(anchor)
-            for rung, error, deviation in self._sure(anchor):
+            for rung, error, deviation in self._known(anchor):
                 squares += error**2 / (expected[rung] ** 2 + deviation**2)
                 count += 1.0
         return math.sqrt((EXPECTED + squares) / (EXPECTED + count))

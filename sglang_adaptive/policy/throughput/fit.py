@@ -1,15 +1,7 @@
 """Times of the kinds at one batch size, fitted to differences, levels and what other batch sizes suggest.
 
-With ``x_k`` the log-ratio of kind k to the base table, the fit minimizes
-
-    sum over pairs   ln(s^2 + (x_b - x_a - d)^2)     d, s: a pair's difference and its deviation (``readings``)
-    + sum over kinds ln(s^2 + (x_k - l_k)^2)         l_k, s: the kind's level and its deviation
-    + sum over kinds ln(s^2 + (x_k - m - g_k)^2)     g_k, s: the shape that is expected and its deviation
-
-with ``m`` the common level of the kinds that ran. This is the likelihood of Cauchy errors: of facts that contradict
-each other, the less likely ones lose their weight. It is found by least squares with weights 1 / (s^2 + error^2), a few
-times over (iteratively reweighted least squares, Holland and Welsch 1977), first without the shape, so that a wrong
-profile does not outweigh what was measured.
+The sum that docs/how-it-decides.md shows is minimized by least squares with weights 1 / (s^2 + error^2), a few times
+over (Holland and Welsch 1977), first without the shape, so that a wrong profile does not outweigh measurements.
 """
 
 from __future__ import annotations
@@ -17,18 +9,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from operator import mul
 from statistics import median
 
 from sglang_adaptive.policy.throughput.base_cost import GUESSED
 
 TURNS = 4
 """Times that the weights are found. With 5 the turns of an emulated replay change by 0.003 at most."""
-UNKNOWN = (0.0, GUESSED)
-"""Shape and deviation of a kind of which none is expected."""
 _LITTLE = 1e-4
 """Weight that keeps the first turn solvable."""
-Matrix = list[list[float]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +52,7 @@ def fit(evidence: Evidence, shape: Mapping[int, tuple[float, float]]) -> Fit:
     index = {kind: at for at, kind in enumerate(kinds)}
     own = [(index[kind], level, deviation**2) for kind, level, deviation, _ in evidence.own]
     pairs = [(index[a], index[b], value, deviation**2) for a, b, value, deviation, _ in evidence.pairs]
-    expected = [shape.get(kind, UNKNOWN) for kind in kinds]
+    expected = [shape.get(kind, (0.0, GUESSED)) for kind in kinds]
     measured = {at for at, *_ in own}
     errors = [0.0] * len(pairs)
     x, level, matrix = [0.0] * len(kinds), 0.0, []
@@ -87,11 +75,11 @@ def fit(evidence: Evidence, shape: Mapping[int, tuple[float, float]]) -> Fit:
             weight = 1.0 / (deviation**2 + error**2) if turn else _LITTLE
             matrix[at][at] += weight
             right[at] += weight * (level + away) if turn else 0.0
-        x = solved(matrix, right)
+        x = [found[0] for found in solved(matrix, [[value] for value in right])]
         level = median(x[at] - expected[at][0] for at in measured)
         errors = [x[b] - x[a] - value for a, b, value, _ in pairs]
     now = index[evidence.latest]
-    inverse = inverted(matrix)
+    inverse = solved(matrix, [[float(row == column) for column in range(len(kinds))] for row in range(len(kinds))])
     deviations = []
     for at in range(len(kinds)):
         variance = max(1e-9, inverse[at][at] + inverse[now][now] - 2.0 * inverse[now][at])
@@ -102,27 +90,15 @@ def fit(evidence: Evidence, shape: Mapping[int, tuple[float, float]]) -> Fit:
     return Fit({kind: x[at] - x[now] for kind, at in index.items()}, dict(zip(kinds, deviations, strict=True)))
 
 
-def solved(matrix: Matrix, right: Sequence[float]) -> list[float]:
-    """Return the solution of a symmetric positive definite system; numpy takes three times as long for six unknowns."""
-    rows = [[*row, value] for row, value in zip(matrix, right, strict=True)]
-    for at, pivot in enumerate(rows):
-        for below in range(at + 1, len(rows)):
-            if factor := rows[below][at] / pivot[at]:
-                rows[below] = [value - factor * other for value, other in zip(rows[below], pivot, strict=True)]
-    found: list[float] = []
-    for at in reversed(range(len(rows))):
-        row = rows[at]
-        found.insert(0, (row[-1] - sum(map(mul, row[at + 1 : -1], found))) / row[at])
-    return found
+def solved(matrix: Sequence[list[float]], right: Sequence[list[float]]) -> list[list[float]]:
+    """Return the solution of a symmetric positive definite system for each column of *right* (Gauss-Jordan).
 
-
-def inverted(matrix: Matrix) -> Matrix:
-    """Return the inverse of a symmetric positive definite matrix (Gauss-Jordan)."""
-    size = len(matrix)
-    rows = [[*row, *(float(at == column) for column in range(size))] for at, row in enumerate(matrix)]
-    for at in range(size):
+    Not with numpy: its last digits depend on the machine, and all ranks must decide alike.
+    """
+    rows = [[*row, *columns] for row, columns in zip(matrix, right, strict=True)]
+    for at in range(len(rows)):
         pivot = rows[at] = [value / rows[at][at] for value in rows[at]]
-        for other in range(size):
-            if other != at and (factor := rows[other][at]):
-                rows[other] = [value - factor * its for value, its in zip(rows[other], pivot, strict=True)]
-    return [row[size:] for row in rows]
+        for other, row in enumerate(rows):
+            if other != at and (factor := row[at]):
+                rows[other] = [value - factor * its for value, its in zip(row, pivot, strict=True)]
+    return [row[len(matrix) :] for row in rows]

@@ -1,10 +1,4 @@
-"""The throughput policy: choose the depth with the highest expected speed, with equal weight for each request.
-
-    time(s) / time(live) = T(batch, s) / T(batch, live) * rounds(s) / rounds(live)
-
-The ratio of rounds comes from ``acceptance``, T from ``cost``. ``choice`` limits what speculation may lose against zero
-steps; ``probing`` spends a budget on learning.
-"""
+"""The throughput policy: choose the depth with the highest expected speed, with equal weight for each request."""
 
 from __future__ import annotations
 
@@ -19,22 +13,19 @@ from sglang_adaptive.policy.errors import ConfigError, shown
 from sglang_adaptive.policy.observation import RoundObservation
 from sglang_adaptive.policy.options import PolicyOptions, depths, flag, integer, number, pathname
 from sglang_adaptive.policy.profile import CostProfile, ProfileKey, ordered
-from sglang_adaptive.policy.throughput import lookups, report
+from sglang_adaptive.policy.throughput import lookups
 from sglang_adaptive.policy.throughput.acceptance import AcceptanceEstimator, ShadowTrust
-from sglang_adaptive.policy.throughput.choice import StepChoice
+from sglang_adaptive.policy.throughput.choice import StepChoice, rates, why
 from sglang_adaptive.policy.throughput.cost import MEASURED, CostModel
 from sglang_adaptive.policy.throughput.probing import Prober
 from sglang_adaptive.policy.throughput.readings import SIDE, Readings
 from sglang_adaptive.policy.throughput.rows import RoundTimeRow, RoundTimeTable
 
-FIRST_SYNC = 16
-"""Round at which measured times are first shared; later ones are ``sync_rounds`` apart, or follow a probe."""
-SYNC_LAG = 2
-"""Rounds from the end of a probe until its last result has arrived."""
+SYNC_AFTER, SYNC_LAG = 2 * SIDE, 2
+"""Rounds after the start or a switch until measured times are shared, and after a probe until its last result has come.
+Others are ``sync_rounds`` apart."""
 WELL_SEEN = 32.0
 """Trials of the first position below which zero steps want more shadow drafts; its acceptance is then known to 0.09."""
-NEW_WEIGHTS_TRIALS = 24.0
-"""Evidence kept per bin after a weight update; new data outweighs it within a second of serving."""
 LEAST_READINGS = 5
 """Minimum readings of a time that is kept for the next start, so that it is not from a single probe."""
 
@@ -106,17 +97,15 @@ class ThroughputPolicy(AdaptivePolicy):
         self._lookups_allowed = False
         self._readings = Readings()
         self._trust = ShadowTrust()
-        self._prober = Prober(options.probe_budget)
+        self._prober = Prober(options.probe_budget, self._acceptance, self._cost)
         start = min(self._ladder, key=lambda steps: (abs(steps - initial_steps), steps))
         self._choice = StepChoice(start)
         self._ran = drafted(start)
         """What the latest round does."""
-        self._votes = False
-        """Whether several ranks agree on the steps; see ``follow``."""
-        self._leads = True
-        """Whether this rank's probes run."""
+        self._votes, self._leads = False, True
+        """Whether several ranks agree on the steps (see ``follow``), and whether this rank's probes run."""
         self._batch_size, self._round = 1, 0
-        self._next_sync = FIRST_SYNC
+        self._next_sync = SYNC_AFTER
 
     def set_cuda_graph_bs(self, cuda_graph_bs: list[int] | None) -> None:
         self._times.set_graph_sizes(cuda_graph_bs or [])
@@ -139,7 +128,7 @@ class ThroughputPolicy(AdaptivePolicy):
         self._choice.decide(row, self._acceptance)
         live = self._choice.live
         if live != former:
-            self._next_sync = min(self._next_sync, self._round + 2 * SIDE)
+            self._next_sync = min(self._next_sync, self._round + SYNC_AFTER)
         drafts = self._lookups.chosen(coming, row, live, self._ran, self._acceptance) if row.lookups else 0
         if drafts:
             return Choice(drafts, Source.LOOKUP, why="lookup")
@@ -152,10 +141,7 @@ class ThroughputPolicy(AdaptivePolicy):
         row = self._times.at(observation.batch_size)
         if self._lookups_allowed:
             self._lookups.learn(observation, row, self._choice.live, self._acceptance)
-        if steps and not observation.looked_up:
-            self._learn_verified(observation)
-        elif observation.shadow_accepts:
-            self._learn_shadow(observation)
+        self._learn_acceptance(observation)
         if self._prober.saw(steps, row, self._round, observation.seconds is not None, observation.extended):
             # At once: the next probe, which may follow soon, puts syncs off.
             self._next_sync = min(self._next_sync, self._round + SYNC_LAG)
@@ -169,41 +155,34 @@ class ThroughputPolicy(AdaptivePolicy):
                 self._readings.add(row.anchor, steps, row.log_base[steps], seconds, observation.extended)
         if self._round >= self._next_sync:
             self.cost_sync_due = True
-        if self._leads and observation.chosen:
-            self._consider_probe(row)
+        if not self._leads or not observation.chosen:
+            return
+        if rounds := self._prober.consider(row, self._choice.live, self._round):
+            self._next_sync = self._round + rounds + SYNC_LAG
+        elif self._choice.live == 0:
+            self._prober.leave_zero(row, self._round)
 
-    def _learn_verified(self, observation: RoundObservation) -> None:
-        if counts := observation.num_correct_drafts_per_req:
-            self._acceptance.update(observation.steps, counts, observation.requests)
-            self._prober.draft_seen(self._round)
-            if self._trust.add_verified(counts):
-                self._acceptance.set_level(self._trust.verified_rate)
-
-    def _learn_shadow(self, observation: RoundObservation) -> None:
-        """Learn the first position from a zero-step round, while verified drafts confirm shadow acceptance."""
-        accepts = observation.shadow_accepts
-        if self._trust.add_shadow(accepts):
-            self._acceptance.set_level(self._trust.verified_rate)
-        if self._trust.believed:
-            self._acceptance.update(0, accepts, observation.requests)
-            self._prober.draft_seen(self._round, at_zero=True)
+    def _learn_acceptance(self, observation: RoundObservation) -> None:
+        """Learn from drafts; at zero steps from shadow accepts, while verified drafts confirm them."""
+        steps, trust = observation.steps, self._trust
+        counts = observation.num_correct_drafts_per_req if steps else observation.shadow_accepts
+        if not counts or observation.looked_up:
+            return
+        if trust.add_verified(counts) if steps else trust.add_shadow(counts):
+            self._acceptance.set_level(trust.verified_rate)
+        if steps or trust.believed:
+            self._acceptance.update(steps, counts, observation.requests)
+            self._prober.draft_seen(self._round, at_zero=not steps)
 
     def _book(self, row: RoundTimeRow, observation: RoundObservation) -> None:
         """Add a round to the accounts; the prober accounts for its own rounds."""
         steps, counts = observation.steps, observation.num_correct_drafts_per_req
         if observation.looked_up:
             self._lookups.book(observation, row, self._choice.live, self._acceptance)
-            return
-        if self._prober.account(steps, self._choice.live, row, self._acceptance) and self._choice.live == 0:
-            return
-        if row.zero is not None and counts:
+        elif self._prober.account(steps, self._choice.live, row) and self._choice.live == 0:
+            pass  # a probe out of zero steps
+        elif row.zero is not None and counts:
             self._choice.book(row.seconds[steps] / row.zero - 1.0 - sum(counts) / len(counts) if steps else 0.0)
-
-    def _consider_probe(self, row: RoundTimeRow) -> None:
-        if rounds := self._prober.consider(row, self._choice.live, self._acceptance, self._round, self._cost.readings):
-            self._next_sync = self._round + rounds + SYNC_LAG
-        elif self._choice.live == 0:
-            self._prober.leave_zero(row, self._acceptance, self._round)
 
     # -- what a policy may offer (see ``base``) ---------------------------------------------------------------
 
@@ -230,7 +209,7 @@ class ThroughputPolicy(AdaptivePolicy):
         return self._acceptance.trials(1) < WELL_SEEN
 
     def doubt_acceptance(self) -> bool:
-        self._acceptance.cap(NEW_WEIGHTS_TRIALS)
+        self._acceptance.doubt()
         return True
 
     def export_cost(self) -> dict[str, Any]:
@@ -245,9 +224,8 @@ class ThroughputPolicy(AdaptivePolicy):
             self._times.at(self._batch_size)  # built here, so that the next round does not wait for it
 
     def export_profile(self, key: ProfileKey, measured: str) -> CostProfile:
-        return CostProfile(
-            key, ordered(cell for cell in self._cost.cells() if (cell.rounds or 0) >= LEAST_READINGS), measured
-        )
+        cells = (cell for cell in self._cost.cells() if (cell.rounds or 0) >= LEAST_READINGS)
+        return CostProfile(key, ordered(cells), measured)
 
     def known_profile(self, key: ProfileKey, measured: str) -> CostProfile:
         learnt = self.export_profile(key, measured)
@@ -284,12 +262,10 @@ class ThroughputPolicy(AdaptivePolicy):
 
     def forecast(self, batch_size: int, steps: int) -> Forecast | None:
         row = self._times.at(batch_size)
-        seconds = row.seconds.get(steps)
-        if seconds is None:
+        if steps not in row.seconds:
             return None
-        tokens = self._acceptance.tokens[steps]
-        speedup = None if row.zero is None else tokens * row.zero / seconds
-        return Forecast(batch_size * tokens / seconds, speedup)
+        rate = self._acceptance.tokens[steps] / row.seconds[steps]
+        return Forecast(batch_size * rate, None if row.zero is None else rate * row.zero)
 
     def acceptance_by_position(self) -> Sequence[float]:
         return tuple(self._acceptance.conditional)
@@ -311,15 +287,15 @@ class ThroughputPolicy(AdaptivePolicy):
         row = self._times.at(batch_size)
         ran, live = self._ran, self._choice.live
         running = live if ran.source is Source.LOOKUP else ran.steps
-        rates = report.rates(batch_size, running, row, self._acceptance, self._cost)
+        promised = rates(batch_size, running, row, self._acceptance, self._cost)
         return {
             "rounds": self._round,
             "batch_size": batch_size,
             "steps": ran.steps,
-            "why": report.why(ran, live, self._round, self._votes, rates),
+            "why": why(ran, live, self._round, self._votes, promised),
             "acceptance": self._acceptance.by_position(),
             "acceptance_by_level": self._acceptance.by_level(),
-            "rates": rates,
+            "rates": promised,
             "cost_cells": [{**cell.as_dict(), "source": MEASURED} for cell in self._cost.cells()],
             "cost_table": self._cost.as_dict(row.padded),
             "cost_noise": row.noise,

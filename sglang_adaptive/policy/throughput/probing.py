@@ -1,52 +1,41 @@
 """When to run other steps for a few rounds to learn about them.
 
-A probe is worth it if it may find something better soon. With ``gap`` the estimated relative shortfall of their rate
-and ``sd`` what a probe will change of it, a round should improve by
-
-    EI = sd * (phi(u) - u * Q(u)),   u = gap / sd          (phi, Q: density and upper tail of the normal)
-
-the expected improvement of Bayesian optimization (Mockus 1975; Jones, Schonlau and Welch 1998), assumed to hold for
-``HORIZON_ROUNDS``.
-
-That trusts the estimates. A *look*, a short probe, does not: it is due where steps were not timed for long, so that no
-wrong belief and no change stays unnoticed, and the sooner the less it costs.
-
-Before either starts, a credit must cover what it is expected to lose: ``budget`` of the seconds served at a batch size,
-at most ``ALLOWANCE_ROUNDS`` rounds.
+A *probe* is worth it if it may find something better soon: the expected improvement of Bayesian optimization (Jones,
+Schonlau and Welch 1998). That trusts the estimates. A *look*, a short probe, does not: it is due where steps were not
+timed for long, so that no wrong belief and no change stays unnoticed, and the sooner the less it costs. Before either
+starts, a credit must cover what it is expected to lose.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
 from typing import Any
 
 from sglang_adaptive.policy.throughput.acceptance import AcceptanceEstimator
 from sglang_adaptive.policy.throughput.base_cost import nearness
+from sglang_adaptive.policy.throughput.cost import CostModel
 from sglang_adaptive.policy.throughput.rows import RoundTimeRow
 
 HORIZON_ROUNDS = 100.0
-"""Rounds for which the result of a probe is assumed to hold."""
+"""Rounds for which the result of a probe is assumed to hold. Without probes spells of 2 cost 0.03 (emulated)."""
 LEAST_GAIN_ROUNDS = 1.0
-"""Minimum expected gain of a probe, in rounds of the live steps."""
+"""Minimum expected gain of a probe, in rounds of the live steps, and the credit that probes leave to looks."""
+BORROWED = 0.2
+"""Share of its expected gain by which a probe may use that credit. Without this, a belief that one wrong difference
+spoiled at batch 64 cost 0.29 of 300 rounds (emulated)."""
 PROBE_ROUNDS, LOOK_ROUNDS = 4, 2
 """Readings that end a probe and a look."""
 MOST_PROBED, MOST_LOOKED = 9, 6
 """Most rounds of either: a reading may be missing, because requests came or left."""
-ZERO_ROUNDS, ZERO_USUAL = 32, 16
-"""Most and usual rounds of a probe of zero steps. It ends with a cycle of deferred draft extends, which gives one time.
-A look does not wait for that."""
+ZERO_ROUNDS = 16
+"""Most rounds of a probe of zero steps. It ends with a cycle of deferred draft extends, which gives one time."""
 CHECK_ROUNDS, LOOK_CHECK_ROUNDS = 4, 16
 """Rounds between two checks for a worthwhile probe, of one number of steps each, and for a look: they take long."""
 QUIET_ROUNDS = 6
 """Consecutive rounds at one batch size that a probe waits for: few rounds can be timed while requests come and go."""
-AGAIN_ROUNDS = 16
-"""Rounds at a batch size between two probes of the same steps."""
 ALLOWANCE_ROUNDS = 3.0
 """Maximum and initial credit, in rounds. With 8 zero steps lose 2% of the worst 500 rounds (simulated)."""
-RESERVE_ROUNDS, BORROWED = 1.0, 0.2
-"""Credit that probes leave to looks, and the share of their expected gain by which it may be less. Without the second,
-a belief that one wrong difference spoiled at batch 64 cost 0.29 of 300 rounds (emulated)."""
 FIRST = 600.0
 """Rounds at a batch size per round that a look costs until steps that never ran there are looked at. With 400 a right
 profile costs 0.3% of 2,000 rounds, with 2,000 one that is off by 15% in each cell loses 1% more (simulated)."""
@@ -57,19 +46,15 @@ WELL_TIMED = 16
 DEEPER, FAR_DEEPER = 700.0, 2000.0
 """Rounds until positions beyond the live steps are looked at, and rounds per round that it costs for those far beyond:
 acceptance there may have changed."""
-CONFIRM, NEARLY = 50.0, 0.05
-"""Rounds until a doubtful time is looked at again, if the likely one would be slower than the live steps by less than
-this share. Without this, 1% instead of 0.3% of turns of 300 rounds are below 0.95 (emulated)."""
 PAUSE = 300
-"""Rounds between two looks at steps that ran before."""
+"""Rounds between two looks at steps that ran before. Without it, the emulated replay loses 0.0015."""
 CHANGE_ROUNDS = 0.1
 """Assumed cost of a change of steps there and back."""
-UNSEEN_ROUNDS = 32
-"""Rounds at zero steps without a look at the draft before a probe takes one; with default options shadow accepts come
-every 29 rounds at the latest. If none come, a recovering draft is found later with 40 (0.936 instead of 0.953 of the
-oracle in the worst drawn trace), and with 24 the worst 500 rounds lose 1.1% (simulated)."""
-LEAST_UNSEEN_ROUNDS = 8
-"""Minimum rounds between two looks, if a look is expected to lose nothing and zero steps show nothing."""
+UNSEEN_ROUNDS, LEAST_UNSEEN_ROUNDS = 32, 8
+"""Rounds at zero steps without a look at the draft before a probe takes one, and the fewest if it is expected to lose
+nothing and zero steps show nothing; with default options shadow accepts come every 29 rounds at the latest. With 40 a
+recovering draft is found later (0.936 instead of 0.953 of the oracle in the worst drawn trace), and with 24 the worst
+500 rounds lose 1.1% (simulated)."""
 ALIKE = 0.05
 """Share by which a look may take longer than one at the fewest steps, to see more: blocks are drafted whole."""
 _ROOT = math.sqrt(2.0 * math.pi)
@@ -86,8 +71,7 @@ def expected_improvement(gap: float, deviation: float) -> float:
 def probe_gain(gap: float, doubt: float, noise: float, tokens: float) -> float:
     """Return the rounds that a probe is expected to gain over HORIZON_ROUNDS, 0 if too few.
 
-    *doubt* is the relative deviation of the steps' time, *noise* that of a difference in times, and *tokens* that of
-    the tokens of a round.
+    The relative deviations are of the steps' time, of a difference in times, and of the tokens of a round.
     """
     learnt = math.hypot(doubt * doubt / math.hypot(doubt, 2.0 * noise), 0.7 * tokens)
     if HORIZON_ROUNDS * learnt / _ROOT <= LEAST_GAIN_ROUNDS:  # not even without a gap
@@ -104,18 +88,16 @@ def _novelty(anchor: int, known: Iterable[int]) -> float:
 class Prober:
     """The current probe, the budget for probes, and when each depth was last seen."""
 
-    def __init__(self, budget: float) -> None:
-        self.budget = budget
+    def __init__(self, budget: float, acceptance: AcceptanceEstimator, cost: CostModel) -> None:
+        self.budget, self._acceptance, self._cost = budget, acceptance, cost
         self.started = 0
         self.lost_seconds = self.served_seconds = 0.0
         self._credits: dict[int, float] = {}
         """Seconds by anchor."""
         self._steps = self._anchor = self._left = self._wanted = 0
         """The current probe's steps, anchor batch size, remaining rounds, and readings that end it."""
-        self._unseen = 0
-        """Probe rounds whose result has not arrived yet."""
-        self._others = False
-        """Whether these belong to another rank's probe."""
+        self._unseen, self._others = 0, False
+        """Probe rounds whose result has not arrived yet, and whether they belong to another rank's probe."""
         self._rounds: dict[int, int] = {}
         """Rounds by anchor."""
         self._seen: dict[tuple[int, int], int] = {}
@@ -124,24 +106,17 @@ class Prober:
         """Anchors and steps that were probed or looked at."""
         self._drafted: dict[int, int] = {}
         """By steps, the last round that drafted as many."""
-        self._next_look = 0
-        self._saving = False
-        """Whether a look is due."""
+        self._saving, self._next_look = False, 0
+        """Whether a look is due, and the first round of the next one at steps that ran before."""
         self._batch_size = self._alike = 0
-        self._seen_at = 0
-        """Round in which the draft's first position was verified or seen, or a probe out of zero steps began."""
-        self._hears = True
-        """Whether zero steps are assumed to show the draft: not after ``UNSEEN_ROUNDS`` in which they did not."""
+        self._seen_at, self._hears = 0, True
+        """Round in which the draft's first position was verified or seen, or a probe out of zero steps began, and
+        whether zero steps are assumed to show the draft: not after ``UNSEEN_ROUNDS`` in which they did not."""
 
     def as_dict(self) -> dict[str, Any]:
         """Return the cost of probes as builtins."""
         share = self.lost_seconds / self.served_seconds if self.served_seconds else 0.0
-        return {
-            "started": self.started,
-            "charged_seconds": self.lost_seconds,
-            "share": share,
-            "budget": self.budget,
-        }
+        return {"started": self.started, "charged_seconds": self.lost_seconds, "share": share, "budget": self.budget}
 
     def inherit_from(self, former: Prober) -> None:
         """Continue from what *former* has spent; its current probe ends."""
@@ -166,10 +141,9 @@ class Prober:
     def yield_round(self, steps: int | None) -> None:
         """Leave the coming round to another rank, which probes *steps*, if any; this rank's probe ends."""
         self._left = 0
-        if steps is None:
-            return
-        self._unseen = self._unseen + 1 if self._others and steps == self._steps else 1
-        self._steps, self._others = steps, True
+        if steps is not None:
+            self._unseen = self._unseen + 1 if self._others and steps == self._steps else 1
+            self._steps, self._others = steps, True
 
     def saw(self, steps: int, row: RoundTimeRow, now: int, timed: bool, extended: bool) -> bool:
         """Note the result of any round, whoever chose it; return whether it ends the current probe.
@@ -184,12 +158,11 @@ class Prober:
         if not self._left or steps != self._steps:
             return False
         self._wanted -= 1
-        ends = (extended and not steps) or self._wanted <= 0 < steps
-        if ends:
+        if (extended and not steps) or self._wanted <= 0 < steps:
             self._left = 0
-        return ends
+        return not self._left
 
-    def account(self, steps: int, live: int, row: RoundTimeRow, acceptance: AcceptanceEstimator) -> bool:
+    def account(self, steps: int, live: int, row: RoundTimeRow) -> bool:
         """Count a verified round, and charge it if it was a probe's; return whether it was."""
         self._alike = self._alike + 1 if row.padded == self._batch_size else 1
         self._batch_size = row.padded
@@ -202,7 +175,7 @@ class Prober:
         if not self._unseen or steps != self._steps or steps == live:
             return False
         self._unseen -= 1
-        tokens = acceptance.tokens
+        tokens = self._acceptance.tokens
         lost = max(0.0, seconds - row.seconds.get(live, seconds) * tokens[steps] / tokens[live])
         self.lost_seconds += 0.0 if self._others else lost
         self._credits[row.anchor] -= lost
@@ -212,80 +185,54 @@ class Prober:
         """Note that the draft's first position was verified, or seen at zero steps with *at_zero*."""
         self._seen_at, self._hears = now, self._hears or at_zero
 
-    def consider(
-        self,
-        row: RoundTimeRow,
-        live: int,
-        acceptance: AcceptanceEstimator,
-        now: int,
-        readings: Mapping[tuple[int, int], float],
-    ) -> int:
-        """Start a probe or a look if worthwhile; return its most rounds, 0 without one.
-
-        *readings* is as in ``CostModel``.
-        """
+    def consider(self, row: RoundTimeRow, live: int, now: int) -> int:
+        """Start a probe or a look if worthwhile; return its most rounds, 0 without one."""
         if not self.budget or self._left or now % CHECK_ROUNDS or self._alike < QUIET_ROUNDS:
             return 0
         if live not in row.seconds or row.anchor not in self._credits:
             return 0
         credit = self._credits[row.anchor] / row.seconds[live]
         steps = row.rungs[now // CHECK_ROUNDS % len(row.rungs)][1]
-        if steps != live and self._age(row, steps) >= AGAIN_ROUNDS:
-            gap = _shortfall(acceptance.tokens, row.seconds[steps], steps, live, row)
-            lost = gap * row.seconds[steps] / row.seconds[live]
-            deeper = acceptance.ratio_deviation(live, steps) if steps > live > 0 else 0.0
+        if steps != live:
+            gap, lost = self._shortfall(steps, live, row)
+            deeper = self._acceptance.ratio_deviation(live, steps) if steps > live > 0 else 0.0
             gain = probe_gain(gap, row.deviation[steps], row.noise, deeper)
-            rounds = PROBE_ROUNDS + 1 if steps else ZERO_USUAL
-            if gain and _affordable(rounds * lost + RESERVE_ROUNDS - BORROWED * gain, credit):
+            rounds = PROBE_ROUNDS + 1 if steps else ZERO_ROUNDS
+            if gain and _affordable(rounds * lost + LEAST_GAIN_ROUNDS - BORROWED * gain, credit):
                 return self._start(steps, PROBE_ROUNDS, MOST_PROBED if steps else ZERO_ROUNDS, row)
-        return 0 if now % LOOK_CHECK_ROUNDS else self._consider_look(row, live, acceptance, now, readings, credit)
+        return 0 if now % LOOK_CHECK_ROUNDS else self._consider_look(row, live, now, credit)
 
-    def _consider_look(
-        self,
-        row: RoundTimeRow,
-        live: int,
-        acceptance: AcceptanceEstimator,
-        now: int,
-        readings: Mapping[tuple[int, int], float],
-        credit: float,
-    ) -> int:
+    def _consider_look(self, row: RoundTimeRow, live: int, now: int, credit: float) -> int:
         """Start the look that is overdue the most, if the credit covers it."""
-        self._saving, next_deeper = False, DEEPER
-        most, chosen, tokens = 1.0, None, acceptance.tokens
-        for _, steps, seconds in row.rungs:
+        readings, next_deeper = self._cost.readings, DEEPER
+        self._saving, most, chosen = False, 1.0, None
+        for _, steps, _ in row.rungs:
             if steps == live:
                 continue
             place = row.anchor, steps
-            lost = _shortfall(tokens, seconds, steps, live, row) * seconds / row.seconds[live]  # rounds of live steps
+            _, lost = self._shortfall(steps, live, row)
             cost = (LOOK_ROUNDS if steps else LOOK_ROUNDS + 1) * lost + CHANGE_ROUNDS
-            first = place not in readings and place not in self._looks
             known = place in self._looks or readings.get(place, 0) >= WELL_TIMED
             rest = min(MOST_REST, REST * cost) * (2.0 if known else 1.0)
+            first = place not in readings and place not in self._looks
             if first:
                 novelty = _novelty(row.anchor, (anchor for anchor, kind in readings if kind == steps))
                 rest = min(rest, FIRST * cost / max(1e-3, novelty * min(4.0, max(0.5, row.surprise))))
-            likely = row.doubtful.get(steps)
-            if likely is not None and _shortfall(tokens, likely, steps, live, row) < NEARLY:
-                rest = min(rest, CONFIRM)
             due = self._age(row, steps) / rest
             if steps > live > 0:
                 unseen = now - max((at for other, at in self._drafted.items() if other >= steps), default=0)
                 due = max(due, unseen / next_deeper)
                 next_deeper = max(DEEPER, FAR_DEEPER * cost)
             self._saving = self._saving or due >= 1.0
-            may = first or steps in row.doubtful or now >= self._next_look
-            if due >= most and may and _affordable(cost, credit):
+            if due >= most and (first or now >= self._next_look) and _affordable(cost, credit):
                 most, chosen = due, steps
         if chosen is None:
             return 0
         self._next_look = now + PAUSE
         return self._start(chosen, LOOK_ROUNDS, MOST_LOOKED, row)
 
-    def leave_zero(self, row: RoundTimeRow, acceptance: AcceptanceEstimator, now: int) -> None:
-        """Start a one-round probe out of zero steps if the draft was not seen for long.
-
-        If zero steps do not show the draft, the wait is shorter the less the round is expected to lose.
-        """
+    def leave_zero(self, row: RoundTimeRow, now: int) -> None:
+        """Start a one-round probe out of zero steps if the draft was not seen for long."""
         unseen = now - self._seen_at
         if unseen < LEAST_UNSEEN_ROUNDS or self._saving or self._left or not self.budget:
             return
@@ -294,7 +241,7 @@ class Prober:
             return
         most = (1.0 + ALIKE) * row.seconds[fewest]
         steps = max(steps for _, steps, _ in row.rungs if steps and row.seconds[steps] <= most)
-        lost = row.seconds[steps] / row.zero - acceptance.tokens[steps]
+        lost = row.seconds[steps] / row.zero - self._acceptance.tokens[steps]
         wait = UNSEEN_ROUNDS if self._hears else min(UNSEEN_ROUNDS, lost / self.budget)
         if unseen >= wait and row.seconds[steps] - row.zero <= self._credits[row.anchor]:
             self._seen_at, self._hears = now, False
@@ -302,6 +249,12 @@ class Prober:
 
     def _age(self, row: RoundTimeRow, steps: int) -> int:
         return self._rounds.get(row.anchor, 0) - self._seen.get((row.anchor, steps), 0)
+
+    def _shortfall(self, steps: int, live: int, row: RoundTimeRow) -> tuple[float, float]:
+        """Return the share by which text is served slower at *steps* than at *live*, and the *live* rounds it costs."""
+        tokens, longer = self._acceptance.tokens, row.seconds[steps] / row.seconds[live]
+        gap = max(0.0, 1.0 - tokens[steps] / tokens[live] / longer)
+        return gap, gap * longer
 
     def _start(self, steps: int, readings: int, most: int, row: RoundTimeRow) -> int:
         self._looks.add((row.anchor, steps))
@@ -314,8 +267,3 @@ class Prober:
 def _affordable(cost: float, credit: float) -> bool:
     """Whether *credit* covers *cost*, both in rounds; an almost full credit covers any, because it grows no further."""
     return min(cost, 0.9 * ALLOWANCE_ROUNDS) <= credit
-
-
-def _shortfall(tokens: Sequence[float], seconds: float, steps: int, live: int, row: RoundTimeRow) -> float:
-    """Return the share by which text is served slower at *steps*, if a round takes *seconds*, than at *live* steps."""
-    return max(0.0, 1.0 - tokens[steps] / tokens[live] * row.seconds[live] / seconds)

@@ -6,13 +6,9 @@ readings on both sides of a change of kinds, so it cancels in their difference:
 
     d(a, b) = middle(first SIDE readings of b) - middle(last SIDE readings of a)
 
-A pair of kinds keeps its latest KEPT differences, so a single wrong one is outvoted. ``middle`` is the median, which
-outvotes a late result; of two readings it is the log of their mean, because a late result takes from the next round
-what it adds to its own. If a few rounds of b ran between rounds of a, both differences have the same readings of b and
-count as one.
-
-The level of each kind is kept as well, for kinds that never ran close together. How much levels wander between visits,
-and how much a new difference departs from the earlier ones, is measured too, and says how far to trust either.
+A pair of kinds keeps its latest differences, so a single wrong one is outvoted. If a few rounds of b ran between rounds
+of a, both differences have the same readings of b and count as one. The level of each kind is kept as well, for kinds
+that never ran close together. How far to trust either is measured too.
 
 Only rank 0's readings count. They change no decision until the export returns through ``CostModel.load``.
 """
@@ -20,64 +16,57 @@ Only rank 0's readings count. They change no decision until the export returns t
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections import deque
-from collections.abc import Collection
-from statistics import median
-from typing import Any
+from collections.abc import Collection, Iterable
+from itertools import accumulate
+from statistics import fmean, median
+from typing import Any, NamedTuple
 
 from sglang_adaptive.policy.observation import ZeroCycle
 
 SIDE = 9
-"""Most readings on one side of a difference."""
+"""Most readings on one side of a difference, and differences kept of a pair. With 15 of these, 0.6% instead of 0.3% of
+turns of 300 rounds are below 0.95 of the best held depth (emulated)."""
 NEAR_ROUNDS = 16
-"""Most rounds between the readings of a difference. With 8, 1.0% instead of 0.3% of turns of 300 rounds are below 0.95
-of the best held depth (emulated replay with spells and late results, 140 runs)."""
-KEPT, OWN_KEPT = 9, 31
-"""Differences kept of a pair, and readings of a kind. With 15 differences it is 0.6%."""
+"""Most rounds between the readings of a difference. With 8, 1.0% instead of 0.3% of these turns are."""
+OWN_KEPT = 31
+"""Readings kept of a kind."""
 SINGLE = 0.6
 """Weight of a difference with a single reading on one side."""
 APART = 0.2
-"""Distance of the two sides of a short visit at which their mean weighs half."""
+"""Distance of the two sides of a short visit at which their mean weighs half. Without this, a busy host has 0.008 less
+(recorded noise)."""
 CHANGED = 0.15
-"""Two differences that agree start a pair anew if they depart from the earlier ones by this much."""
+"""Two differences that agree start a pair anew if they depart from the earlier ones by this much. Without this, a busy
+host has 0.855 instead of 0.984 of the best depth in the worst 500 rounds (recorded noise)."""
 LONE, LONE_NOISES, FEW = 0.07, 4.0, 0.2
 """Least standard deviation of a difference, at least so many times the noise, and of a level, over the number of them:
-a single one may be an outlier. On the recorded noise of a busy host, 0.977 of the oracle, and 0.915 in the worst of 50
-traces, are reached with the second and 0.961 and 0.820 without (simulated acceptance)."""
-NOISE, UNSTEADY = 0.025, 0.05
-"""Departure of a difference from the earlier ones, and of a level from the one before, until they are measured."""
-MEMORY = 32
-"""Departures after which both are halved in weight, or forgotten."""
-_DEVIATION = 1.48
-"""Standard deviation of a normal distribution over its median absolute deviation."""
+a single one may be an outlier. On a busy host 0.977 of the oracle are reached with the second and 0.961 without
+(recorded noise)."""
+NOISE, MEMORY = 0.025, 32
+"""Departure of a difference from the earlier ones, and half of that of a level from the visit before, until measured,
+and the departures kept. If levels are always taken to be so steady, a busy host has 0.012 less."""
 
 
 class Noise:
-    """How much readings scatter on this machine, measured over all kinds and batch sizes."""
+    """How much readings scatter on this machine, over all kinds and batch sizes."""
 
     def __init__(self) -> None:
-        self._departures = deque([NOISE] * (MEMORY // 3), maxlen=MEMORY)
-        self._moved, self._visits = 2.0 * UNSTEADY, 2.0
+        self.differences = deque([NOISE] * 10, maxlen=MEMORY)
+        """Departures of differences from the earlier ones of their pair."""
+        self.levels = deque([2.0 * NOISE] * 2, maxlen=MEMORY)
+        """Departures of levels from those of the visit before."""
 
     @property
     def of_differences(self) -> float:
-        """Standard deviation of a difference from the earlier ones of its pair."""
-        return max(0.01, _DEVIATION * median(self._departures))
+        """Standard deviation, from the median absolute one."""
+        return max(0.01, 1.48 * median(self.differences))
 
     @property
     def of_levels(self) -> float:
-        """Standard deviation of a kind's level from visit to visit."""
-        return max(0.01, 1.25 * self._moved / self._visits)
-
-    def add_difference(self, departure: float) -> None:
-        """Count by how much a difference departs from the earlier ones."""
-        self._departures.append(abs(departure))
-
-    def add_level(self, departure: float) -> None:
-        """Count by how much a kind's level departs from the one of its visit before."""
-        self._moved, self._visits = self._moved + abs(departure), self._visits + 1.0
-        if self._visits > MEMORY:
-            self._moved, self._visits = 0.5 * self._moved, 0.5 * self._visits
+        """The same of levels, from the mean absolute one."""
+        return max(0.01, 1.25 * fmean(self.levels))
 
 
 class Visit:
@@ -85,71 +74,34 @@ class Visit:
 
     __slots__ = ("kind", "last", "usual", "values")
 
-    def __init__(self, kind: int, now: int, usual: float | None) -> None:
-        self.kind, self.last = kind, now
+    def __init__(self, kind: int, usual: float | None) -> None:
+        self.kind, self.last = kind, 0
         self.values: deque[float] = deque(maxlen=SIDE)
         self.usual = usual
         """The kind's level before the visit; None if unknown, or counted."""
 
 
-class Pair:
-    """The latest differences of two kinds, the larger kind minus the smaller, with their weights."""
+class Change(NamedTuple):
+    """A change of kinds; its difference is final once the visit after it has SIDE readings."""
 
-    __slots__ = ("found",)
+    before: Visit
+    after: Visit
+    other: float | None
+    """The difference at the other end of *before*, a short visit: both count as one."""
 
-    def __init__(self) -> None:
-        self.found: deque[tuple[float, float]] = deque(maxlen=KEPT)
+    @property
+    def kinds(self) -> tuple[int, int]:
+        return min(self.before.kind, self.after.kind), max(self.before.kind, self.after.kind)
 
-    def summary(self, noise: float) -> tuple[float, float, int]:
-        """Return the weighted median, its standard deviation and the number of differences.
-
-        *noise*, the deviation of any pair's differences, counts like two of this pair's own.
-        """
-        ordered = sorted(self.found)
-        total, reached, at = sum(weight for _, weight in ordered), 0.0, 0
-        while reached + ordered[at][1] < 0.5 * total - 1e-9:
-            reached, at = reached + ordered[at][1], at + 1
-        middle = ordered[at][0]
-        if abs(reached + ordered[at][1] - 0.5 * total) <= 1e-9:  # between two
-            middle = 0.5 * (middle + ordered[at + 1][0])
-        away = _DEVIATION * median(abs(value - middle) for value, _ in ordered)
-        spread = (2.0 * noise + away * total) / (2.0 + total)
-        return middle, max(1.25 * spread / math.sqrt(total), max(LONE, LONE_NOISES * noise) / total), len(ordered)
-
-    def close(self, noise: Noise) -> None:
-        """Compare the latest difference, which is complete, with the earlier ones."""
-        values = [value for value, _ in self.found]
-        if len(values) > 1:
-            noise.add_difference(values[-1] - median(values[:-1]))
-        if len(values) > 3:
-            usual = median(values[:-2])
-            if abs(values[-1] - values[-2]) < 0.5 * CHANGED < CHANGED < min(abs(v - usual) for v in values[-2:]):
-                self.found = deque(list(self.found)[-2:], maxlen=KEPT)
-
-
-class Comparison:
-    """The difference between a visit and the one before it; it changes until the visit has SIDE readings."""
-
-    def __init__(self, pair: Pair, before: Visit, after: Visit, other: Comparison | None) -> None:
-        """*other* is the difference at the other end of *before*, a short visit: both count as one."""
-        self.pair, self.before, self.after = pair, before, after
-        self.other: float | None = None if other is None else other.value
-        self.value: float | None = self.other
-
-    def update(self) -> None:
-        """Compute the difference from the readings so far; only an export and the next visit need it."""
+    def difference(self) -> tuple[float, float]:
+        """Return the difference so far, the larger kind minus the smaller, and its weight."""
         before, after = self.before, self.after
         more = middle(after.values) - middle(before.values)
-        value, weight = more if after.kind > before.kind else -more, 1.0
-        if min(len(before.values), len(after.values)) == 1:
-            weight = SINGLE
-        if self.other is not None:
-            weight /= 1.0 + ((self.other - value) / APART) ** 2
-            value = 0.5 * (self.other + value)
-        if self.value is not None:
-            self.pair.found.pop()
-        self.pair.found.append((value, weight))
-        self.value = value
+        value = more if after.kind > before.kind else -more
+        weight = SINGLE if min(len(before.values), len(after.values)) == 1 else 1.0
+        if self.other is None:
+            return value, weight
+        return 0.5 * (self.other + value), weight / (1.0 + ((self.other - value) / APART) ** 2)
 
 
 class Place:
@@ -158,10 +110,12 @@ class Place:
     def __init__(self, noise: Noise) -> None:
         self._noise = noise
         self._visit: Visit | None = None
-        self._comparison: Comparison | None = None
+        self._change: Change | None = None
+        """The latest change, while its difference is not final."""
         self._own: dict[int, deque[float]] = {}
         self._counts: dict[int, int] = {}
-        self._pairs: dict[tuple[int, int], Pair] = {}
+        self._pairs: dict[tuple[int, int], deque[tuple[float, float]]] = {}
+        """Differences and their weights."""
         self._exported: list[Any] | None = None
 
     def add(self, kind: int, value: float, now: int, rounds: int) -> None:
@@ -171,10 +125,10 @@ class Place:
             visit = self._begin(kind, now)
         visit.values.append(value)
         visit.last, self._exported = now, None
-        if self._comparison is not None and len(visit.values) == SIDE:
+        if len(visit.values) == SIDE:
             self._close()
         if visit.usual is not None and 2 * len(visit.values) > SIDE:
-            self._noise.add_level(middle(visit.values) - visit.usual)
+            self._noise.levels.append(abs(middle(visit.values) - visit.usual))
             visit.usual = None
         self._own.setdefault(kind, deque(maxlen=OWN_KEPT)).append(value)
         self._counts[kind] = self._counts.get(kind, 0) + rounds
@@ -185,46 +139,50 @@ class Place:
         That is the latest kind and its level, [kind, level, deviation, readings] of each kind and [kind, kind,
         difference, deviation, differences] of each pair.
         """
-        if self._exported is not None:
-            return self._exported
-        assert self._visit is not None, "a place has a reading"
-        noise = self._noise
-        if self._comparison is not None:
-            self._comparison.update()
-        latest = self._visit.kind
-        own = [
-            [kind, median(values), math.hypot(noise.of_levels, FEW / len(values)), self._counts[kind]]
-            for kind, values in self._own.items()
-        ]
-        pairs = [[*kinds, *pair.summary(noise.of_differences)] for kinds, pair in self._pairs.items() if pair.found]
-        self._exported = [latest, self._level(latest), own, pairs]
+        if self._exported is None:
+            assert self._visit is not None, "a place has a reading"
+            noise, latest = self._noise, self._visit.kind
+            own = [
+                [kind, median(values), math.hypot(noise.of_levels, FEW / len(values)), self._counts[kind]]
+                for kind, values in self._own.items()
+            ]
+            pairs = {kinds: list(found) for kinds, found in self._pairs.items()}
+            if self._change is not None:
+                pairs.setdefault(self._change.kinds, []).append(self._change.difference())
+            told = [[*kinds, *summary(found[-SIDE:], noise.of_differences)] for kinds, found in pairs.items()]
+            self._exported = [latest, self._level(latest), own, told]
         return self._exported
 
     def _level(self, kind: int) -> float:
         return median(list(self._own[kind])[-SIDE:])
 
     def _begin(self, kind: int, now: int) -> Visit:
-        before, last = self._visit, self._comparison
-        known = 2 * len(self._own.get(kind, ())) > SIDE
-        visit = self._visit = Visit(kind, now, self._level(kind) if known else None)
+        before, last, other = self._visit, self._change, None
         near = before is not None and before.kind != kind and now - before.last <= NEAR_ROUNDS
-        back = last if near and last is not None and last.before.kind == kind and last.other is None else None
-        if back is None:
-            self._close()
+        if near and last is not None and last.before.kind == kind and last.other is None:
+            other, _ = last.difference()
         else:
-            back.update()
-        self._comparison = None
-        if near and before is not None:
-            low, high = sorted((before.kind, kind))
-            pair = self._pairs.setdefault((low, high), Pair())
-            self._comparison = Comparison(pair, before, visit, back)
+            self._close()
+        known = 2 * len(self._own.get(kind, ())) > SIDE
+        visit = self._visit = Visit(kind, self._level(kind) if known else None)
+        self._change = Change(before, visit, other) if near and before is not None else None
         return visit
 
     def _close(self) -> None:
-        if self._comparison is not None:
-            self._comparison.update()
-            self._comparison.pair.close(self._noise)
-            self._comparison = None
+        if self._change is None:
+            return
+        value, weight = self._change.difference()
+        found = self._pairs.setdefault(self._change.kinds, deque(maxlen=SIDE))
+        if found:
+            self._noise.differences.append(abs(value - median(earlier for earlier, _ in found)))
+        if len(found) > 2:
+            *earlier, last = [earlier for earlier, _ in found]
+            away = min(abs(one - median(earlier)) for one in (last, value))
+            if abs(value - last) < 0.5 * CHANGED and away > CHANGED:
+                for _ in earlier:
+                    found.popleft()
+        found.append((value, weight))
+        self._change = None
 
 
 class Readings:
@@ -264,7 +222,7 @@ class Readings:
                 return
             self._zero = None
             seconds, rounds = cycle
-        self._at(anchor).add(kind, math.log(seconds) - base, self._round, rounds)
+        self._add(anchor, kind, math.log(seconds) - base, rounds)
 
     def export(self) -> dict[str, Any]:
         """Return everything as builtins, as ``CostModel.load`` takes it."""
@@ -276,17 +234,32 @@ class Readings:
         part = self._cycle.part()
         if part is not None and self._zero is not None:
             anchor, base = self._zero
-            self._at(anchor).add(0, math.log(part) - base, self._round, 1)
+            self._add(anchor, 0, math.log(part) - base, 1)
         self._zero = None
         self._cycle.begin()
 
-    def _at(self, anchor: int) -> Place:
-        found = self._places.get(anchor)
-        if found is None:
-            found = self._places[anchor] = Place(self._noise)
-        return found
+    def _add(self, anchor: int, kind: int, value: float, rounds: int) -> None:
+        place = self._places.get(anchor)
+        if place is None:
+            place = self._places[anchor] = Place(self._noise)
+        place.add(kind, value, self._round, rounds)
 
 
 def middle(logs: Collection[float]) -> float:
     """Return the median of *logs*; of two, the log of the mean of what they are the logs of."""
     return math.log(0.5 * sum(map(math.exp, logs))) if len(logs) == 2 else median(logs)
+
+
+def summary(found: Iterable[tuple[float, float]], noise: float) -> tuple[float, float, int]:
+    """Return the weighted median of differences, its standard deviation and their number.
+
+    *noise*, the deviation of any pair's differences, counts like two of this pair's own.
+    """
+    ordered = sorted(found)
+    reached = list(accumulate(weight for _, weight in ordered))
+    total = reached[-1]
+    # Two values where half of the weight is on either side.
+    center = fmean(ordered[bisect_left(reached, 0.5 * total + by)][0] for by in (-1e-9, 1e-9))
+    away = 1.48 * median(abs(value - center) for value, _ in ordered)
+    spread = (2.0 * noise + away * total) / (2.0 + total)
+    return center, max(1.25 * spread / math.sqrt(total), max(LONE, LONE_NOISES * noise) / total), len(ordered)

@@ -28,8 +28,6 @@ class RoundTimeRow:
     """By steps, for all candidates."""
     deviation: Mapping[int, float]
     """Relative standard deviation of ``seconds``."""
-    doubtful: Mapping[int, float]
-    """The likely seconds of steps whose measured time is unlikely and not confirmed."""
     noise: float
     """Standard deviation of a measured difference between two of them (log)."""
     surprise: float
@@ -70,28 +68,22 @@ class RoundTimeTable:
     def set_graph_sizes(self, sizes: Sequence[int]) -> None:
         """Set the batch sizes that have CUDA graphs."""
         self._graph_sizes = sorted(sizes)
-        self._rows.clear()
+        self.forget()
 
     def set_captured(self, captured: Mapping[int, frozenset[int]]) -> None:
         """Set which steps have graphs at a batch size, if they were captured before the policy was created."""
         self._captured = captured
-        self._rows.clear()
+        self.forget()
 
     def allowed(self, batch_size: int) -> tuple[int, ...]:
         """Return the steps that may run at *batch_size*: all, or those with graphs if captured for another policy."""
-        captured = self._captured.get(batch_size, self._cost.ladder)
-        return tuple(steps for steps in self._cost.ladder if steps in captured)
+        ladder = self._cost.ladder
+        return tuple(steps for steps in ladder if steps in self._captured.get(batch_size, ladder))
 
     def allow_lookups(self, drafts: Sequence[int], requests: int) -> None:
         """Set the draft counts that rounds of at most *requests* may look up; empty for none."""
         self._lookups = drafts, requests
-        self._rows.clear()
-
-    def lookups(self, batch_size: int) -> tuple[int, ...]:
-        """Return the draft counts that a round of *batch_size* may look up."""
-        drafts, requests = self._lookups
-        captured = self._captured.get(batch_size, drafts)
-        return tuple(count for count in drafts if batch_size <= requests and count in captured)
+        self.forget()
 
     def forget(self) -> None:
         """Drop all rows, because times have changed."""
@@ -104,23 +96,17 @@ class RoundTimeTable:
         allowed = frozenset(self.allowed(batch_size))
         log_base = {steps: math.log(t) for steps, t in zip(ladder, base, strict=True)}
         lookups = {}
-        for drafts in self.lookups(batch_size):
-            lookups[drafts], start = self._cost.lookup(batch_size, drafts)
-            log_base[drafts] = math.log(start)
+        counts, requests = self._lookups
+        for drafts in counts if batch_size <= requests else ():
+            if drafts in self._captured.get(batch_size, counts):
+                lookups[drafts], start = self._cost.lookup(batch_size, drafts)
+                log_base[drafts] = math.log(start)
         return RoundTimeRow(
-            padded=batch_size,
-            anchor=anchor,
-            rungs=tuple((i, s, seconds[i]) for i, s in enumerate(ladder) if s in allowed),
-            allowed=allowed,
-            seconds=dict(zip(ladder, seconds, strict=True)),
-            deviation=dict(zip(ladder, deviations, strict=True)),
-            doubtful=self._cost.doubtful(batch_size),
-            noise=self._cost.noise,
-            surprise=self._cost.surprise,
-            log_base=log_base,
-            zero=seconds[0] if 0 in allowed else None,
-            lookups=lookups,
-        )
+            padded=batch_size, anchor=anchor, allowed=allowed, log_base=log_base, lookups=lookups,
+            rungs=tuple((at, steps, seconds[at]) for at, steps in enumerate(ladder) if steps in allowed),
+            seconds=dict(zip(ladder, seconds, strict=True)), deviation=dict(zip(ladder, deviations, strict=True)),
+            noise=self._cost.noise, surprise=self._cost.surprise, zero=seconds[0] if 0 in allowed else None,
+        )  # fmt: skip
 
     def _padded(self, batch_size: int) -> int:
         at = bisect_left(self._graph_sizes, batch_size)

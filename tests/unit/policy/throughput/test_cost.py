@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from sglang_adaptive.policy.profile import CostProfile, ProfileCell, ProfileKey, ordered
 from sglang_adaptive.policy.throughput.base_cost import drafted_step, form_seconds
-from sglang_adaptive.policy.throughput.cost import CONFIRMED, INTERPOLATED, MEASURED, PRIOR, PROFILE, CostModel
+from sglang_adaptive.policy.throughput.cost import INTERPOLATED, MEASURED, PRIOR, PROFILE, CostModel
 from sglang_adaptive.policy.throughput.fit import Evidence, fit
 
 LADDER = (0, 1, 2, 3, 5, 7)
@@ -128,16 +128,6 @@ def test_a_slowdown_that_all_share_changes_no_comparison_at_any_batch_size() -> 
         before, after = [model.row(batch)[0] for model in models]
         assert after == pytest.approx([1.35 * seconds for seconds in before], rel=0.01)
         assert models[1].lookup(16, 15)[0] > 1.3 * models[0].lookup(16, 15)[0] > models[0].lookup(16, 15)[1]
-
-
-@pytest.mark.parametrize(("differences", "doubted"), [(CONFIRMED - 1, True), (CONFIRMED, False)])
-def test_a_time_that_is_unlikely_is_doubtful_until_it_is_confirmed(differences: int, doubted: bool) -> None:
-    model = CostModel(LADDER, full())
-    load(model, {(16, 3): form_seconds(16, 3), (16, 7): 1.5 * form_seconds(16, 7)}, differences=differences)
-    assert model.doubtful(16) == (pytest.approx({7: form_seconds(16, 7)}, rel=0.03) if doubted else {})
-    assert model.doubtful(64) == {}
-    load(model, {(16, 3): form_seconds(16, 3), (16, 7): 1.2 * form_seconds(16, 7)}, differences=differences)
-    assert model.doubtful(16) == {}
 
 
 def test_every_time_says_where_it_comes_from() -> None:

@@ -105,7 +105,7 @@ def test_nothing_is_probed_while_an_operator_holds_the_steps() -> None:
 
 def row(seconds: Mapping[int, float], anchor: int = 8, deviation: float = 0.005, **others: Any) -> RoundTimeRow:
     """Return a row whose times are known too well for a probe that trusts the estimates."""
-    known: dict[str, Any] = {"doubtful": {}, "noise": 0.02, "surprise": 1.0, "log_base": {}, "lookups": {}} | others
+    known: dict[str, Any] = {"noise": 0.02, "surprise": 1.0, "log_base": {}, "lookups": {}} | others
     rungs = tuple((rung, *cell) for rung, cell in enumerate(seconds.items()))
     deviations = dict.fromkeys(seconds, deviation)
     zero = seconds.get(0)
@@ -123,9 +123,9 @@ class Served:
     """A prober and the rounds of a server, where all results are timed at once."""
 
     def __init__(self, live: int, timed: Mapping[tuple[int, int], int] | None = None, budget: float = 0.005) -> None:
-        self.live, self.prober, self.now = live, probing.Prober(budget), 0
-        self.readings = dict(timed or {})
-        self.acceptance: Any = SimpleNamespace(tokens=TOKENS, ratio_deviation=lambda one, other: 0.0)
+        acceptance: Any = SimpleNamespace(tokens=TOKENS, ratio_deviation=lambda one, other: 0.0)
+        cost: Any = SimpleNamespace(readings=dict(timed or {}))
+        self.live, self.prober, self.now = live, probing.Prober(budget, acceptance, cost), 0
 
     def round(self, at: RoundTimeRow, timed: bool = True) -> int | None:
         """Run a round; return the steps of a probe."""
@@ -133,8 +133,8 @@ class Served:
         probing = self.prober.take_round(at)
         steps = self.live if probing is None else probing
         self.prober.saw(steps, at, self.now, timed, True)
-        self.prober.account(steps, self.live, at, self.acceptance)
-        self.prober.consider(at, self.live, self.acceptance, self.now, self.readings)
+        self.prober.account(steps, self.live, at)
+        self.prober.consider(at, self.live, self.now)
         return probing
 
     def looks(self, at: RoundTimeRow, rounds: int) -> list[tuple[int, int]]:
@@ -185,12 +185,6 @@ def test_between_two_looks_at_steps_that_ran_is_a_pause() -> None:
     assert {first, second} == {1, 2} and other - one >= probing.PAUSE
     (one, _), (other, _) = Served(3).looks(row({1: 1.0, 2: 0.955, 3: 1.0}), 400)[:2]
     assert other - one < probing.PAUSE
-
-
-def test_a_doubtful_time_is_confirmed_soon_if_the_likely_one_is_nearly_as_good() -> None:
-    slow, ran = {1: 2.0, 3: 1.0}, {(8, 1): 3}
-    assert Served(3, ran).first(row(slow, doubtful={1: 0.92})) == soon(probing.CONFIRM)
-    assert Served(3, ran).first(row(slow, doubtful={1: 1.0})) == soon(probing.MOST_REST)
 
 
 def test_acceptance_beyond_the_live_steps_is_looked_at_unless_another_batch_size_showed_it() -> None:

@@ -15,7 +15,6 @@ from sglang_adaptive.policy.choice import drafted
 from sglang_adaptive.policy.observation import RoundObservation, ZeroCycle
 from sglang_adaptive.policy.throughput.cost import CostModel
 from sglang_adaptive.policy.throughput.readings import (
-    KEPT,
     LONE_NOISES,
     NEAR_ROUNDS,
     NOISE,
@@ -158,7 +157,7 @@ def test_a_wrong_difference_is_outvoted_by_those_before_and_after() -> None:
         read(readings, 3, *[1.0] * 20)
         read(readings, 5, *[1.2 * wrong] * SIDE, *[1.2] * 20)
         assert pairs(readings)[3, 5][0] == pytest.approx(1.2)
-    assert pairs(readings)[3, 5][2] == KEPT < 11
+    assert pairs(readings)[3, 5][2] == SIDE < 11
 
 
 def test_a_spell_that_slows_the_whole_machine_changes_no_difference() -> None:
