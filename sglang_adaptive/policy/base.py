@@ -113,6 +113,11 @@ class AdaptivePolicy:
         """Whether the texts of batches up to that size must be tracked in the coming round."""
         return False
 
+    @property
+    def searches_memory(self) -> bool:
+        """Whether finished texts are searched for tracked requests in the coming round."""
+        return False
+
     def allow_lookups(self, allowed: bool, behind: int = 0) -> None:
         """Set whether the server can look drafts up; if not, the policy chooses no lookup round.
 

@@ -218,6 +218,10 @@ class PolicyOptions:
     """Folder of cost profiles; None for the user's cache."""
     lookup: bool = False
     """Whether rounds may look drafts up in each request's own text."""
+    lookup_memory_mb: int = 0
+    """Device memory for finished texts that are searched as well, in MB."""
+    lookup_texts: str | None = None
+    """File of texts that are always searched, see ``sglang_adaptive.lookup.texts_in``."""
     lookup_drafts: ClassVar[Any] = ()
     """Draft counts of these rounds, ascending and each larger than any depth."""
     lookup_requests: ClassVar[Any] = 0

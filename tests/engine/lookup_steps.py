@@ -44,13 +44,17 @@ class LookupStepper(Stepped):
 
     def __init__(self, folder: Path, *more: str) -> None:
         draft = models.target_path() if "STANDALONE" in more else models.draft_path()
-        config = {"throughput": {"candidate_steps": TIERS, "lookup": True}, "warm_up": False}
+        config = {
+            "throughput": {"candidate_steps": TIERS, "lookup": True, "lookup_memory_mb": 1},
+            "warm_up": False,
+        }
         drafting = ("--speculative-eagle-topk", "1", "--speculative-draft-model-path", draft)
         choice.Lookups.rests = False  # type: ignore[method-assign, assignment]  # track text in every round here
         super().__init__(folder, config, *drafting, *more)
         now = current()
         assert now is not None
         (self.lookups,) = now.of(LookupRounds)
+        self.lookups._remembers = False  # except where a script asks for it
         self.rounds: list[dict[str, Any]] = []
         self._log_rounds()
 
@@ -131,6 +135,35 @@ def crowd(*depths: int | None) -> Script:
             yield
 
     return script
+
+
+def remembering(lab: LookupStepper) -> Iterator[None]:
+    """A prompt again and again: after it, with another key, after a flush, and beside it; one is aborted before."""
+    lab.force(31)
+    lab.lookups._remembers = True
+    prompts = [lab.encode(models.prompts("easy")[index])[:70] for index in (5, 6)]
+    for name, prompt in (("first", 0), ("second", 0), ("keyed", 0), ("aborted", 1), ("after", 1), ("flushed", 0)):
+        if name == "flushed":
+            assert lab.scheduler.flush_cache()
+        lab.ask(name, prompts[prompt], 60)
+        lab.reqs[name].extra_key = "another" if name == "keyed" else None
+        for turn in itertools.count():
+            if name == "aborted" and turn == 6:
+                lab.abort(name)
+            if lab.done(name) or turn == 40:
+                break
+            yield
+        for _ in range(3):  # until the scheduler is idle
+            yield
+    assert lab.scheduler.flush_cache()
+    lab.ask("ahead", prompts[1], 60)
+    for turn in itertools.count():
+        if turn == 6:
+            lab.ask("behind", prompts[1], 60)
+        if turn > 6 and lab.done("ahead", "behind"):
+            break
+        yield
+    lab.lookups._remembers = False
 
 
 def with_grammar(lab: LookupStepper) -> Iterator[None]:
@@ -221,6 +254,8 @@ def main() -> None:
         found["scripts"] = played(lab, POOLS, ["overlap"])
     elif setup != "pages of 1":
         found["scripts"] = played(lab, {name: SCRIPTS[name] for name in ("0 steps", "switching")}, ["overlap"])
+        if setup == "pages of 4":
+            found["memory"] = played(lab, {"memory": remembering}, list(LOOPS))
     else:
         found["scripts"] = played(lab, SCRIPTS, ["overlap"]) | played(
             lab, {"0 steps": cycle(0), "switching": SCRIPTS["switching"]}, ["normal loop"]

@@ -55,6 +55,13 @@ class ThroughputOptions(PolicyOptions):
     lookup: Annotated[
         bool, flag("verify drafts looked up in each request's own text when that pays off, for at most 4 requests")
     ] = False
+    lookup_memory_mb: Annotated[
+        int,
+        integer("MB for finished texts that are searched too; 0 turns that off, other changes need a start", 0, 4096),
+    ] = 64
+    lookup_texts: Annotated[
+        str | None, pathname("texts to search from the start: a JSON string or token list a line", "a file", "none")
+    ] = None
     profile_dir: Annotated[
         str | None, pathname("where round times are kept between server starts", "a folder's path", "the user's cache")
     ] = None
@@ -218,6 +225,10 @@ class ThroughputPolicy(AdaptivePolicy):
     @property
     def tracks_texts(self) -> bool:
         return self._lookups_allowed and not self._lookups.rests
+
+    @property
+    def searches_memory(self) -> bool:
+        return self._lookups.searches_memory
 
     def allow_lookups(self, allowed: bool, behind: int = 0) -> None:
         self._lookups_allowed = allowed and self.options.lookup

@@ -93,6 +93,24 @@ def test_rounds_tell_what_the_text_says(found: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("loop", LOOPS)
+def test_finished_texts_are_remembered(found: dict[str, Any], loop: str) -> None:
+    """Not those of another key, of before a flush, or of an aborted request; a running one's is seen beside it."""
+    if "memory" not in found:
+        return
+    script = found["memory"][f"memory, {loop}"]
+    outputs = script["outputs"]
+    assert outputs["first"] == outputs["second"] == outputs["keyed"] == outputs["flushed"]
+    assert outputs["after"] == outputs["ahead"] == outputs["behind"]
+    of_memory: Counter[str] = Counter()
+    for one in script["rounds"]:
+        for rid, count, lookup in zip(one["requests"], one["counts"], one["lookups"], strict=False):
+            of_memory[rid] += count * lookup[3]
+    assert of_memory["second"] > 40
+    assert of_memory["behind"] > 8
+    assert not any(of_memory[rid] for rid in ("first", "keyed", "aborted", "after", "flushed", "ahead"))
+
+
+@pytest.mark.parametrize("loop", LOOPS)
 def test_zero_steps_check_what_the_draft_proposed_after_lookups(found: dict[str, Any], loop: str) -> None:
     """They match the first draft's verdict in one-step rounds that start at the same place of the text."""
     if "shadows" not in found:

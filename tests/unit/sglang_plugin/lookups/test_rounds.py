@@ -22,7 +22,7 @@ class Controller:
     tracks_texts = True
 
     def __init__(self) -> None:
-        self.policy = SimpleNamespace(lookup_requests=REQUESTS)
+        self.policy = SimpleNamespace(lookup_requests=REQUESTS, searches_memory=True)
         self.states = SimpleNamespace(live=drafted(3))
         self.requests: Sequence[str] = ()
 
