@@ -157,7 +157,7 @@ class LookupRounds(Stage):
         """Free the KV slots of a request, and keep its text if it has finished."""
         rest(req, *args, **kwargs)
         if self._memory is not None and self._remembers and not self.guard.closed:
-            self._attempt(self._keep, req)
+            self._attempt(self._keep, self._memory, req)
 
     def weights_changed(self) -> None:
         """Forget finished texts: new weights write others."""
@@ -216,11 +216,11 @@ class LookupRounds(Stage):
                 self._texts.write(found.slot, begin, tokens_from(req.origin_input_ids, req.output_ids, begin), comes)
                 found.known = end
 
-    def _keep(self, req: Any) -> None:
+    def _keep(self, memory: Memory, req: Any) -> None:
         """Keep the text of a request that was not aborted or retracted."""
         if req.finished() and req.finished_reason.to_json()["type"] != "abort" and req.input_embeds is None:
             text = tokens_from(req.origin_input_ids, req.output_ids_through_stop, 0)
-            self._memory.keep(key_of(req), text, len(req.origin_input_ids))
+            memory.keep(key_of(req), text, len(req.origin_input_ids))
 
     def _search(self, reqs: Any, changed: bool) -> None:
         """Bring the memory up to date, and choose what the requests of a round, which may have *changed*, search."""
