@@ -57,7 +57,10 @@ def explain(state: dict[str, Any]) -> Iterator[str]:
     depths = ladder(state)
     yield f"Current depth: {_steps(state['current_steps'])}; configured depths: {listed(depths)}."
     if lookups := looked_up(state):
-        yield f"Rounds may also verify {listed(lookups)} drafts looked up in each request's own text."
+        yield f"Rounds may also verify {listed(lookups)} drafts looked up in text."
+        for kind, words in (("own_text", "each request's own text"), ("memory", "other requests' texts")):
+            brought = state["lookup_rounds"][kind]
+            yield f"Those of {words} have brought {brought['tokens']} tokens in {brought['rounds']} rounds."
     if left_out := [steps for steps in state["tiers"] if steps not in (*depths, *lookups)]:
         yield f"Built, but not used by the current configuration: {listed(left_out)}."
     yield from _last_switch(state)

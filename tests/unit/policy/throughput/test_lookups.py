@@ -418,3 +418,28 @@ def test_what_does_not_go_together_is_refused(options: dict[str, object], line: 
     with pytest.raises(ConfigError) as refused:
         check_config({"throughput": options}, "my.json")
     assert line in str(refused.value)
+
+
+def test_what_other_texts_yield_is_learned_apart() -> None:
+    made = policy()
+    for _ in range(200):
+        made.observe(RoundObservation(drafted(3), [3], 1, lookups=[Lookup(12, 0, 12, 1, 1)]))
+    assert made.choose(Coming(1)).source is Source.DRAFT, "matches of other texts promise nothing"
+    made.observe(RoundObservation(drafted(3), [1], 1, lookups=[Lookup(0, 0, 12)]))
+    assert made.choose(Coming(1)).source is Source.LOOKUP, "of the own text nothing was seen yet"
+
+
+def test_other_texts_that_bring_nothing_are_left_out_and_looked_at_again() -> None:
+    made, searched = policy(), []
+    for number in range(lookups.MEMORY_LOOK * 2 + lookups.MEMORY_REST):
+        brings = number > lookups.MEMORY_LOOK
+        found = Lookup(40, WIDEST if brings else 0, 40, 1, 1)
+        choice = looking_up(WIDEST) if brings and made.searches_memory else drafted(3)
+        searched.append(made.searches_memory)
+        made.observe(RoundObservation(choice, [choice.steps], 1, lookups=[found]))
+    assert searched.index(False) == lookups.MEMORY_LOOK
+    assert searched.count(False) == lookups.MEMORY_REST
+    assert made.searches_memory, "it has brought something since"
+    learnt = made.snapshot()["lookup_rounds"]
+    assert learnt["memory"]["tokens"] == WIDEST * learnt["memory"]["rounds"] > 0
+    assert learnt["own_text"]["rounds"] == learnt["own_text"]["tokens"] == 0
