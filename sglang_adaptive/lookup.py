@@ -113,3 +113,17 @@ def texts_in(path: str) -> list[str | list[int]]:
             raise ConfigError(path, f"line {number}", f"got {shown(line)}", expected)
         found.append(text)
     return found
+
+
+def require_texts(path: str, megabytes: int, as_text: bool) -> None:
+    """Raise ConfigError unless the texts of a file take at most half of a memory of so many *megabytes*.
+
+    Without *as_text* they must be tokens.
+    """
+    texts, most = texts_in(path), megabytes << 17  # half of the tokens, which are 4 bytes each
+    if not as_text and any(isinstance(text, str) for text in texts):
+        raise ConfigError(path, None, "has text", "lists of token ids beside --skip-tokenizer-init")
+    size = sum(len(text.encode()) if isinstance(text, str) else len(text) for text in texts)
+    if size > most:
+        expected = f"{most:,} at most with a lookup_memory_mb of {megabytes}"
+        raise ConfigError(path, None, f"has {size:,} bytes of text or tokens", expected)

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable
 from typing import Any, NoReturn
 
-from sglang_adaptive.lookup import texts_in
+from sglang_adaptive.lookup import require_texts
 from sglang_adaptive.policy.config import AdaptiveConfig
 from sglang_adaptive.policy.errors import ConfigError
 from sglang_adaptive.sglang_plugin import env, features, hooks, repairs
@@ -163,25 +163,13 @@ def _check_beside(args: Any, config: AdaptiveConfig) -> None:
         expected = f"false with --speculative-algorithm {algorithm}"
         raise ConfigError(args.speculative_adaptive_config, f"{config.options.policy}.lookup", "got true", expected)
     if config.options.lookup and config.options.lookup_texts:
-        _check_texts(config, bool(args.skip_tokenizer_init))
+        megabytes, as_text = config.options.lookup_memory_mb, not args.skip_tokenizer_init
+        require_texts(config.options.lookup_texts, megabytes, as_text)
     steps = args.speculative_num_steps
     if steps is not None and steps not in config.candidate_steps and not drafts_blocks(args):
         accepted = ", ".join(map(str, config.candidate_steps))
         raise ConfigError("command line", "--speculative-num-steps", f"got {steps}", f"a candidate step: {accepted}")
     _check_rings(args, config)
-
-
-def _check_texts(config: AdaptiveConfig, without_tokenizer: bool) -> None:
-    """Raise ConfigError if the file of texts to look up cannot be read, or does not fit."""
-    options = config.options
-    assert options.lookup_texts is not None
-    texts, most = texts_in(options.lookup_texts), options.lookup_memory_mb << 17  # half of it; tokens are 4 bytes
-    if without_tokenizer and any(isinstance(text, str) for text in texts):
-        raise ConfigError(options.lookup_texts, None, "has text", "lists of token ids beside --skip-tokenizer-init")
-    size = sum(len(text.encode()) if isinstance(text, str) else len(text) for text in texts)
-    if size > most:
-        expected = f"{most:,} at most with {options.policy}.lookup_memory_mb {options.lookup_memory_mb}"
-        raise ConfigError(options.lookup_texts, None, f"has {size:,} bytes of text or tokens", expected)
 
 
 def _check_rings(args: Any, config: AdaptiveConfig) -> None:
