@@ -123,7 +123,7 @@ def require_texts(path: str, megabytes: int, as_text: bool) -> None:
     texts, most = texts_in(path), megabytes << 17  # half of the tokens, which are 4 bytes each
     if not as_text and any(isinstance(text, str) for text in texts):
         raise ConfigError(path, None, "has text", "lists of token ids beside --skip-tokenizer-init")
-    size = sum(len(text.encode()) if isinstance(text, str) else len(text) for text in texts)
+    size = len(texts) + sum(len(text.encode()) if isinstance(text, str) else len(text) for text in texts)
     if size > most:
         expected = f"{most:,} at most with a lookup_memory_mb of {megabytes}"
         raise ConfigError(path, None, f"has {size:,} bytes of text or tokens", expected)

@@ -97,7 +97,7 @@ def test_lookups_beside_an_algorithm_that_verifies_none(tmp_path: Path) -> None:
         (
             '"abcd"\n[1, 2]\n',
             0,
-            "has 6 bytes of text or tokens; expected 0 at most with a lookup_memory_mb of 0",
+            "has 8 bytes of text or tokens; expected 0 at most with a lookup_memory_mb of 0",
         ),
     ],
 )

@@ -42,6 +42,8 @@ END = -3
 
 @dataclass(frozen=True, slots=True)
 class _Kept:
+    """A text in the ring, with the marks of its beginnings and its prompt."""
+
     marks: Sequence[int]
     begin: int
     end: int
@@ -54,21 +56,19 @@ class Memory:
     def __init__(self, capacity: int, longest: int, searched: int, file: Sequence[Ints] = ()) -> None:
         """*longest* is a context's length, *searched* as SEARCHED; texts of *file* stay and are for all keys."""
         self._capacity, self._longest, self._searched = capacity, longest, searched
-        self._waiting: deque[tuple[Hashable, Ints, int]] = deque()
-        """Texts that are not in the ring yet: only a tracked round may write there."""
-        self._unread = sum(map(len, self._waiting))
-        self._first = 0
+        self._file = [np.append(text, END) for text in file]
+        self._first = sum(map(len, self._file))
         """The ring's first place; the file is before it."""
         self.version = 0
         """Changes with the texts in the ring."""
-        self._file = [np.append(text, END) for text in file]
-        self._first = sum(map(len, self._file))
         self.forget()
 
     def forget(self) -> None:
         """Drop all texts but the file's."""
-        self._waiting.clear()
+        self._waiting: deque[tuple[Hashable, Ints, int]] = deque()
+        """Texts that are not in the ring yet: only a tracked round may write there."""
         self._unread, self._head = 0, self._first
+        """Tokens of these texts, and the place after the latest text in the ring."""
         self._kept: deque[_Kept] = deque()
         """Oldest first, which is the order in which the ring overwrites them."""
         self._alike: defaultdict[int, deque[_Kept]] = defaultdict(deque)
@@ -107,10 +107,8 @@ class Memory:
         for mark in reversed(marks):
             for one in islice(reversed(self._alike.get(mark, ())), ALIKE):
                 size = one.end - one.begin
-                if one.begin in seen or size > left:
+                if one.begin in seen or size > left or len(found) == ALIKE:
                     continue
-                if len(found) == ALIKE:
-                    break
                 seen.add(one.begin)
                 left -= size
                 if found and found[-1][0] == one.end:
@@ -127,11 +125,12 @@ class Memory:
 
     def _place(self, key: Hashable, marks: Sequence[int], size: int) -> int:
         """Return where a text of *size* tokens goes, after making room."""
-        if self._head + size > self._capacity:
-            self._drop(self._capacity)
-            self._head = self._first
-        begin, self._head = self._head, self._head + size
-        self._drop(self._head, begin)
+        begin = self._head
+        if begin + size > self._capacity:
+            self._drop(begin, self._capacity)
+            begin = self._first
+        self._head = begin + size
+        self._drop(begin, self._head)
         kept = _Kept(marks, begin, self._head)
         self._kept.append(kept)
         for mark in marks:
@@ -143,9 +142,8 @@ class Memory:
             self._runs.append((key, begin, self._head))
         return begin
 
-    def _drop(self, before: int, begin: int | None = None) -> None:
-        """Drop the oldest texts that begin between the head, or *begin*, and *before*."""
-        begin = self._head if begin is None else begin
+    def _drop(self, begin: int, before: int) -> None:
+        """Drop the oldest texts, while they begin between *begin* and *before*."""
         while self._kept and begin <= self._kept[0].begin < before:
             old = self._kept.popleft()
             for mark in old.marks:
@@ -181,5 +179,7 @@ def key_of(req: Any) -> Hashable:
 
 def tokenized(path: str, tokenizer: Any) -> list[Ints]:
     """Return the texts of the file *path* as tokens. Raises ConfigError, as `texts_in` does."""
-    lines = texts_in(path)
-    return [np.array(tokenizer.encode(line) if isinstance(line, str) else line, dtype=np.int64) for line in lines]
+    tokens = [
+        tokenizer.encode(text, add_special_tokens=False) if isinstance(text, str) else text for text in texts_in(path)
+    ]
+    return [np.array(text, dtype=np.int64) for text in tokens]
