@@ -100,10 +100,13 @@ class Memory:
             self.version += 1
         self._unread = 0
 
-    def sources(self, key: Hashable, marks: Sequence[int]) -> list[Range]:
-        """Return the ranges that a request searches, best first; *marks* are those of its prompt."""
+    def sources(self, key: Hashable, marks: Sequence[int], share: int = 1) -> list[Range]:
+        """Return the ranges that a request searches, best first; *marks* are those of its prompt.
+
+        They have one *share*-th of the tokens that one request alone may search.
+        """
         found: list[Range] = []
-        left, seen = self._searched, set[int]()
+        left, seen = self._searched // share, set[int]()
         for mark in reversed(marks):
             for one in islice(reversed(self._alike.get(mark, ())), ALIKE):
                 size = one.end - one.begin

@@ -46,6 +46,8 @@ from sglang_adaptive.sglang_plugin.stages.lookups.texts import SLOTS, Texts, tok
 UNDER_WAY = 3
 """Rounds after a request joins in which the host brings tokens that the device has not seen: those of the prefill and
 of rounds that were running."""
+WHOLE = 4
+"""Requests up to which each searches as much of the memory as it may; more share that, so that a round is no slower."""
 
 
 @dataclass(slots=True)
@@ -61,9 +63,10 @@ class _Tracked:
     """Rounds in which the host may still bring tokens."""
     marks: list[int] = field(default_factory=list)
     """Those of its prompt in the memory."""
-    version: int = 0
-    """Of the memory when its ranges were chosen; 0 if they were not."""
     ranges: Sequence[Range] = ()
+    """What it searches of the memory."""
+    chosen: tuple[int, int] = 0, 0
+    """The memory's version and the requests' share of a round when they were chosen."""
 
 
 def allow_lookups(worker: Any, controller: AdaptiveController) -> bool:
@@ -236,13 +239,13 @@ class LookupRounds(Stage):
             return
         if not changed and version == former:
             return
-        tracked = [self._tracked[req.rid] for req in reqs]
+        tracked, share = [self._tracked[req.rid] for req in reqs], max(1, len(reqs) // WHOLE)
         siblings: defaultdict[int, list[Range]] = defaultdict(list)
         for req, one in zip(reqs, tracked, strict=True):
             if not one.marks:
                 one.marks = marks_of(key_of(req), tokens_from(req.origin_input_ids, array("q"), 0))
-            if one.version != version:
-                one.version, one.ranges = version, memory.sources(key_of(req), one.marks)
+            if one.chosen != (version, share):
+                one.chosen, one.ranges = (version, share), memory.sources(key_of(req), one.marks, share)
             siblings[one.marks[-1]].append((one.slot, max(0, len(req.origin_input_ids) - LONGEST)))
         found = []
         for one in tracked:

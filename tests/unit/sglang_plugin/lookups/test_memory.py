@@ -115,7 +115,9 @@ def test_a_search_is_bounded() -> None:
     for number in range(6):
         ring.finish(tokens(100 * number, 70), tokens(5000, 20))
     ranges = ring.memory.sources("", marks_of("", tokens(0, 70)))
-    assert sum(end - begin for begin, end in ranges) <= 300
+    assert 200 < sum(end - begin for begin, end in ranges) <= 300
+    shared = ring.memory.sources("", marks_of("", tokens(0, 70)), 3)
+    assert 50 < sum(end - begin for begin, end in shared) <= 100
 
 
 def test_texts_that_no_round_reads_do_not_pile_up() -> None:
