@@ -10,7 +10,7 @@ import torch
 
 from sglang_adaptive.lookup import DRAFTS, LONGEST, SHORTEST
 
-SLOTS = 8
+SLOTS = 64
 """Texts that are kept: twice the requests of a round, so that a paused request finds its text again."""
 ABSENT = -1
 """Marks an unknown token; no token equals it."""

@@ -41,7 +41,7 @@ def batch(*reqs: Req, has_grammar: bool = False) -> Any:
 
 @pytest.fixture
 def made() -> LookupRounds:
-    model = SimpleNamespace(context_len=100, vocab_size=50)
+    model = SimpleNamespace(context_len=100, vocab_size=100)
     runner = SimpleNamespace(model_config=model, device="cpu")
     worker = SimpleNamespace(target_worker=SimpleNamespace(model_runner=runner))
     controller: Any = Controller()
