@@ -54,14 +54,14 @@ def places_beyond_context(original: Callable[[], int]) -> int:
     """Return the places of a row beyond the context: as many as a request near its end may get slots for."""
     from sglang.srt.mem_cache import allocation_sizing
 
-    slots = max(int(allocation_sizing.get_alloc_reserve_per_decode()), 2 * (max(configuration().drafts) + 1))
-    return int(max(original(), slots + allocation_sizing.get_alloc_page_size() - 1))
+    slots = max(allocation_sizing.get_alloc_reserve_per_decode(), 2 * (max(configuration().drafts) + 1))
+    return max(original(), int(slots + allocation_sizing.get_alloc_page_size()) - 1)
 
 
 def rows_of_logits(original: Callable[[Any], int], runner: Any) -> int:
     """Return the rows of the logits of CUDA graphs: SGLang's *original*, or those of a lookup round."""
     kinds = configuration().options.lookup_kinds.items()
-    return max(original(runner), *(sizes[-1] * (drafts + 1) for drafts, sizes in kinds), 0)
+    return max(original(runner), max((sizes[-1] * (drafts + 1) for drafts, sizes in kinds), default=0))
 
 
 def slots_of_a_round(batch: Any, width: int) -> Any:
