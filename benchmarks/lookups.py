@@ -3,6 +3,7 @@
     python -m benchmarks.lookups edits [--shape llama8b|smollm2] [--batches 1,4] [--host cpu]
     python -m benchmarks.lookups chat [--shape smollm2|llama8b --texts F] [--batches 1,4]
     python -m benchmarks.lookups siblings [--batches 1,4]
+    python -m benchmarks.lookups mixed --texts F [--shape llama8b|smollm2] [--batches 4,16]
     python -m benchmarks.lookups cost [--shape llama8b|smollm2] [--depths 0,3]
     python -m benchmarks.lookups ngram [--batches 1,4]
 
@@ -11,6 +12,7 @@ edits    this project's own edits, token by token (``benchmarks/traces/edits_set
 chat     SmolLM2 on Spec-Bench with its own text and drafts; a shape with dummy weights replays what SmolLM2 wrote
          there, recorded with ``benchmarks.traces.record --tokens F``
 siblings SmolLM2 asked each question of Spec-Bench eight times, at temperatures from 0 to 1
+mixed    recorded chat in which every fourth request is an edit
 cost     medians of round times at held depths, with and without tracking the texts
 ngram    SmolLM2 asked to repeat pages of documentation, with its own text and NGRAM's drafts
 
@@ -66,9 +68,11 @@ def main(argv: Sequence[str]) -> int:
         parser().error(f"--host cpu: got --shape {given.shape}, expected smollm2")
     if given.what in ("siblings", "ngram") and not own:
         parser().error(f"{given.what}: got --shape {given.shape}, expected smollm2, which writes its own text")
-    given.questions = own and given.what != "edits"
-    if given.what == "chat" and not own and given.texts == EDITS:
-        parser().error(f"chat of {given.shape}: expected --texts, recorded chat")
+    given.questions = own and given.what not in ("edits", "mixed")
+    if (given.what == "mixed" or (given.what == "chat" and not own)) and given.texts == EDITS:
+        parser().error(f"{given.what} of {given.shape}: expected --texts, recorded chat")
+    if given.what == "mixed":
+        given.texts = _mixed(given.texts, given.work / "mixed.npz")
     about = REAL if given.questions else FORCED if own else RECORDED
     report = Report(given.results / f"{given.what}-{given.shape}.json", "lookups", argv, acceptance=about)
     with report.noting(f"{given.what} ended early"):
@@ -206,6 +210,18 @@ def _edits(given: argparse.Namespace) -> Blocks:
     return in_blocks(len(recorded), lambda size: given.requests * size, body)
 
 
+def _mixed(chat: Path, path: Path) -> Path:
+    """Write the requests of *chat* with an edit after every three to *path*, and return it."""
+    asked, edits = texts.load(chat), texts.load(EDITS)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    every = (
+        [*(asked.of(at) for at in range(begin, min(begin + 3, len(asked.prompt)))), edits.of(turn % len(edits.prompt))]
+        for turn, begin in enumerate(range(0, len(asked.prompt), 3))
+    )
+    texts.save(path, (request for four in every for request in four))
+    return path
+
+
 def _chat(given: argparse.Namespace) -> Blocks:
     return _asked(given, tokenized(start.smollm2_folders(given.models)[0]))
 
@@ -232,7 +248,7 @@ def _asked(given: argparse.Namespace, found: Sequence[list[int]]) -> Blocks:
 
 def parser() -> argparse.ArgumentParser:
     found = command_parser("lookups", __doc__)
-    found.add_argument("what", choices=["edits", "chat", "siblings", "cost", "ngram"])
+    found.add_argument("what", choices=["edits", "chat", "siblings", "mixed", "cost", "ngram"])
     start.add_options(found, 300.0)
     found.add_argument("--shape", help="model pair (default: llama8b; smollm2 for chat, ngram and on a CPU)")
     found.add_argument("--batches", type=start.ints, default=[1, 4])

@@ -9,7 +9,6 @@ from typing import Any
 from sglang_adaptive.adaptive_server import AdaptiveServer, NotReady
 from sglang_adaptive.client import Client
 from sglang_adaptive.command_line import DONE, PROBLEM, CommandParser, add_server, failed, listed
-from sglang_adaptive.policy.throughput.lookups import DRAFTS
 from sglang_adaptive.policy.throughput.probing import ALLOWANCE_ROUNDS
 from sglang_adaptive.validate import batch_sizes
 
@@ -172,7 +171,7 @@ def because(switch: Mapping[str, Any]) -> str:
 
 def looked_up(state: Mapping[str, Any]) -> list[int]:
     """Return the drafts of lookup rounds, if the server has such rounds."""
-    return [] if state.get("lookup_rounds") is None else [steps for steps in state["tiers"] if steps in DRAFTS]
+    return [int(drafts) for drafts in (state.get("lookup_rounds") or {"requests": ()})["requests"]]
 
 
 def ladder(state: Mapping[str, Any]) -> list[int]:

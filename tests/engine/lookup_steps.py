@@ -26,13 +26,17 @@ from sglang_adaptive.sglang_plugin.stages.lookups.texts import Texts
 from tests.engine.stepping import TIERS, Stepped, no_memory
 
 LOOPS = {"overlap": True, "normal loop": False}
+JOINING = "cdefghij"
+"""Requests that join two others for a while."""
 COPIED = 48
 """New tokens of a prompt that already contains them, or nearly."""
 SMALL_POOL = 560
 """Too few slots for four requests together. With a prefix cache, which would lose them, no lookup round gets any."""
 LARGE_POOL = 16384
 SETUPS: dict[str, tuple[str, ...]] = {
-    "pages of 1": ("--speculative-algorithm", "EAGLE3", "--max-total-tokens", str(LARGE_POOL)),
+    "pages of 1": (
+        *("--speculative-algorithm", "EAGLE3", "--max-total-tokens", str(LARGE_POOL), "--max-running-requests", "10"),
+    ),
     "pages of 4": ("--speculative-algorithm", "EAGLE3", "--page-size", "4"),
     "STANDALONE": ("--speculative-algorithm", "STANDALONE"),
     "pool": ("--speculative-algorithm", "EAGLE3", "--max-total-tokens", str(SMALL_POOL), "--disable-radix-cache"),
@@ -117,7 +121,7 @@ def cycle(*depths: int | None) -> Script:
 
 
 def crowd(*depths: int | None) -> Script:
-    """Two requests, six for a while, one of which is aborted, then the two again."""
+    """Two requests, ten for a while, one of which is aborted, then the two again."""
 
     def script(lab: LookupStepper) -> Iterator[None]:
         turns = itertools.cycle(depths)
@@ -126,11 +130,11 @@ def crowd(*depths: int | None) -> Script:
         for turn in itertools.count():
             lab.force(next(turns))
             if turn == 6:
-                for index, name in enumerate("cdef"):
-                    lab.ask(name, copied(lab, 2 + index), 12)
+                for index, name in enumerate(JOINING):
+                    lab.ask(name, copied(lab, 2 + index), 24)
             if turn == 9:
                 lab.abort("d")
-            if turn > 9 and lab.done(*"abcef"):
+            if turn > 9 and lab.done(*{*"ab", *JOINING} - {"d"}):
                 return
             yield
 
@@ -198,7 +202,13 @@ SCRIPTS: dict[str, Script] = {
     "switching": cycle(31, 0, 3, 15, 7, 31, 31, 0, 0, 15, 1),
     "policy": cycle(None),
 }
-CROWDS: dict[str, Script] = {"0 steps": crowd(0), "31 lookups": crowd(31), "switching": crowd(31, 3, 0, 15, 31, 7)}
+CROWDS: dict[str, Script] = {
+    "0 steps": crowd(0),
+    "31 lookups": crowd(31),
+    "8 lookups": crowd(8),
+    "switching": crowd(31, 3, 8, 0, 15, 8, 31, 7),
+    "policy": crowd(None),
+}
 POOLS: dict[str, Script] = {
     "0 steps": full_pool(0, retract=True),
     "31 lookups": full_pool(31, retract=True),
@@ -235,7 +245,7 @@ def fault(lab: LookupStepper) -> dict[str, Any]:
     with mock.patch.object(Texts, "follow", failing):
         ran = lab.run(cycle(31), overlap=True)
     policy = lab.controller.policy
-    candidates = [*policy.candidate_steps, *policy.lookup_drafts]
+    candidates = [*policy.candidate_steps, *policy.lookup_kinds]
     return {**ran, "error": lab.lookups.guard.error, "candidates": candidates, "calls": next(calls)}
 
 

@@ -47,7 +47,7 @@ class RoundTimeTable:
 
     def __init__(self, cost: CostModel) -> None:
         self._cost = cost
-        self._lookups: tuple[Sequence[int], int] = (), 0
+        self._lookups: Mapping[int, range] = {}
         self._rows: dict[int, RoundTimeRow] = {}
         self._graph_sizes: list[int] = []
         self._captured: Mapping[int, frozenset[int]] = {}
@@ -82,16 +82,17 @@ class RoundTimeTable:
         captured = self._captured.get(batch_size, self._cost.ladder)
         return tuple(steps for steps in self._cost.ladder if steps in captured)
 
-    def allow_lookups(self, drafts: Sequence[int], requests: int) -> None:
-        """Set the draft counts that rounds of at most *requests* may look up; empty for none."""
-        self._lookups = drafts, requests
+    def allow_lookups(self, kinds: Mapping[int, range]) -> None:
+        """Set the draft counts that rounds may look up, and the batch sizes of each."""
+        self._lookups = kinds
         self._rows.clear()
 
     def lookups(self, batch_size: int) -> tuple[int, ...]:
         """Return the draft counts that a round of *batch_size* may look up."""
-        drafts, requests = self._lookups
-        captured = self._captured.get(batch_size, drafts)
-        return tuple(count for count in drafts if batch_size <= requests and count in captured)
+        if self._graph_sizes and batch_size not in self._graph_sizes:
+            return ()
+        captured = self._captured.get(batch_size, self._lookups)
+        return tuple(drafts for drafts, sizes in self._lookups.items() if batch_size in sizes and drafts in captured)
 
     def forget(self) -> None:
         """Drop all rows, because times have changed."""

@@ -73,7 +73,8 @@ def allow_lookups(worker: Any, controller: AdaptiveController) -> bool:
     """Return whether rounds of *worker* may look drafts up; if so, its policy can choose that, and states are built."""
     from sglang.srt.runtime_context import get_schedule
 
-    if not configuration().options.lookup or not features.may("lookups", Setup.of(worker)):
+    asked = configuration().options.lookup
+    if not asked or not features.may("lookups", Setup.of(worker), asked is True):
         return False
     controller.allow_lookups(True, behind=int(not get_schedule().disable_overlap_schedule))
     return True

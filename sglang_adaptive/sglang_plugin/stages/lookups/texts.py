@@ -13,7 +13,7 @@ from sglang_adaptive.lookup import DRAFTS, LONGEST, SHORTEST
 from sglang_adaptive.policy.observation import Lookup
 from sglang_adaptive.sglang_plugin.stages.lookups.memory import END, SOURCES, Ints, Range
 
-SLOTS = 8
+SLOTS = 64
 """Texts that are kept: twice the requests of a round, so that a paused request finds its text again."""
 ABSENT = -1
 """Marks an unknown token; no token equals it."""
