@@ -22,17 +22,22 @@ from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
 
+import numpy as np
+
 from benchmarks.harness.results import Report, command_parser
+from benchmarks.harness.start import ints
 from sglang_adaptive.lab.simulate.cost import RoundCost, SimulationError
 from sglang_adaptive.lab.simulate.ours import LOOKUPS
 from sglang_adaptive.lab.simulate.real import command as real
 from sglang_adaptive.lab.simulate.real.cell import Cell
 from sglang_adaptive.lab.simulate.real.suite import DEFAULT_ROUNDS, Setting, play
-from sglang_adaptive.lab.simulate.real.texts import load_texts
-from sglang_adaptive.policy.throughput.lookups import DRAFTS, TRACKING_SECONDS
+from sglang_adaptive.lab.simulate.real.texts import Texts, load_texts
+from sglang_adaptive.policy.throughput.lookups import KINDS, TRACKING_SECONDS
 
-BATCHES = (1, 2, 4, 8)
+BATCHES = (1, 4, 8, 16, 32)
 DEPTHS = (0, 1, 2, 3, 5, 7)
+MIXED = {"smollm2-greedy, repetitions cut", "smollm2-edits"}
+"""Recordings that are also played together."""
 POLICY = "throughput"
 REPLAYED = "recorded, position by position; round times are cost profiles'"
 Plays = tuple[Cell, ...]
@@ -45,9 +50,11 @@ def main(argv: Sequence[str]) -> int:
     given = parser().parse_args(argv)
     try:
         texts = load_texts([str(file) for file in given.texts])
+        if texts.keys() >= MIXED:
+            texts["a quarter edits"] = mixed(*map(texts.__getitem__, sorted(MIXED, reverse=True)))
         costs = real.load_costs(None) if given.host_paced is None else host_paced(given.host_paced / 1000)
         tracking = given.tracking_ms / 1000
-        setting = Setting(texts, costs, BATCHES, given.rounds, with_arrivals=False, tracking=tracking)
+        setting = Setting(texts, costs, given.batches, given.rounds, with_arrivals=False, tracking=tracking)
         contenders, _ = real.pick([POLICY, LOOKUPS], setting)
         plays = [play(replace(setting, seed=seed), contenders) for seed in range(given.seeds)]
     except SimulationError as error:
@@ -55,7 +62,7 @@ def main(argv: Sequence[str]) -> int:
         return 2
     cells = list(zip(*plays, strict=True))
     for name in texts:
-        for batch in map(str, BATCHES):
+        for batch in map(str, given.batches):
             print(_said(name, batch, [cell for cell in cells if (cell[0].texts, cell[0].load) == (name, batch)]))
     if given.json:
         report = Report(given.json, "lookup_replay", argv, acceptance=REPLAYED)
@@ -64,9 +71,23 @@ def main(argv: Sequence[str]) -> int:
     return 0
 
 
+def mixed(chat: Texts, edits: Texts) -> Texts:
+    """Return requests of both, a quarter of them *edits*."""
+    again = np.resize(np.arange(len(edits.begin)), len(chat.begin) // 3)
+    begin, end = (
+        np.concatenate([one, len(chat.accepted) + other[again]])
+        for one, other in ((chat.begin, edits.begin), (chat.end, edits.end))
+    )
+    assert chat.match and chat.looked_up and edits.match and edits.looked_up
+    return Texts(
+        chat.accepted + edits.accepted, begin, end, np.zeros(len(begin), dtype=np.int64), ("mixed",),
+        chat.match + edits.match, chat.looked_up + edits.looked_up,
+    )  # fmt: skip
+
+
 def host_paced(seconds: float) -> dict[str, RoundCost]:
     """Return round times of *seconds* at every batch size and depth."""
-    sizes = (1, BATCHES[-1] * (DRAFTS[-1] + 1))
+    sizes = (1, max(sizes[-1] * (drafts + 1) for drafts, sizes in KINDS.items()))
     return {"host-paced": RoundCost.from_cells({(size, steps): seconds for size in sizes for steps in DEPTHS})}
 
 
@@ -97,6 +118,7 @@ def parser() -> argparse.ArgumentParser:
     found.add_argument("--seeds", type=int, default=1, help="runs per cell (default: 1)")
     found.add_argument("--host-paced", type=float, metavar="MS", help="time of every round (default: profiles)")
     found.add_argument("--tracking-ms", type=float, default=1000 * TRACKING_SECONDS, help="that tracking texts takes")
+    found.add_argument("--batches", type=ints, default=list(BATCHES))
     found.add_argument("--json", type=Path)
     return found
 

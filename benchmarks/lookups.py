@@ -1,7 +1,9 @@
-"""Measure drafts looked up in the requests' own texts, on live servers. See benchmarks/README.md.
+"""Measure drafts looked up in the requests' own texts and in finished ones, on live servers. See benchmarks/README.md.
 
     python -m benchmarks.lookups edits [--shape llama8b|smollm2] [--batches 1,4] [--host cpu]
     python -m benchmarks.lookups chat [--shape smollm2|llama8b --texts F] [--batches 1,4]
+    python -m benchmarks.lookups siblings [--batches 1,4]
+    python -m benchmarks.lookups mixed --texts F [--shape llama8b|smollm2] [--batches 4,16]
     python -m benchmarks.lookups cost [--shape llama8b|smollm2] [--depths 0,3]
     python -m benchmarks.lookups ngram [--batches 1,4]
 
@@ -9,10 +11,13 @@ edits    this project's own edits, token by token (``benchmarks/traces/edits_set
          recorded text; drafts are right where SmolLM2's draft was (a shape with dummy weights) or are real (smollm2)
 chat     SmolLM2 on Spec-Bench with its own text and drafts; a shape with dummy weights replays what SmolLM2 wrote
          there, recorded with ``benchmarks.traces.record --tokens F``
+siblings SmolLM2 asked each question of Spec-Bench eight times, at temperatures from 0 to 1
+mixed    recorded chat in which every fourth request is an edit
 cost     medians of round times at held depths, with and without tracking the texts
 ngram    SmolLM2 asked to repeat pages of documentation, with its own text and NGRAM's drafts
 
-In turn: no speculation, each depth held, our policy, and our policy with lookups, all but the first on one server.
+In turn: no speculation, each depth held, our policy, and our policy with lookups, in the own text alone and in finished
+texts as well; all but the first on one server.
 ``ngram``: no speculation, and our policy on two servers, with prompts in NGRAM's corpus and without.
 """
 
@@ -41,8 +46,11 @@ from sglang_adaptive.sglang_plugin.env import OFF
 EDITS = Path(__file__).parent / "traces" / "edits_set" / "edits.npz"
 RECORDED = "a model's shape with dummy weights; text and acceptance are recorded"
 FORCED = "SmolLM2-135M-Instruct and its EAGLE-3 draft; the target's text is recorded, drafts are the models' own"
-LOOKUPS, PROMPTS, WRITTEN = "lookups", "prompts", "written"
-"""The policy with lookups; with NGRAM, its corpus of prompts and texts, and its corpus of only generated text."""
+LOOKUPS, OWN_TEXT, PROMPTS, WRITTEN = "lookups", "own text", "prompts", "written"
+"""The policy with lookups, and in the own text alone; with NGRAM, its corpus of prompts and texts, and its corpus of
+only generated text."""
+SAMPLES = 8
+"""Answers to one question, at temperatures from 0 to 1."""
 REPEAT = "Repeat the text above, word for word."
 PAGE = 600
 """Tokens of a page to repeat, including the question."""
@@ -53,16 +61,18 @@ def main(argv: Sequence[str]) -> int:
     """Run one subcommand; returns 0, or 1 if something failed."""
     given = parser().parse_args(argv)
     on_cpu = given.host == "cpu"  # the tiny pair does not know the recorded tokens
-    given.shape = given.shape or ("smollm2" if on_cpu or given.what in ("chat", "ngram") else "llama8b")
+    given.shape = given.shape or ("smollm2" if on_cpu or given.what in ("chat", "siblings", "ngram") else "llama8b")
     end = start.begin(given)
     own = given.shape == "smollm2"
     if on_cpu and not own:
         parser().error(f"--host cpu: got --shape {given.shape}, expected smollm2")
-    if given.what == "ngram" and not own:
-        parser().error(f"ngram: got --shape {given.shape}, expected smollm2, which writes its own text")
-    given.questions = own and given.what != "edits"
-    if given.what == "chat" and not own and given.texts == EDITS:
-        parser().error(f"chat of {given.shape}: expected --texts, recorded chat")
+    if given.what in ("siblings", "ngram") and not own:
+        parser().error(f"{given.what}: got --shape {given.shape}, expected smollm2, which writes its own text")
+    given.questions = own and given.what not in ("edits", "mixed")
+    if (given.what == "mixed" or (given.what == "chat" and not own)) and given.texts == EDITS:
+        parser().error(f"{given.what} of {given.shape}: expected --texts, recorded chat")
+    if given.what == "mixed":
+        given.texts = _mixed(given.texts, given.work / "mixed.npz")
     about = REAL if given.questions else FORCED if own else RECORDED
     report = Report(given.results / f"{given.what}-{given.shape}.json", "lookups", argv, acceptance=about)
     with report.noting(f"{given.what} ended early"):
@@ -103,15 +113,16 @@ def _host(given: argparse.Namespace) -> Host:
     return start.gpu(given.models, most, given.shape, extra=extra, prefix_cache=True)
 
 
-def _configs(given: argparse.Namespace, ours: Server) -> dict[bool, dict[str, Any]]:
-    """Return our configuration without and with lookups."""
+def _config(given: argparse.Namespace, ours: Server, **options: Any) -> dict[str, Any]:
+    """Return our configuration with *options*."""
     kept = {"profile_dir": str(given.work / "learnt")}
-    return {on: {**(ours.policy.config or {}), "throughput": {**kept, "lookup": on}} for on in (False, True)}
+    return {**(ours.policy.config or {}), "throughput": {**kept, **options}}
 
 
 def _cost(given: argparse.Namespace, servers: dict[str, Server], report: Report, end: float) -> None:
     ours = servers["ours"]
-    configs, make_of = _configs(given, ours), _chat(given) if given.questions else _edits(given)
+    configs = {on: _config(given, ours, lookup=on) for on in (False, True)}
+    make_of = _chat(given) if given.questions else _edits(given)
     cells = report.content.setdefault("cells", [])
     for size in given.batches:
         for steps in given.depths:
@@ -134,14 +145,15 @@ def _cost(given: argparse.Namespace, servers: dict[str, Server], report: Report,
 
 def _race(given: argparse.Namespace, servers: dict[str, Server], report: Report, end: float) -> None:
     ours = servers["ours"]
-    configs = _configs(given, ours)
     contenders = [
         Contender(servers["none"]),
         *(Contender(ours, steps) for steps in given.depths),
-        Contender(ours, None, "throughput", config=configs[False]),
-        Contender(ours, None, LOOKUPS, config=configs[True]),
+        Contender(ours, None, "throughput", config=_config(given, ours, lookup=False)),
+        Contender(ours, None, OWN_TEXT, config=_config(given, ours, lookup=True, lookup_memory_mb=0)),
+        Contender(ours, None, LOOKUPS, config=_config(given, ours, lookup=True)),
     ]
-    _in_turn(given, contenders, _chat(given) if given.questions else _edits(given), LOOKUPS, report, end)
+    make_of = (_siblings if given.what == "siblings" else _chat)(given) if given.questions else _edits(given)
+    _in_turn(given, contenders, make_of, LOOKUPS, report, end)
     state = next(iter(ours.states()), {})
     report.add(learnt={"lookup_rounds": state.get("lookup_rounds"), "switches": state.get("switches")})
 
@@ -198,8 +210,31 @@ def _edits(given: argparse.Namespace) -> Blocks:
     return in_blocks(len(recorded), lambda size: given.requests * size, body)
 
 
+def _mixed(chat: Path, path: Path) -> Path:
+    """Write the requests of *chat* with an edit after every three to *path*, and return it."""
+    asked, edits = texts.load(chat), texts.load(EDITS)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    every = (
+        [*(asked.of(at) for at in range(begin, min(begin + 3, len(asked.prompt)))), edits.of(turn % len(edits.prompt))]
+        for turn, begin in enumerate(range(0, len(asked.prompt), 3))
+    )
+    texts.save(path, (request for four in every for request in four))
+    return path
+
+
 def _chat(given: argparse.Namespace) -> Blocks:
     return _asked(given, tokenized(start.smollm2_folders(given.models)[0]))
+
+
+def _siblings(given: argparse.Namespace) -> Blocks:
+    asked = tokenized(start.smollm2_folders(given.models)[0])
+
+    def body(item: int, place: int) -> Body:
+        question, sample = divmod(item, SAMPLES)
+        sampling = greedy(given.tokens, temperature=sample / (SAMPLES - 1), ignore_eos=False)
+        return {"input_ids": asked[question], "sampling_params": sampling}
+
+    return in_blocks(SAMPLES * len(asked), lambda size: given.requests * size, body)
 
 
 def _asked(given: argparse.Namespace, found: Sequence[list[int]]) -> Blocks:
@@ -213,7 +248,7 @@ def _asked(given: argparse.Namespace, found: Sequence[list[int]]) -> Blocks:
 
 def parser() -> argparse.ArgumentParser:
     found = command_parser("lookups", __doc__)
-    found.add_argument("what", choices=["edits", "chat", "cost", "ngram"])
+    found.add_argument("what", choices=["edits", "chat", "siblings", "mixed", "cost", "ngram"])
     start.add_options(found, 300.0)
     found.add_argument("--shape", help="model pair (default: llama8b; smollm2 for chat, ngram and on a CPU)")
     found.add_argument("--batches", type=start.ints, default=[1, 4])

@@ -15,6 +15,8 @@ import torch
 from sglang_adaptive.lookup import DRAFTS, LONGEST, SHORTEST, Text
 from sglang_adaptive.sglang_plugin.stages.lookups import kernel
 
+SOURCES = 4
+"""Most sources of a request here."""
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 
 
@@ -25,9 +27,10 @@ class Lookup:
         def made(*shape: int) -> torch.Tensor:
             return torch.zeros(shape, dtype=torch.int32, device=device)
 
-        self.drafts, self.matches, self.ends = made(slots, DRAFTS), made(slots), made(slots)
-        self.told = made(requests, 3)
-        self._best, self._done = made(requests), made(requests)
+        self.drafts, self.matches, self.ends = made(slots, DRAFTS), made(slots, 2), made(slots)
+        self.told = made(requests, kernel.COLUMNS)
+        self.sources = made(requests, 1 + SOURCES, 2)
+        self._best, self._done = made(requests).to(torch.int64), made(requests)
         self._block, self._parts = block, parts
 
     def append(
@@ -39,24 +42,34 @@ class Lookup:
     def look_up(self, table: torch.Tensor, rows: torch.Tensor) -> None:
         """Write ``drafts`` and ``matches`` of the texts *rows*."""
         kernel.look_up(
-            table, self.ends, rows, self.drafts, self.matches, self.told, self._best, self._done, self._block,
-            self._parts,
+            table, self.ends, rows, self.drafts, self.matches, self.told, self._best, self._done, self.sources,
+            self._block, self._parts,
         )  # fmt: skip
 
 
-def expected(text: torch.Tensor) -> tuple[int, list[int]]:
-    """Return match and drafts after *text* [length], from the definition, in whole tensors."""
+def expected(text: torch.Tensor, others: list[torch.Tensor]) -> tuple[int, bool, list[int]]:
+    """Return match, whether it is of one of *others*, and drafts after *text*, from the definition, in tensors."""
     last = len(text) - 1
-    places = torch.arange(last, device=text.device)
+    match, end = longest(text, text, last)
+    copied, remembered = text[end + 1 + torch.arange(DRAFTS) % max(1, last - end)] if match else text[:0], False
+    for other in others:
+        found, end = longest(text, other, len(other) - 1)
+        if found > match:
+            match, remembered, copied = found, True, other[end + 1 : end + 1 + DRAFTS]
+    return match, remembered, [*copied.clamp(min=0).tolist(), *[0] * (DRAFTS - len(copied))]
+
+
+def longest(text: torch.Tensor, other: torch.Tensor, before: int) -> tuple[int, int]:
+    """Return the longest match of the end of *text* in *other*, and where it ends, before *before*."""
+    last, places = len(text) - 1, torch.arange(before)
     alike, match = torch.ones_like(places, dtype=torch.bool), torch.zeros_like(places)
     for back in range(min(LONGEST, last + 1)):
-        alike = alike & (places >= back) & (text[(places - back).clamp(min=0)] == text[last - back])
+        alike = alike & (places >= back) & (other[(places - back).clamp(min=0)] == text[last - back])
         match += alike
-    if not last or int(match.max()) < SHORTEST:
-        return 0, [0] * DRAFTS
-    source = int((match * 2**32 + places).argmax())
-    copied = source + 1 + torch.arange(DRAFTS, device=text.device) % (last - source)
-    return int(match[source]), text[copied].tolist()
+    if not before or int(match.max()) < SHORTEST:
+        return 0, 0
+    found = int((match * 2**32 + places).argmax())
+    return int(match[found]), found
 
 
 def written(kind: str, length: int, seed: int) -> npt.NDArray[np.int32]:
@@ -79,7 +92,7 @@ def written(kind: str, length: int, seed: int) -> npt.NDArray[np.int32]:
 
 def check(device: str) -> int:
     """Compare launches with the definition, as tensors and as in ``Text``; return the number of lookups."""
-    random, compared = Random(1), 0
+    random, compared, from_others = Random(1), 0, 0
     for seed, kind in enumerate(["rare words", "few words", "copies", "one token"] * (1 if INTERPRETED else 3)):
         requests, most = random.choice([1, 3, 5]), 40 if INTERPRETED and kind == "one token" else 700
         table = torch.full((8, 800), -9, dtype=torch.int32, device=device)  # content past a text must not matter
@@ -90,9 +103,17 @@ def check(device: str) -> int:
                  for at, (length, *more) in enumerate(zip(before, *rounds, strict=True))]  # fmt: skip
         for row, length, text in zip(rows, before, texts, strict=True):
             table[row, :length] = torch.from_numpy(text[:length])
+        spare = [row for row in range(8) if row not in rows]
+        others = {row: pieces(texts[at], table, spare, Random(at + 10 * seed)) for at, row in enumerate(rows)}
         lookup = Lookup(requests, 8, device, *((64, 3), (128, 1), (256, 7))[seed % 3])
         places, known, drafts = as_ints(rows, device), before, [[0] * DRAFTS for _ in rows]
-        matches = [0] * requests
+        matches = [(0, False)] * requests
+        for row, ranges in others.items():
+            at, sibling = rows.index(row), rows[rows.index(row) - 1]
+            if seed % 2 and sibling != row and len(ranges) < SOURCES:
+                ranges.append((sibling * 800, -1 - sibling))  # a running text
+            lookup.sources[at, 0, 0] = len(ranges)
+            lookup.sources[at, 1 : 1 + len(ranges)] = torch.tensor(ranges, dtype=torch.int32).view(-1, 2)
         for counts in rounds:
             tokens = torch.full((requests, 16), -5, dtype=torch.int32, device=device)
             for at, (text, length, count) in enumerate(zip(texts, known, counts, strict=True)):
@@ -102,17 +123,35 @@ def check(device: str) -> int:
             for at, (row, text) in enumerate(zip(rows, texts, strict=True)):
                 new, end = text[known[at] : known[at] + counts[at]].tolist(), known[at] + counts[at]
                 agreed = next((i for i, token in enumerate(new) if token != drafts[at][i]), len(new))
-                match, drafts[at] = expected(torch.from_numpy(text[:end]))
-                told = lookup.told[at].tolist()
-                assert told == [matches[at], agreed if matches[at] else 0, match], (kind, at, told)
-                assert int(lookup.matches[row]) == match, (kind, at)
-                assert not match or lookup.drafts[row].tolist() == drafts[at], (kind, at)
-                assert match == Text(np.append(text[:end], 1), end - 1).at(end - 1).match, (kind, at)
-                drafts[at] = lookup.drafts[row].tolist()
-                matches[at] = match
+                ended = [int(lookup.ends[-1 - after]) + first if after < 0 else after for first, after in others[row]]
+                ranges = zip(others[row], ended, strict=True)
+                sources = [table.flatten()[first:after].cpu() for (first, _), after in ranges]
+                match, remembered, drafts[at] = expected(torch.from_numpy(text[:end]), sources)
+                told, (before_it, was_remembered) = lookup.told[at].tolist(), matches[at]
+                agreed = agreed if before_it else 0
+                assert told == [before_it, agreed, match, was_remembered, remembered], (kind, at, told)
+                assert lookup.matches[row].tolist() == [match, remembered], (kind, at)
+                assert lookup.drafts[row].tolist() == drafts[at], (kind, at)
+                defined = Text(np.append(text[:end], 1), end - 1, [Text(one.tolist(), 0) for one in sources])
+                found = defined.at(end - 1)
+                assert (found.match, found.remembered) == (match, remembered), (kind, at)
+                matches[at] = match, remembered
+                from_others += remembered
                 compared += 1
             known = [length + count for length, count in zip(known, counts, strict=True)]
+    assert from_others > compared // 8
     return compared
+
+
+def pieces(text: npt.NDArray[np.int32], table: torch.Tensor, spare: list[int], random: Random) -> list[tuple[int, int]]:
+    """Return ranges of *spare* rows of *table*, where parts of *text* with its end are written."""
+    ranges = []
+    for row in spare[: random.randrange(SOURCES)]:
+        piece = text[random.randrange(len(text)) :]
+        begin = random.randrange(800 - len(piece))
+        table[row, begin : begin + len(piece)] = torch.from_numpy(piece)
+        ranges.append((row * 800 + begin, row * 800 + begin + len(piece)))
+    return ranges
 
 
 def as_ints(values: list[int], device: str) -> torch.Tensor:

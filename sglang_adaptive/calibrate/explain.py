@@ -9,7 +9,6 @@ from typing import Any
 from sglang_adaptive.adaptive_server import AdaptiveServer, NotReady
 from sglang_adaptive.client import Client
 from sglang_adaptive.command_line import DONE, PROBLEM, CommandParser, add_server, failed, listed
-from sglang_adaptive.policy.throughput.lookups import DRAFTS
 from sglang_adaptive.policy.throughput.probing import ALLOWANCE_ROUNDS
 from sglang_adaptive.validate import batch_sizes
 
@@ -57,7 +56,10 @@ def explain(state: dict[str, Any]) -> Iterator[str]:
     depths = ladder(state)
     yield f"Current depth: {_steps(state['current_steps'])}; configured depths: {listed(depths)}."
     if lookups := looked_up(state):
-        yield f"Rounds may also verify {listed(lookups)} drafts looked up in each request's own text."
+        yield f"Rounds may also verify {listed(lookups)} drafts looked up in text."
+        for kind, words in (("own_text", "each request's own text"), ("memory", "other requests' texts")):
+            brought = state["lookup_rounds"][kind]
+            yield f"Those of {words} have brought {brought['tokens']} tokens in {brought['rounds']} rounds."
     if left_out := [steps for steps in state["tiers"] if steps not in (*depths, *lookups)]:
         yield f"Built, but not used by the current configuration: {listed(left_out)}."
     yield from _last_switch(state)
@@ -169,7 +171,7 @@ def because(switch: Mapping[str, Any]) -> str:
 
 def looked_up(state: Mapping[str, Any]) -> list[int]:
     """Return the drafts of lookup rounds, if the server has such rounds."""
-    return [] if state.get("lookup_rounds") is None else [steps for steps in state["tiers"] if steps in DRAFTS]
+    return [int(drafts) for drafts in (state.get("lookup_rounds") or {"requests": ()})["requests"]]
 
 
 def ladder(state: Mapping[str, Any]) -> list[int]:

@@ -98,19 +98,20 @@ class AdaptivePolicy:
 
     # -- lookups: rounds whose drafts are looked up in each request's own text -------------------------------------
 
-    @property
-    def lookup_drafts(self) -> Sequence[int]:
-        """Draft counts of these rounds, ascending and each larger than any draft steps; each gets a runtime state."""
-        return ()
-
-    @property
-    def lookup_requests(self) -> int:
-        """Largest batch size of these rounds; 0 while there are none."""
-        return 0
+    lookup_kinds: Mapping[int, range] = {}
+    """By number of drafts, which is none of ``candidate_steps``, the batch sizes of these rounds; each gets a runtime
+    state."""
+    lookup_requests = 0
+    """Largest batch size of these rounds; 0 while there are none."""
 
     @property
     def tracks_texts(self) -> bool:
         """Whether the texts of batches up to that size must be tracked in the coming round."""
+        return False
+
+    @property
+    def searches_memory(self) -> bool:
+        """Whether finished texts are searched for tracked requests in the coming round."""
         return False
 
     def allow_lookups(self, allowed: bool, behind: int = 0) -> None:

@@ -107,8 +107,8 @@ class AdaptiveConfig:
 
     @property
     def drafts(self) -> list[int]:
-        """Draft counts of all rounds, ascending: the depths and the lookup drafts. SGLang sizes buffers from them."""
-        return [*self.candidate_steps, *self.options.lookup_drafts]
+        """Draft counts of all rounds: the depths and the lookup drafts."""
+        return [*self.candidate_steps, *self.options.lookup_kinds]
 
     def up_to(self, most: int) -> AdaptiveConfig:
         """Return this configuration without the depths above *most*; a list that has no others becomes *most*."""
@@ -358,7 +358,9 @@ class CapturedSteps:
         """
         keeps_to_graphs = issubclass(POLICIES[config.policy].policy, TakesOver)
         for place, steps, low, high in config.options.depths_by_batch():
-            looks_up = steps == config.options.lookup_drafts
+            looks_up = steps[0] in config.options.lookup_kinds
+            if looks_up and self.graph_sizes and not any(low <= size < high for size in self.graph_sizes):
+                continue  # its rounds would have no graphs
             missing = [depth for depth in steps if depth not in self.graphs or (depth in self.lookups) != looks_up]
             if missing:
                 problem = f"needs {_listed(missing)}, which was not built when the server started"

@@ -18,6 +18,10 @@ class Lookup(NamedTuple):
     """Leading drafts that equal the round's own tokens, as far as the round went."""
     now: int
     """Matching tokens before the drafts of the next round."""
+    remembered: int = 0
+    """1 if this round's drafts are from other requests' texts, else 0."""
+    next_remembered: int = 0
+    """The same of the next round's."""
 
 
 @dataclass(slots=True)

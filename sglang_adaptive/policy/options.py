@@ -76,6 +76,11 @@ def flag(meaning: str, default: str | None = None) -> Option:
     return Option(meaning, "true or false", lambda value: isinstance(value, bool), default=default)
 
 
+def automatic(meaning: str) -> Option:
+    """Return an option for "auto", true or false."""
+    return Option(meaning, '"auto", true or false', lambda value: value == "auto" or isinstance(value, bool))
+
+
 def pathname(meaning: str, expected: str, default: str | None = None) -> Option:
     """Return an option for a path; one that begins with ``~`` must name a user's folder."""
 
@@ -216,12 +221,14 @@ class PolicyOptions:
     """What the policy does, in one or two sentences that ``validate`` prints after its name."""
     profile_dir: str | None = None
     """Folder of cost profiles; None for the user's cache."""
-    lookup: bool = False
-    """Whether rounds may look drafts up in each request's own text."""
-    lookup_drafts: ClassVar[Any] = ()
-    """Draft counts of these rounds, ascending and each larger than any depth."""
-    lookup_requests: ClassVar[Any] = 0
-    """Largest batch size of these rounds."""
+    lookup: bool | str = False
+    """Whether rounds may look drafts up in each request's own text; "auto" for where they can."""
+    lookup_memory_mb: int = 0
+    """Device memory for finished texts that are searched as well, in MB."""
+    lookup_texts: str | None = None
+    """File of texts that are always searched, see ``sglang_adaptive.lookup.texts_in``."""
+    lookup_kinds: ClassVar[Any] = {}
+    """Batch sizes of these rounds by number of drafts, which is no depth, ascending."""
     candidate_steps: tuple[int, ...]
     """Every depth that the policy may choose, ascending."""
 
@@ -293,8 +300,8 @@ class PolicyOptions:
     def depths_by_batch(self) -> Iterator[tuple[str, tuple[int, ...], float, float]]:
         """Yield each list of depths: its key, the list, its smallest batch size, and the first one past its range."""
         yield f"{self.policy}.candidate_steps", self.candidate_steps, 0, math.inf
-        if self.lookup:
-            yield f"{self.policy}.lookup", self.lookup_drafts, 1, self.lookup_requests + 1
+        for drafts, sizes in self.lookup_kinds.items() if self.lookup is True else ():
+            yield f"{self.policy}.lookup", (drafts,), sizes.start, sizes.stop
 
     def facts(self) -> dict[str, Any]:
         """Return what ``validate`` shows, as JSON builtins; "changed" is as ``changed`` returns it."""

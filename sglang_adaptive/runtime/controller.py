@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from sglang_adaptive.policy.base import AdaptivePolicy, Forecast, ProbeTotals
-from sglang_adaptive.policy.choice import FORCED, Choice, Coming, drafted
+from sglang_adaptive.policy.choice import FORCED, Choice, Coming, Source, drafted
 from sglang_adaptive.policy.config import AdaptiveConfig
 from sglang_adaptive.runtime.alarms import ACCEPTANCE, AcceptanceWatch, Alarms
 from sglang_adaptive.runtime.counters import ContextLengths, Counters, SwitchRecord, cause_of
@@ -358,6 +358,8 @@ class AdaptiveController:
             raise ValueError(f"no runtime state for {missing} steps; built at start-up: {self.states.tiers}")
         policy.set_cuda_graph_bs(self.states.graph_batch_sizes)
         policy.allow_lookups(*self._looks_up)
+        if not all(self.states.has(Choice(drafts, Source.LOOKUP)) for drafts in policy.lookup_kinds):
+            policy.allow_lookups(False)
         self.policy = policy
         self.share_cost = share_cost or self.share_cost
         self._profile_saved_at = profile_saved_at or self._profile_saved_at

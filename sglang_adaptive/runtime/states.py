@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
@@ -74,7 +75,7 @@ class RuntimeStates:
         self.graph_batch_sizes: list[int] | None = None
         """Every batch size with CUDA graphs; None when they are off."""
         self.tiers: tuple[int, ...] = ()
-        """The steps with a runtime state, and the numbers of drafts that may be looked up, which are larger."""
+        """The steps with a runtime state, and the numbers of drafts that may be looked up, which are others."""
         self.deepest = 0
         """The most draft steps with a runtime state."""
         self._sources: dict[int, Source] = {}
@@ -82,12 +83,12 @@ class RuntimeStates:
         self._states: dict[tuple[Source, int], SpecRuntimeState] = {}
         self._graphs: dict[tuple[Source, int], list[int] | None] = {}
         """Batch sizes with graphs, by kind."""
-        self._lookup_requests = 0
-        """Largest batch size of lookup rounds."""
+        self._lookups: Mapping[int, range] = {}
+        """Batch sizes of lookup rounds by number of drafts."""
 
     def widest(self, batch_size: int) -> int:
         """Return the most drafts that a round of *batch_size* may have."""
-        if batch_size > self._lookup_requests:
+        if not any(batch_size in sizes for sizes in self._lookups.values()):
             return self.deepest
         return max(self.deepest, *(choice.steps for choice in self.reachable(batch_size)))
 
@@ -127,15 +128,19 @@ class RuntimeStates:
         for kind in self._states:
             self._built(kind, every)
         wanted = {drafted(steps).state: policy.cuda_graph_bs_for_step(steps) for steps in policy.candidate_steps}
-        self._lookup_requests = policy.lookup_requests
-        sizes = None if every is None else [size for size in every if size <= policy.lookup_requests]
-        wanted |= {(Source.LOOKUP, drafts): sizes for drafts in policy.lookup_drafts}
+        self._lookups = policy.lookup_kinds
+        wanted |= {
+            (Source.LOOKUP, drafts): None if every is None else [size for size in every if size in sizes]
+            for drafts, sizes in self._lookups.items()
+        }
         # Most steps first: graphs share one memory pool, and the widest pass allocates enough for the others.
         missing = sorted(wanted.keys() - self._states.keys(), key=lambda kind: -kind[1])
         with Progress(lambda line: logger.info("adaptive: building runtime states: %s", line)) as progress:
             for done, kind in enumerate(missing):
                 progress.now(f"{kind[1]} steps, {done} of {len(missing)} are done")
-                sizes = self._device.sizes_to_capture(wanted[kind], every)
+                sizes = wanted[kind]
+                if kind[0] is not Source.LOOKUP:  # SGLang's buffers have no room for wide rounds of large batches
+                    sizes = self._device.sizes_to_capture(sizes, every)
                 free, begun = self._device.free_gigabytes(), time.perf_counter()
                 self._build(kind, sizes)
                 seconds, left = time.perf_counter() - begun, self._device.free_gigabytes()
@@ -171,15 +176,15 @@ class RuntimeStates:
         """Return *choice* if it has at most *most* drafts, else the most that fit, or the fewest if none do."""
         if most is None or choice.steps <= most:
             return choice
-        tiers = self.tiers
-        return self.of(max((fewer for fewer in tiers if fewer <= most), default=tiers[0]), "capacity")
+        depths = [steps for steps, source in self._sources.items() if source is not Source.LOOKUP]
+        return self.of(max((fewer for fewer in depths if fewer <= most), default=min(depths)), "capacity")
 
     def reachable(self, batch_size: int) -> list[Choice]:
         """Return what a round of *batch_size* may do, by ascending steps: what has a graph, if anything has one."""
         padded = next((size for size in self.graph_batch_sizes or () if size >= batch_size), None)
         kinds = sorted(self._states, key=lambda kind: kind[1])
         if padded is None:
-            runs = [kind for kind in kinds if kind[0] is not Source.LOOKUP or batch_size <= self._lookup_requests]
+            runs = [kind for kind in kinds if kind[0] is not Source.LOOKUP or batch_size in self._lookups[kind[1]]]
         else:
             runs = [kind for kind in kinds if padded in (self._graphs[kind] or ())]
         return [Choice(steps, source) for source, steps in runs]

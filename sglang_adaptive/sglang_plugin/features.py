@@ -58,7 +58,7 @@ FEATURES: Mapping[str, Feature] = {
     "lookups": Feature(
         "drafts that are copied from the request's own text", "rounds use the draft", True,
         (setup.OTHER_DRAFT, setup.OTHER_POOL, setup.TARGET_MLA, setup.DRAFT_MLA, setup.SPARSE_EXTEND,
-         setup.REJECTION_SAMPLING, setup.ATTENTION_DP), "lookup"),
+         setup.REJECTION_SAMPLING, setup.ATTENTION_DP, setup.RINGS), "lookup"),
     "audit": Feature(
         "decodes finished requests again", "nothing is audited until a new configuration asks for it", False,
         (setup.ATTENTION_DP, setup.DISAGGREGATION), "audit"),
@@ -129,22 +129,25 @@ def why_not(name: str, found: Setup) -> str | None:
     return next((fact.phrase for fact in known if fact.holds(found)), None)
 
 
-def may(name: str, found: Setup) -> bool:
-    """Whether the feature *name* can run in the setup *found*; if not, the log and ``/server_info`` say why."""
+def may(name: str, found: Setup, asked: bool = True) -> bool:
+    """Whether the feature *name* can run in the setup *found*; if not, the log and ``/server_info`` say why.
+
+    *asked* says whether a key of the configuration that has one asks for it.
+    """
     try:
         reason = why_not(name, found)
     except Exception as error:
         logger.exception("adaptive: the setup could not be checked")
         reason = f"{type(error).__name__}: {error}"
     if reason is not None:
-        turn_off(name, reason)
+        turn_off(name, reason, asked)
     return reason is None
 
 
-def turn_off(name: str, reason: str) -> None:
+def turn_off(name: str, reason: str, asked: bool = True) -> None:
     """Note that this process does without the feature *name*, and why."""
     reasons[name] = reason
-    if FEATURES[name].key is None:
+    if FEATURES[name].key is None or not asked:
         logger.info("adaptive: %s is off: %s", name, reason)
     else:
         logger.warning("adaptive: %s is off: %s", name, reason)

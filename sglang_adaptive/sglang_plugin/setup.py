@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from sglang_adaptive.sglang_plugin import repairs
+
 
 @dataclass(frozen=True, slots=True)
 class Setup:
@@ -301,6 +303,9 @@ OTHER_POOL = Fact("SGLang keeps more of a request than its KV, as in hybrid (Mam
 TARGET_MLA = Fact(
     "the target has latent attention (MLA)", lambda s: s.worker._target_worker.model_runner.use_mla_backend)
 DRAFT_MLA = Fact("the draft has latent attention (MLA)", lambda s: s.draft.draft_runner.use_mla_backend)
+RINGS = Fact(
+    "DeepSeek-V4 keeps a request's latest tokens in rings",
+    lambda s: repairs.most_steps(s.worker._target_worker.model_runner.model_config.hf_config.to_dict()) is not None)
 SEVERAL_LAYERS = Fact("a draft of several layers, or whose KV pool is not one rank's plain one", _has_several_layers)
 MULTIMODAL_DRAFT = Fact("positions are multimodal", lambda s: s.draft.draft_runner.model_config.model_is_mrope)
 # Passes without SGLang's preparation

@@ -194,6 +194,9 @@ class Stage:
     def update_weights(self, rest: Rest, manager: Any, request: Any) -> Any:
         """Update weights; graphs keep the addresses of weights, and acceptance was measured with the old ones."""
 
+    def flush_cache(self, rest: Rest, scheduler: Any, *args: Any, **kwargs: Any) -> Any:
+        """Empty the prefix cache, unless requests run; return whether it is empty."""
+
     def weights_changed(self) -> None:
         """Hear that a weight update begins or has ended."""
 

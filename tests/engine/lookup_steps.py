@@ -26,13 +26,17 @@ from sglang_adaptive.sglang_plugin.stages.lookups.texts import Texts
 from tests.engine.stepping import TIERS, Stepped, no_memory
 
 LOOPS = {"overlap": True, "normal loop": False}
+JOINING = "cdefghij"
+"""Requests that join two others for a while."""
 COPIED = 48
 """New tokens of a prompt that already contains them, or nearly."""
 SMALL_POOL = 560
 """Too few slots for four requests together. With a prefix cache, which would lose them, no lookup round gets any."""
 LARGE_POOL = 16384
 SETUPS: dict[str, tuple[str, ...]] = {
-    "pages of 1": ("--speculative-algorithm", "EAGLE3", "--max-total-tokens", str(LARGE_POOL)),
+    "pages of 1": (
+        *("--speculative-algorithm", "EAGLE3", "--max-total-tokens", str(LARGE_POOL), "--max-running-requests", "10"),
+    ),
     "pages of 4": ("--speculative-algorithm", "EAGLE3", "--page-size", "4"),
     "STANDALONE": ("--speculative-algorithm", "STANDALONE"),
     "pool": ("--speculative-algorithm", "EAGLE3", "--max-total-tokens", str(SMALL_POOL), "--disable-radix-cache"),
@@ -44,13 +48,17 @@ class LookupStepper(Stepped):
 
     def __init__(self, folder: Path, *more: str) -> None:
         draft = models.target_path() if "STANDALONE" in more else models.draft_path()
-        config = {"throughput": {"candidate_steps": TIERS, "lookup": True}, "warm_up": False}
+        config = {
+            "throughput": {"candidate_steps": TIERS, "lookup": True, "lookup_memory_mb": 1},
+            "warm_up": False,
+        }
         drafting = ("--speculative-eagle-topk", "1", "--speculative-draft-model-path", draft)
         choice.Lookups.rests = False  # type: ignore[method-assign, assignment]  # track text in every round here
         super().__init__(folder, config, *drafting, *more)
         now = current()
         assert now is not None
         (self.lookups,) = now.of(LookupRounds)
+        self.lookups._remembers = False  # except where a script asks for it
         self.rounds: list[dict[str, Any]] = []
         self._log_rounds()
 
@@ -113,7 +121,7 @@ def cycle(*depths: int | None) -> Script:
 
 
 def crowd(*depths: int | None) -> Script:
-    """Two requests, six for a while, one of which is aborted, then the two again."""
+    """Two requests, ten for a while, one of which is aborted, then the two again."""
 
     def script(lab: LookupStepper) -> Iterator[None]:
         turns = itertools.cycle(depths)
@@ -122,15 +130,44 @@ def crowd(*depths: int | None) -> Script:
         for turn in itertools.count():
             lab.force(next(turns))
             if turn == 6:
-                for index, name in enumerate("cdef"):
-                    lab.ask(name, copied(lab, 2 + index), 12)
+                for index, name in enumerate(JOINING):
+                    lab.ask(name, copied(lab, 2 + index), 24)
             if turn == 9:
                 lab.abort("d")
-            if turn > 9 and lab.done(*"abcef"):
+            if turn > 9 and lab.done(*{*"ab", *JOINING} - {"d"}):
                 return
             yield
 
     return script
+
+
+def remembering(lab: LookupStepper) -> Iterator[None]:
+    """A prompt again and again: after it, with another key, after a flush, and beside it; one is aborted before."""
+    lab.force(31)
+    lab.lookups._remembers = True
+    prompts = [lab.encode(models.prompts("easy")[index])[:70] for index in (5, 6)]
+    for name, prompt in (("first", 0), ("second", 0), ("keyed", 0), ("aborted", 1), ("after", 1), ("flushed", 0)):
+        if name == "flushed":
+            assert lab.scheduler.flush_cache()
+        lab.ask(name, prompts[prompt], 60)
+        lab.reqs[name].extra_key = "another" if name == "keyed" else None
+        for turn in itertools.count():
+            if name == "aborted" and turn == 6:
+                lab.abort(name)
+            if lab.done(name) or turn == 40:
+                break
+            yield
+        for _ in range(3):  # until the scheduler is idle
+            yield
+    assert lab.scheduler.flush_cache()
+    lab.ask("ahead", prompts[1], 60)
+    for turn in itertools.count():
+        if turn == 6:
+            lab.ask("behind", prompts[1], 60)
+        if turn > 6 and lab.done("ahead", "behind"):
+            break
+        yield
+    lab.lookups._remembers = False
 
 
 def with_grammar(lab: LookupStepper) -> Iterator[None]:
@@ -165,7 +202,13 @@ SCRIPTS: dict[str, Script] = {
     "switching": cycle(31, 0, 3, 15, 7, 31, 31, 0, 0, 15, 1),
     "policy": cycle(None),
 }
-CROWDS: dict[str, Script] = {"0 steps": crowd(0), "31 lookups": crowd(31), "switching": crowd(31, 3, 0, 15, 31, 7)}
+CROWDS: dict[str, Script] = {
+    "0 steps": crowd(0),
+    "31 lookups": crowd(31),
+    "8 lookups": crowd(8),
+    "switching": crowd(31, 3, 8, 0, 15, 8, 31, 7),
+    "policy": crowd(None),
+}
 POOLS: dict[str, Script] = {
     "0 steps": full_pool(0, retract=True),
     "31 lookups": full_pool(31, retract=True),
@@ -202,7 +245,7 @@ def fault(lab: LookupStepper) -> dict[str, Any]:
     with mock.patch.object(Texts, "follow", failing):
         ran = lab.run(cycle(31), overlap=True)
     policy = lab.controller.policy
-    candidates = [*policy.candidate_steps, *policy.lookup_drafts]
+    candidates = [*policy.candidate_steps, *policy.lookup_kinds]
     return {**ran, "error": lab.lookups.guard.error, "candidates": candidates, "calls": next(calls)}
 
 
@@ -221,6 +264,8 @@ def main() -> None:
         found["scripts"] = played(lab, POOLS, ["overlap"])
     elif setup != "pages of 1":
         found["scripts"] = played(lab, {name: SCRIPTS[name] for name in ("0 steps", "switching")}, ["overlap"])
+        if setup == "pages of 4":
+            found["memory"] = played(lab, {"memory": remembering}, list(LOOPS))
     else:
         found["scripts"] = played(lab, SCRIPTS, ["overlap"]) | played(
             lab, {"0 steps": cycle(0), "switching": SCRIPTS["switching"]}, ["normal loop"]

@@ -124,7 +124,7 @@ WITH_LOOKUPS = Ablation({"lookup": True})
 
 def build(launch: Launch, ablation: Ablation = WHOLE, graph_batches: Sequence[int] | None = None) -> ThroughputPolicy:
     """Return a fresh policy, launched at the middle of the ladder with the profile of the trace."""
-    options = ThroughputOptions(candidate_steps=launch.ladder, **ablation.options)
+    options = ThroughputOptions(candidate_steps=launch.ladder, **{"lookup": False, **ablation.options})
     given = given_profile(launch, ablation.flat_cost)
     policy = ThroughputPolicy(launch.ladder[len(launch.ladder) // 2], options, given)
     policy.set_cuda_graph_bs(None if graph_batches is None else list(graph_batches))

@@ -11,7 +11,7 @@ from sglang_adaptive.policy.choice import Choice, Coming, Source, drafted
 from sglang_adaptive.policy.config import CapturedSteps
 from sglang_adaptive.policy.errors import ConfigError, shown
 from sglang_adaptive.policy.observation import RoundObservation
-from sglang_adaptive.policy.options import PolicyOptions, depths, flag, integer, number, pathname
+from sglang_adaptive.policy.options import PolicyOptions, automatic, depths, integer, number, pathname
 from sglang_adaptive.policy.profile import CostProfile, ProfileKey, ordered
 from sglang_adaptive.policy.throughput import lookups
 from sglang_adaptive.policy.throughput.acceptance import AcceptanceEstimator, ShadowTrust
@@ -44,8 +44,16 @@ class ThroughputOptions(PolicyOptions):
     )
     sync_rounds: Annotated[int, integer("rounds between two syncs of measured times", 1, 100_000)] = 32
     lookup: Annotated[
-        bool, flag("verify drafts looked up in each request's own text when that pays off, for at most 4 requests")
-    ] = False
+        bool | str,
+        automatic("verify drafts looked up in each request's own text when that pays off, for at most 32 requests"),
+    ] = "auto"
+    lookup_memory_mb: Annotated[
+        int,
+        integer("MB for finished texts that are searched too; 0 turns that off, other changes need a start", 0, 4096),
+    ] = 64
+    lookup_texts: Annotated[
+        str | None, pathname("texts to search from the start: a JSON string or token list a line", "a file", "none")
+    ] = None
     profile_dir: Annotated[
         str | None, pathname("where round times are kept between server starts", "a folder's path", "the user's cache")
     ] = None
@@ -64,17 +72,12 @@ class ThroughputOptions(PolicyOptions):
             # Some setups have no shadow drafts; there only a probe leaves zero steps.
             expected = f"above 0, or {place} without 0: only a probe can leave zero steps"
             raise ConfigError(source, f"{self.policy}.probe_budget", f"got {shown(self.probe_budget)}", expected)
-        if self.lookup and ladder[-1] >= lookups.DRAFTS[0]:
-            expected = f"depths below {lookups.DRAFTS[0]} beside {self.policy}.lookup"
-            raise ConfigError(source, place, f"got {shown(list(ladder))}", expected)
 
     @property
-    def lookup_drafts(self) -> tuple[int, ...]:
-        return lookups.DRAFTS if self.lookup else ()
-
-    @property
-    def lookup_requests(self) -> int:
-        return lookups.REQUESTS
+    def lookup_kinds(self) -> Mapping[int, range]:
+        # A number of drafts names one kind of round only.
+        kinds = lookups.KINDS if self.lookup else {}
+        return {drafts: sizes for drafts, sizes in kinds.items() if drafts not in self.candidate_steps}
 
 
 @register(ThroughputOptions, build=lambda steps, config, profile: ThroughputPolicy(steps, config.options, profile()))
@@ -109,6 +112,7 @@ class ThroughputPolicy(AdaptivePolicy):
 
     def set_cuda_graph_bs(self, cuda_graph_bs: list[int] | None) -> None:
         self._times.set_graph_sizes(cuda_graph_bs or [])
+        self._set_lookup_kinds()
 
     def cuda_graph_bs_for_step(self, step: int) -> list[int] | None:
         sizes = self._times.graph_sizes
@@ -187,21 +191,26 @@ class ThroughputPolicy(AdaptivePolicy):
     # -- what a policy may offer (see ``base``) ---------------------------------------------------------------
 
     @property
-    def lookup_drafts(self) -> Sequence[int]:
-        return self.options.lookup_drafts if self._lookups_allowed else ()
-
-    @property
-    def lookup_requests(self) -> int:
-        return lookups.REQUESTS if self._lookups_allowed else 0
-
-    @property
     def tracks_texts(self) -> bool:
         return self._lookups_allowed and not self._lookups.rests
 
+    @property
+    def searches_memory(self) -> bool:
+        return self._lookups.searches_memory
+
     def allow_lookups(self, allowed: bool, behind: int = 0) -> None:
-        self._lookups_allowed = allowed and self.options.lookup
+        self._lookups_allowed = allowed and bool(self.options.lookup)
         self._lookups.behind = behind
-        self._times.allow_lookups(self.lookup_drafts, lookups.REQUESTS)
+        self._set_lookup_kinds()
+
+    def _set_lookup_kinds(self) -> None:
+        graphs = self._times.graph_sizes
+        kinds = self.options.lookup_kinds if self._lookups_allowed else {}
+        self.lookup_kinds = {
+            drafts: sizes for drafts, sizes in kinds.items() if not graphs or any(size in sizes for size in graphs)
+        }
+        self.lookup_requests = max((sizes[-1] for sizes in self.lookup_kinds.values()), default=0)
+        self._times.allow_lookups(self.lookup_kinds)
 
     @property
     def wants_shadow_drafts(self) -> bool:
@@ -301,5 +310,5 @@ class ThroughputPolicy(AdaptivePolicy):
             "cost_noise": row.noise,
             "probes": self._prober.as_dict(),
             "lost_to_zero_steps_rounds": self._choice.lost,
-            "lookup_rounds": self._lookups.as_dict(row) if self._lookups_allowed else None,
+            "lookup_rounds": self._lookups.as_dict(row, self.lookup_kinds) if self._lookups_allowed else None,
         }

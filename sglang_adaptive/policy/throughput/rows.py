@@ -45,7 +45,7 @@ class RoundTimeTable:
 
     def __init__(self, cost: CostModel) -> None:
         self._cost = cost
-        self._lookups: tuple[Sequence[int], int] = (), 0
+        self._lookups: Mapping[int, range] = {}
         self._rows: dict[int, RoundTimeRow] = {}
         self._graph_sizes: list[int] = []
         self._captured: Mapping[int, frozenset[int]] = {}
@@ -80,10 +80,17 @@ class RoundTimeTable:
         ladder = self._cost.ladder
         return tuple(steps for steps in ladder if steps in self._captured.get(batch_size, ladder))
 
-    def allow_lookups(self, drafts: Sequence[int], requests: int) -> None:
-        """Set the draft counts that rounds of at most *requests* may look up; empty for none."""
-        self._lookups = drafts, requests
+    def allow_lookups(self, kinds: Mapping[int, range]) -> None:
+        """Set the draft counts that rounds may look up, and the batch sizes of each."""
+        self._lookups = kinds
         self.forget()
+
+    def lookups(self, batch_size: int) -> tuple[int, ...]:
+        """Return the draft counts that a round of *batch_size* may look up."""
+        if self._graph_sizes and batch_size not in self._graph_sizes:
+            return ()
+        captured = self._captured.get(batch_size, self._lookups)
+        return tuple(drafts for drafts, sizes in self._lookups.items() if batch_size in sizes and drafts in captured)
 
     def forget(self) -> None:
         """Drop all rows, because times have changed."""

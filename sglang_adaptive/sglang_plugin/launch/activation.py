@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable
 from typing import Any, NoReturn
 
+from sglang_adaptive.lookup import require_texts
 from sglang_adaptive.policy.config import AdaptiveConfig
 from sglang_adaptive.policy.errors import ConfigError
 from sglang_adaptive.sglang_plugin import env, features, hooks, repairs
@@ -91,8 +92,6 @@ def _prepare(server_args: Any) -> None:
     # A configuration file is enough to request adaptive speculation. Set on the raw input, because one of SGLang's
     # checks reads it before the resolution step that handles speculation.
     server_args.speculative_adaptive = True
-    if config.options.lookup and server_args.speculative_num_steps is None:
-        server_args.speculative_num_steps = config.launch_steps  # SGLang would choose among lookups as well
     if runs_on_cpu(server_args) and not server_args.disable_cuda_graph:
         # SGLang 0.5.23 chooses the CUDA graph runner for runtime states on every device, and fails without CUDA.
         logger.warning("adaptive speculation on CPU runs without graphs: taking --disable-cuda-graph as given")
@@ -158,9 +157,12 @@ def _check_beside(args: Any, config: AdaptiveConfig) -> None:
     """Raise ConfigError if *config* conflicts with *args*, or if ``SGLANG_ADAPTIVE_OFF`` has an unknown name."""
     features.turned_off()
     algorithm = (args.speculative_algorithm or "").upper()
-    if config.options.lookup and algorithm in workers.WITHOUT_LOOKUPS:
+    if config.options.lookup is True and algorithm in workers.WITHOUT_LOOKUPS:
         expected = f"false with --speculative-algorithm {algorithm}"
         raise ConfigError(args.speculative_adaptive_config, f"{config.options.policy}.lookup", "got true", expected)
+    if config.options.lookup and config.options.lookup_texts:
+        megabytes, as_text = config.options.lookup_memory_mb, not args.skip_tokenizer_init
+        require_texts(config.options.lookup_texts, megabytes, as_text)
     steps = args.speculative_num_steps
     if steps is not None and steps not in config.candidate_steps and not drafts_blocks(args):
         accepted = ", ".join(map(str, config.candidate_steps))
@@ -171,7 +173,7 @@ def _check_beside(args: Any, config: AdaptiveConfig) -> None:
 def _check_rings(args: Any, config: AdaptiveConfig) -> None:
     """Raise ConfigError if *config* has rounds whose drafts the model's rings cannot hold."""
     most = None if drafts_blocks(args) else repairs.most_steps(model_config(args.model_path))
-    if most is None or max(config.drafts) <= most:
+    if most is None or max(config.drafts if config.options.lookup is True else config.candidate_steps) <= most:
         return
     deepest, name = max(config.candidate_steps), config.options.policy
     key, got = ("candidate_steps", str(deepest)) if deepest > most else (f"{name}.lookup", "true")

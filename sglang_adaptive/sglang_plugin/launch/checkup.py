@@ -168,7 +168,7 @@ def features_off(server_args: Any) -> list[str]:
     if server_args.speculative_algorithm is None:
         return []
     config, found = reading_of(server_args).config, Setup(arguments=resolving_view(server_args))
-    asked = {**config.as_dict(), "lookup": config.options.lookup}
+    asked = {**config.as_dict(), "lookup": config.options.lookup is True}
     names = [name for name, feature in features.FEATURES.items() if feature.key is not None and asked.get(feature.key)]
     reasons = {name: features.why_not(name, found) for name in names}
     return [f"{name} is off: {reason}" for name, reason in reasons.items() if reason is not None]

@@ -44,6 +44,14 @@ def places_beyond_context(original: Callable[[], int]) -> int:
     return capacity.places_beyond_context(original)
 
 
+@around(EXECUTOR + "model_runner.ModelRunner.max_shared_logits_buffer_rows", "self")
+def rows_of_logits(original: Callable[[Any], int], runner: Any) -> int:
+    """Return how many rows of logits the CUDA graphs share."""
+    from sglang_adaptive.sglang_plugin.stages import capacity
+
+    return capacity.rows_of_logits(original, runner)
+
+
 # A scheduler calls it for SGLang's Rust server.
 @around(SRT + "managers.utils.compute_num_reserved_tokens", process=(Process.LAUNCHER, Process.SCHEDULER))
 def reserved_tokens(original: Callable[[], int]) -> int:

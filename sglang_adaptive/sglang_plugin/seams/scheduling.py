@@ -83,6 +83,7 @@ to_stages(Stage.owned_length, SRT + "managers.schedule_batch.Req.owned_kv_len", 
 
 for _update in ("update_weights_from_disk", "update_weights_from_ipc", "end_weight_update"):
     to_stages(Stage.update_weights, _WEIGHTS + _update, "self", "recv_req")
+to_stages(Stage.flush_cache, SRT + "managers.scheduler.Scheduler.flush_cache", "self")
 to_stages(Stage.begin_weight_update, _WEIGHTS + "begin_weight_update", "self", "recv_req")
 
 
@@ -127,6 +128,7 @@ needs(
             *("origin_input_ids", "output_ids", "output_ids_through_stop", "finished"),
             *("sampling_params", "rid", "finished_reason", "to_finish", "grammar", "custom_logit_processor", "lora_id"),
             *("session", "multimodal_inputs", "input_embeds", "origin_input_ids_unpadded", "finished_len"),
+            *("extra_key", "cache_salt"),
         ),
     ),
     Need(

@@ -32,10 +32,13 @@ def choose_worker(original: Callable[..., Any], algorithm: Any, server_args: Any
     SRT + "speculative.adaptive_spec_params.resolve_candidate_steps_from_config", "cfg_path", process=Process.EVERY
 )
 def candidate_steps(cfg_path: str | None = None) -> list[int]:
-    """Return the steps of the configuration; SGLang sizes its buffers for the last one."""
+    """Return the steps of the configuration; SGLang sizes its buffers for the last one.
+
+    Lookup rounds have more drafts, but few requests: a batch of the deepest steps needs more room.
+    """
     from sglang_adaptive.sglang_plugin.configuration import configuration
 
-    return configuration().drafts
+    return configuration().candidate_steps
 
 
 @replace(WORKER + "AdaptiveSpeculativeParams")

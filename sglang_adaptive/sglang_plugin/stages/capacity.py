@@ -17,6 +17,7 @@ from functools import cache
 from typing import Any
 
 from sglang_adaptive.runtime.controller import AdaptiveController
+from sglang_adaptive.sglang_plugin.configuration import configuration
 from sglang_adaptive.sglang_plugin.guard import Guard
 from sglang_adaptive.sglang_plugin.stage import Rest, Stage
 
@@ -52,8 +53,14 @@ def places_beyond_context(original: Callable[[], int]) -> int:
     """Return the places of a row beyond the context: as many as a request near its end may get slots for."""
     from sglang.srt.mem_cache import allocation_sizing
 
-    slots = allocation_sizing.get_alloc_reserve_per_decode() + allocation_sizing.get_alloc_page_size()
-    return max(original(), int(slots) - 1)
+    slots = max(allocation_sizing.get_alloc_reserve_per_decode(), 2 * (max(configuration().drafts) + 1))
+    return max(original(), int(slots + allocation_sizing.get_alloc_page_size()) - 1)
+
+
+def rows_of_logits(original: Callable[[Any], int], runner: Any) -> int:
+    """Return the rows of the logits of CUDA graphs: SGLang's *original*, or those of a lookup round."""
+    kinds = configuration().options.lookup_kinds.items()
+    return max(original(runner), max((sizes[-1] * (drafts + 1) for drafts, sizes in kinds), default=0))
 
 
 def slots_of_a_round(batch: Any, width: int) -> Any:
@@ -86,12 +93,13 @@ class Capacity(Stage):
     def __init__(self, controller: AdaptiveController) -> None:
         self._controller = controller
         self._slots: int | None = None
-        """KV slots to reserve for each request of the next round beyond its tokens; None for SGLang's number."""
+        """KV slots to reserve for each request of the next round beyond its tokens; None for those of the most."""
         self.guard = Guard("capacity")
 
     def alloc_reserve(self, rest: Rest) -> int:
-        """Return the slots to reserve: SGLang's number, or fewer for a round with limited steps."""
-        return int(rest()) if self._slots is None else self._slots
+        """Return the slots to reserve for the next round; after an error, enough for any."""
+        every = 2 * (self._controller.states.tiers[-1] + 1)
+        return max(int(rest()), every) if self._slots is None else self._slots
 
     def update_running_batch(self, rest: Rest, scheduler: Any, batch: Any) -> Any:
         """Note the most steps that the next round of *batch* has room for, and let SGLang prepare it."""
@@ -108,7 +116,7 @@ class Capacity(Stage):
     def _room(self, scheduler: Any, batch: Any) -> tuple[int | None, int | None]:
         """Return the most steps for a round of *batch*, and the KV slots that each request needs beyond its tokens.
 
-        None means any steps, and SGLang's number.
+        None means any steps, and the slots of the most.
         """
         states = self._controller.states
         live, every = states.live.steps, states.tiers[-1]

@@ -91,6 +91,25 @@ def test_lookups_beside_an_algorithm_that_verifies_none(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("text", "megabytes", "told"),
+    [
+        ('"a"\n{}\n', 1, 'line 2: got "{}"; expected a JSON string or list of token ids a line'),
+        (
+            '"abcd"\n[1, 2]\n',
+            0,
+            "has 8 bytes of text or tokens; expected 0 at most with a lookup_memory_mb of 0",
+        ),
+    ],
+)
+def test_texts_that_cannot_be_looked_up(text: str, megabytes: int, told: str, tmp_path: Path) -> None:
+    file, config = tmp_path / "texts.jsonl", tmp_path / "adaptive.json"
+    file.write_text(text)
+    options = {"lookup": True, "lookup_memory_mb": megabytes, "lookup_texts": str(file)}
+    config.write_text(json.dumps({"policy": "throughput", "throughput": options}))
+    assert refusal(launch(config)) == f"{file}: {told}"
+
+
+@pytest.mark.parametrize(
     ("changes", "told"),
     [
         ({"candidate_steps": [0, 3, 10]}, "candidate_steps: got 10; expected 9 at most: "),

@@ -10,12 +10,13 @@ import numpy as np
 import pytest
 
 from sglang_adaptive.lookup import DRAFTS
+from sglang_adaptive.policy.throughput.lookups import KINDS
 from sglang_adaptive.sglang_plugin.stages.lookups.rounds import UNDER_WAY
 from sglang_adaptive.sglang_plugin.stages.lookups.texts import longest_match
 from tests.engine.lookup_steps import LOOPS, SETUPS, SHADOWS
 from tests.engine.servers import TIERS
 
-WIDE = (15, 31)
+WIDE = tuple(KINDS)
 
 
 @pytest.fixture(scope="module", params=SETUPS)
@@ -26,11 +27,11 @@ def found(request: pytest.FixtureRequest, stepped: Callable[..., Any]) -> dict[s
 
 def test_a_line_without_steps_starts_at_a_depth_that_drafts(found: dict[str, Any]) -> None:
     assert found["launch"] == TIERS[len(TIERS) // 2]
-    assert found["tiers"] == [*TIERS, *WIDE]
+    assert found["tiers"] == sorted([*TIERS, *WIDE])
 
 
 def test_texts_are_those_of_plain_decoding(found: dict[str, Any]) -> None:
-    """Held, switching every round, or by the policy; with six requests, aborts and retraction; in both loops."""
+    """Held, switching every round, or by the policy; with ten requests, aborts and retraction; in both loops."""
     for kind in ("scripts", "crowds"):
         for name, script in found.get(kind, {}).items():
             plain = found[kind][f"0 steps, {name.split(', ')[1]}"]
@@ -53,11 +54,15 @@ def test_copied_text_is_verified_in_runs(found: dict[str, Any]) -> None:
         assert bool(rounds) is not name.startswith("0 steps") or name.startswith("policy"), name
 
 
-def test_larger_batches_are_drafted(found: dict[str, Any]) -> None:
-    for script in found.get("crowds", {}).values():
-        assert {len(one["requests"]) for one in script["rounds"]} >= {2, 5}
-        assert all(len(one["requests"]) <= 4 for one in script["rounds"] if one["steps"] in WIDE)
-        assert all(bool(one["lookups"]) is (len(one["requests"]) <= 4) for one in script["rounds"])
+def test_larger_batches_look_up_fewer_drafts(found: dict[str, Any]) -> None:
+    crowds = found.get("crowds", {})
+    for script in crowds.values():
+        assert {len(one["requests"]) for one in script["rounds"]} >= {2, 9}
+        assert all(len(one["requests"]) <= KINDS[one["steps"]][-1] for one in script["rounds"] if one["steps"] in WIDE)
+        assert all(one["lookups"] for one in script["rounds"])
+    if crowds:
+        copied = [one["counts"] for one in crowds["8 lookups, overlap"]["rounds"] if len(one["requests"]) >= 8]
+        assert sum(counts.count(8) for counts in copied) > 4, "nothing was copied"
 
 
 def test_rounds_tell_what_the_text_says(found: dict[str, Any]) -> None:
@@ -90,6 +95,24 @@ def test_rounds_tell_what_the_text_says(found: dict[str, Any]) -> None:
                 before[rid] = match, text[drafts].tolist()
             before = {rid: kept for rid, kept in before.items() if rid in told}
     assert compared > 50
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+def test_finished_texts_are_remembered(found: dict[str, Any], loop: str) -> None:
+    """Not those of another key, of before a flush, or of an aborted request; a running one's is seen beside it."""
+    if "memory" not in found:
+        return
+    script = found["memory"][f"memory, {loop}"]
+    outputs = script["outputs"]
+    assert outputs["first"] == outputs["second"] == outputs["keyed"] == outputs["flushed"]
+    assert outputs["after"] == outputs["ahead"] == outputs["behind"]
+    of_memory: Counter[str] = Counter()
+    for one in script["rounds"]:
+        for rid, count, lookup in zip(one["requests"], one["counts"], one["lookups"], strict=False):
+            of_memory[rid] += count * lookup[3]
+    assert of_memory["second"] > 40
+    assert of_memory["behind"] > 8
+    assert not any(of_memory[rid] for rid in ("first", "keyed", "aborted", "after", "flushed", "ahead"))
 
 
 @pytest.mark.parametrize("loop", LOOPS)

@@ -30,7 +30,8 @@ def test_a_depth_is_measured_where_it_has_the_graph_that_the_batch_runs_in() -> 
 
 
 def test_lookup_rounds_are_no_depths() -> None:
-    assert depths({**state(_0=[1], _3=[1], _15=[1], _31=[1]), "lookup_rounds": {}}, 1) == [0, 3]
+    rounds = {"lookup_rounds": {"requests": {"15": [1, 8], "31": [1, 4]}}}
+    assert depths({**state(_0=[1], _3=[1], _15=[1], _31=[1]), **rounds}, 1) == [0, 3]
 
 
 def test_without_graphs_every_depth_is_measured() -> None:

@@ -11,6 +11,7 @@ import pytest
 from sglang_adaptive.policy.choice import drafted
 from sglang_adaptive.policy.observation import RoundObservation
 from sglang_adaptive.policy.throughput import ThroughputOptions, ThroughputPolicy
+from sglang_adaptive.policy.throughput.lookups import KINDS
 from sglang_adaptive.runtime.controller import AdaptiveController
 from sglang_adaptive.runtime.round_note import RoundNote
 from sglang_adaptive.runtime.round_times import RoundTimes
@@ -346,6 +347,30 @@ def test_a_warm_up_whose_end_was_lost_ends_itself(monkeypatch: pytest.MonkeyPatc
         controller.choose(1)
     assert worker.speculative_num_steps == 1
     assert controller.snapshot()["switches"] == 1
+
+
+def test_lookup_rounds_have_graphs_at_their_batch_sizes_alone() -> None:
+    """Kinds without a batch size that has graphs are not built, and other rounds never fall back on them."""
+    for sizes, drafts in (([1, 4, 8, 16, 32, 64], [4, 8, 15, 31]), ([1, 8], [15, 31]), (None, [4, 8, 15, 31])):
+        policy = ThroughputPolicy(3, ThroughputOptions(candidate_steps=(0, 1, 3, 7)))
+        controller = AdaptiveController(Worker(3), policy, device=Sized(sizes))
+        controller.states.register(state(3))
+        controller.allow_lookups(True)
+        controller.build_states()
+        states = controller.states
+        assert sorted(states.built.lookups) == drafts
+        for count in drafts:
+            captured = None if sizes is None else tuple(size for size in sizes if size in KINDS[count])
+            assert states.built.graphs[count] == captured
+        assert [states.widest(size) for size in (1, 8, 16, 33)] == [31, 15, 7 if sizes == [1, 8] else 8, 7]
+        assert states.fitting(states.of(31), 10) == drafted(7, why="capacity")
+
+
+def test_a_configuration_without_room_for_their_numbers_looks_nothing_up() -> None:
+    launched, later = (ThroughputPolicy(3, ThroughputOptions(candidate_steps=depths)) for depths in ((3, 4), (3,)))
+    controller = fakes.controller(launched, looks_up=True)
+    controller.replace_policy(later, by="test")
+    assert not later.lookup_kinds, "4 is a depth of the draft here"
 
 
 def test_texts_are_tracked_in_the_warm_up_and_not_after_a_failure() -> None:

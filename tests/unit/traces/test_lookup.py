@@ -89,7 +89,7 @@ def test_a_loop_is_drafted_beyond_what_is_known() -> None:
 
 def test_ids_of_images_beyond_any_vocabulary_are_tokens_too() -> None:
     text = [3, 10**12, 4, 5, 9, 3, 10**12, 4, 5, 8]
-    assert [tuple(found) for found in Text(text, 6).rounds()] == [(2, 3)]
+    assert list(Text(text, 6).rounds()) == [Round(2, 3)]
 
 
 @pytest.mark.parametrize(("text", "prompt"), [([], 0), ([4], 1), ([4], 0), ([4, 4], 1), ([1, 2, 3], 3)])

@@ -18,7 +18,7 @@ from sglang_adaptive.policy.base import AdaptivePolicy, build_policy
 from sglang_adaptive.policy.choice import Choice, Coming
 from sglang_adaptive.policy.config import check_config
 from sglang_adaptive.policy.throughput import ThroughputOptions, ThroughputPolicy
-from sglang_adaptive.policy.throughput.lookups import DRAFTS
+from sglang_adaptive.policy.throughput.lookups import KINDS
 from sglang_adaptive.runtime.controller import AdaptiveController
 from sglang_adaptive.runtime.history import SPANS, SPEEDUP_SECONDS
 from sglang_adaptive.runtime.round_times import RoundClock
@@ -125,8 +125,8 @@ def test_rounds_of_lookups_are_shown_beside_the_steps() -> None:
     found = controller(policy, RoundClock(Ticks()), looks_up=True)
     state = serve(found, 5, accepted=1.0)
     text = drawn(seen(state))
-    assert all(row(text, drafts)[3:] == ["looked", "up", "-"] for drafts in DRAFTS)
-    assert "verify 15 and 31 drafts looked up" in "\n".join(explain(state))
+    assert all(row(text, drafts)[3:] == ["looked", "up", "-"] for drafts in KINDS)
+    assert "verify 4, 8, 15 and 31 drafts looked up" in "\n".join(explain(state))
     assert "left out" not in "\n".join(explain(state))
 
 

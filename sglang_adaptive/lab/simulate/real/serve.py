@@ -68,7 +68,7 @@ def serve(
         follows = policy.tracks_texts and size <= policy.lookup_requests
         drawn, took = live.drawn(), seconds[size][steps] + (tracking if follows else 0.0)
         heard = took * noise[len(chosen) % len(noise)]
-        found = live.lookups() if policy.lookup_drafts else []
+        found = live.lookups() if policy.lookup_kinds else []
         counts = live.advance([right for _, right in found] if looked_up else drawn, steps)
         then = live.lookups() if follows else []
         told = [

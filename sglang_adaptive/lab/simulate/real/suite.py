@@ -16,7 +16,7 @@ from sglang_adaptive.lab.simulate.real.serve import FixedSteps
 from sglang_adaptive.lab.simulate.real.texts import Texts
 from sglang_adaptive.lab.simulate.trace import clock_factors
 from sglang_adaptive.policy.throughput.base_cost import BaseCost
-from sglang_adaptive.policy.throughput.lookups import DRAFTS, REQUESTS, TRACKING_SECONDS
+from sglang_adaptive.policy.throughput.lookups import KINDS, TRACKING_SECONDS
 
 BATCHES = (1, 4, 16, 64)
 DEFAULT_ROUNDS = 2000
@@ -80,19 +80,18 @@ def places(setting: Setting) -> Iterator[tuple[tuple[str, str, str], Place]]:
 
 
 def round_times(cost: RoundCost, largest: int) -> FloatArray:
-    """Return seconds by batch size and steps; after the depths, by number of drafts, those of lookup rounds.
+    """Return seconds by batch size and steps; at other numbers of drafts, those of lookup rounds.
 
     Lookup rounds are not profiled: their times come from the cost model (``policy.throughput.cost``).
     """
     table = cost.table(largest)
-    if cost.steps[-1] >= DRAFTS[0]:
-        return table
-    found = np.full((len(table), DRAFTS[-1] + 1), np.nan)
+    found = np.full((len(table), max(table.shape[1], *KINDS) + 1), np.nan)
     found[:, : table.shape[1]] = table
     base = BaseCost(cost.steps, profile_of(cost))
-    for size in range(1, min(REQUESTS, largest) + 1):
-        for drafts in DRAFTS:
-            found[size, drafts] = base.lookup_seconds(size, drafts)
+    for drafts, sizes in KINDS.items():
+        for size in sizes if drafts not in cost.steps else ():
+            if size <= largest:
+                found[size, drafts] = base.lookup_seconds(size, drafts)
     return found
 
 

@@ -52,6 +52,12 @@ function drawRates(rank) {
     const words = wideCell("what they bring depends on the text");
     rows.push(row(...named(Number(drafts), " looked up"), element("td"), "-", "-", number(1000 * seconds), words));
   }
+  for (const [kind, words] of rank.lookup_rounds ? [["own_text", "Own text"], ["memory", "Other texts"]] : []) {
+    const { rounds, tokens } = rank.lookup_rounds[kind];
+    const each = rounds ? (1 + tokens / rounds).toFixed(2) : "-";
+    const brought = wideCell(`${tokens} tokens so far in ${plural(rounds, "round")} of a request`);
+    rows.push(row({}, words, element("td"), "-", each, "-", brought));
+  }
   const note = `Expected of a round with ${plural(rank.batch_size, "request")}, the size of the latest.`;
   write(byId("rates-note"), note);
   const bar = element("td");

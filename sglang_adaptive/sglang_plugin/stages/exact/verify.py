@@ -135,7 +135,8 @@ class ExactVerify(Stage):
             from sglang.srt.runtime_context import max_speculative_num_draft_tokens
 
             slots = batch.req_to_token_pool.req_to_token.shape[0]
-            self._latest = penalties.LatestTokens(slots, max_speculative_num_draft_tokens(), batch.seq_lens.device)
+            longest = max(max_speculative_num_draft_tokens(), max(configuration().drafts) + 1)
+            self._latest = penalties.LatestTokens(slots, longest, batch.seq_lens.device)
         return self._latest
 
     def _name(self, processors: list[str]) -> None:

@@ -1,4 +1,4 @@
-"""Rounds whose drafts are looked up in each request's own text, and what every round says about these drafts.
+"""Rounds whose drafts are looked up in each request's own text or in finished ones, and what rounds say about them.
 
 At the end of each round of a small batch the accepted tokens are appended to the requests' texts on the device, and the
 next round's drafts are looked up there (`texts.py`). So a lookup round finds its drafts ready and runs no draft. Its
@@ -9,15 +9,20 @@ result, and the policy decides by them, one round behind with overlap; the verif
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable
-from dataclasses import dataclass
+from array import array
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 import torch
 
+from sglang_adaptive.lookup import LONGEST
 from sglang_adaptive.policy.choice import Source
+from sglang_adaptive.policy.config import AdaptiveConfig
 from sglang_adaptive.policy.observation import Lookup
+from sglang_adaptive.policy.options import PolicyOptions
 from sglang_adaptive.runtime.controller import AdaptiveController
 from sglang_adaptive.runtime.round_note import RoundNote
 from sglang_adaptive.sglang_plugin import features
@@ -26,11 +31,23 @@ from sglang_adaptive.sglang_plugin.guard import Guard
 from sglang_adaptive.sglang_plugin.notes import note_of
 from sglang_adaptive.sglang_plugin.setup import Setup
 from sglang_adaptive.sglang_plugin.stage import Rest, Stage
+from sglang_adaptive.sglang_plugin.stages.lookups.memory import (
+    SEARCHED,
+    SIBLINGS,
+    SOURCES,
+    Memory,
+    Range,
+    key_of,
+    marks_of,
+    tokenized,
+)
 from sglang_adaptive.sglang_plugin.stages.lookups.texts import SLOTS, Texts, tokens_from
 
 UNDER_WAY = 3
 """Rounds after a request joins in which the host brings tokens that the device has not seen: those of the prefill and
 of rounds that were running."""
+WHOLE = 4
+"""Requests up to which each searches as much of the memory as it may; more share that, so that a round is no slower."""
 
 
 @dataclass(slots=True)
@@ -44,13 +61,20 @@ class _Tracked:
     """Tokens that the host has brought."""
     late: int = 0
     """Rounds in which the host may still bring tokens."""
+    marks: list[int] = field(default_factory=list)
+    """Those of its prompt in the memory."""
+    ranges: Sequence[Range] = ()
+    """What it searches of the memory."""
+    chosen: tuple[int, int] = 0, 0
+    """The memory's version and the requests' share of a round when they were chosen."""
 
 
 def allow_lookups(worker: Any, controller: AdaptiveController) -> bool:
     """Return whether rounds of *worker* may look drafts up; if so, its policy can choose that, and states are built."""
     from sglang.srt.runtime_context import get_schedule
 
-    if not configuration().options.lookup or not features.may("lookups", Setup.of(worker)):
+    asked = configuration().options.lookup
+    if not asked or not features.may("lookups", Setup.of(worker), asked is True):
         return False
     controller.allow_lookups(True, behind=int(not get_schedule().disable_overlap_schedule))
     return True
@@ -59,11 +83,21 @@ def allow_lookups(worker: Any, controller: AdaptiveController) -> bool:
 class LookupRounds(Stage):
     """The lookups of one scheduler's rounds."""
 
-    def __init__(self, worker: Any, controller: AdaptiveController, link: Callable[..., Any] = lambda *_: None) -> None:
-        """*link* makes a verify input from drafts on a device, or returns None."""
+    def __init__(
+        self, worker: Any, controller: AdaptiveController, link: Callable[..., Any] = lambda *_: None,
+        options: PolicyOptions | None = None,
+    ) -> None:  # fmt: skip
+        """*link* makes a verify input from drafts on a device, or returns None; *options* set up the memory."""
         self._controller, self._link = controller, link
         runner = worker.target_worker.model_runner
-        self._texts = Texts(runner.model_config.context_len, runner.model_config.vocab_size, runner.device)
+        length, room = runner.model_config.context_len, options.lookup_memory_mb << 18 if options else 0
+        self._texts = Texts(length, runner.model_config.vocab_size, runner.device, room)  # tokens of 4 bytes
+        self._memory = None
+        if options and room:
+            file = tokenized(options.lookup_texts, worker.target_worker.tokenizer) if options.lookup_texts else []
+            self._memory = Memory(room, length, SEARCHED[self._texts.device.type], file)
+        self._remembers, self._searched = True, 0
+        """Whether the configuration has a memory, and its version when the latest round's sources were chosen."""
         # Ranks with different drafts would wait for one another.
         self.guard = Guard("lookups")
         self._tracked: dict[str, _Tracked] = {}
@@ -123,6 +157,29 @@ class LookupRounds(Stage):
         found = self._link(drafter, batch, drafts) if batch.seq_lens.is_cuda else None
         return _linked(drafter, batch, drafts) if found is None else found
 
+    def release(self, rest: Rest, req: Any, *args: Any, **kwargs: Any) -> None:
+        """Free the KV slots of a request, and keep its text if it has finished."""
+        rest(req, *args, **kwargs)
+        if self._memory is not None and self._remembers and not self.guard.closed:
+            self._attempt(self._keep, self._memory, req)
+
+    def weights_changed(self) -> None:
+        """Forget finished texts: new weights write others."""
+        if self._memory is not None:
+            self._memory.forget()
+
+    def flush_cache(self, rest: Rest, scheduler: Any, *args: Any, **kwargs: Any) -> Any:
+        """Empty the prefix cache, and forget finished texts with it."""
+        done = rest(scheduler, *args, **kwargs)
+        if done:
+            self.weights_changed()
+        return done
+
+    def reconfigured(self, config: AdaptiveConfig) -> None:
+        """Forget finished texts, and keep none while *config* has no memory."""
+        self.weights_changed()
+        self._remembers = config.options.lookup_memory_mb > 0
+
     def _attempt(self, part: Callable[..., Any], *args: Any) -> Any:
         """Run *part*; after its first error, the policy chooses no lookup rounds any more."""
         found = self.guard.attempt(part, *args)
@@ -139,6 +196,7 @@ class LookupRounds(Stage):
             return False
         for req in batch.reqs:
             self._bring(req)
+        self._search(batch.reqs, rids != self._followed)
         if rids != self._followed:
             self._slots = torch.tensor([self._tracked[rid].slot for rid in rids], dtype=torch.int32)
             if self._texts.device.type == "cuda":
@@ -161,6 +219,40 @@ class LookupRounds(Stage):
             if comes or end > begin:
                 self._texts.write(found.slot, begin, tokens_from(req.origin_input_ids, req.output_ids, begin), comes)
                 found.known = end
+
+    def _keep(self, memory: Memory, req: Any) -> None:
+        """Keep the text of a request that was not aborted or retracted."""
+        if req.finished() and req.finished_reason.to_json()["type"] != "abort" and req.input_embeds is None:
+            text = tokens_from(req.origin_input_ids, req.output_ids_through_stop, 0)
+            memory.keep(key_of(req), text, len(req.origin_input_ids))
+
+    def _search(self, reqs: Any, changed: bool) -> None:
+        """Bring the memory up to date, and choose what the requests of a round, which may have *changed*, search."""
+        memory = self._memory if self._remembers and self._controller.policy.searches_memory else None
+        if memory is not None:
+            for begin, tokens in memory.arrivals():
+                self._texts.remember(begin, tokens)
+        version = 0 if memory is None else memory.version
+        former, self._searched = self._searched, version
+        if memory is None:
+            if former:
+                self._texts.search([((), ())] * SLOTS)
+            return
+        if not changed and version == former:
+            return
+        tracked, share = [self._tracked[req.rid] for req in reqs], max(1, len(reqs) // WHOLE)
+        siblings: defaultdict[int, list[Range]] = defaultdict(list)
+        for req, one in zip(reqs, tracked, strict=True):
+            if not one.marks:
+                one.marks = marks_of(key_of(req), tokens_from(req.origin_input_ids, array("q"), 0))
+            if one.chosen != (version, share):
+                one.chosen, one.ranges = (version, share), memory.sources(key_of(req), one.marks, share)
+            siblings[one.marks[-1]].append((one.slot, max(0, len(req.origin_input_ids) - LONGEST)))
+        found = []
+        for one in tracked:
+            running = [other for other in siblings[one.marks[-1]] if other[0] != one.slot][:SIBLINGS]
+            found.append((running, one.ranges[: SOURCES - len(running)]))
+        self._texts.search(found)
 
     def _free(self) -> int:
         """Return a free text slot, or that of the least recently tracked request."""

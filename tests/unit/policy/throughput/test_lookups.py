@@ -18,13 +18,12 @@ from sglang_adaptive.policy.observation import Lookup, RoundObservation
 from sglang_adaptive.policy.profile import CostProfile, ProfileCell, ProfileKey
 from sglang_adaptive.policy.throughput import lookups
 from sglang_adaptive.policy.throughput.lookups import (
-    COMPARED,
     DRAFTS,
+    KINDS,
     LOOK,
     LOOKING,
     MOST_EARNED,
     MOST_REST,
-    REQUESTS,
     REST,
     TRACKING_SECONDS,
     UNKNOWN_REST,
@@ -36,6 +35,7 @@ from sglang_adaptive.policy.throughput.lookups import (
 from sglang_adaptive.policy.throughput.policy import ThroughputOptions, ThroughputPolicy
 
 WIDEST = DRAFTS[-1]
+REQUESTS = max(sizes[-1] for sizes in KINDS.values())
 SECONDS = {0: 1.0, 1: 1.2, 3: 1.4, 7: 1.8}
 """Of a round at small batches, in units of a plain decode."""
 
@@ -189,7 +189,7 @@ def test_larger_batches_and_unknown_ones_are_drafted() -> None:
     assert made.choose(Coming(2)).steps == WIDEST
     made.allow_lookups(False)
     assert made.choose(Coming(2)).steps in SECONDS
-    assert made.candidate_steps == list(SECONDS) and not made.lookup_drafts
+    assert made.candidate_steps == list(SECONDS) and not made.lookup_kinds
 
 
 def test_a_run_has_to_outlast_the_round_that_is_under_way() -> None:
@@ -226,20 +226,18 @@ def pauses(made: ThroughputPolicy, looks: int, **more: float) -> list[int]:
     return found[: 2 * looks : 2]
 
 
-def test_texts_that_copy_nothing_are_followed_ever_more_rarely() -> None:
-    found = pauses(policy(), 9, seconds=0.01)
-    short = found.count(UNKNOWN_REST)
-    assert COMPARED <= short <= 4, "until the time of tracking is known, and shared"
-    assert found[:short] == [UNKNOWN_REST] * short
-    assert found[short : short + 4] == [REST, 2 * REST, MOST_REST, MOST_REST]
+def test_texts_that_copy_nothing_are_followed_rarely_after_the_first_look() -> None:
+    found = pauses(policy(), 9, seconds=0.01, tracking=TRACKING_SECONDS)
+    longest = LOOK * TRACKING_SECONDS / (LOOKING * 0.01)
+    assert found[0] == UNKNOWN_REST
+    assert found[1:] == [round(longest), *[MOST_REST] * 7], "the time of tracking is known after two looks, and shared"
 
 
 def test_where_rounds_are_not_timed_the_assumed_time_is_used_after_some_looks() -> None:
     made = policy()
     found = pauses(made, WAITED + 5)
-    short = found.count(UNKNOWN_REST)
-    assert WAITED < short <= WAITED + 3
-    assert found[short : short + 2] == [REST, 2 * REST]
+    assert found[-1] == MOST_REST and WAITED < len(found) - found.count(MOST_REST) <= WAITED + 3
+    assert len(set(found)) == 3, "the first, those by the assumed time, and those by the time in use"
     assert made.snapshot()["lookup_rounds"]["tracking_seconds"] == TRACKING_SECONDS
 
 
@@ -264,12 +262,12 @@ def test_a_depth_does_not_seem_slow_because_texts_were_tracked() -> None:
             made.observe(RoundObservation(drafted(7), [1], 1, before[7] + tracking, lookups=seen))
         made.import_cost(made.export_cost())
         assert made._times.at(1).seconds == pytest.approx(before, rel=0.05)
-        followed(made, 40 * MOST_REST, seconds=before[3], tracking=tracking)
+        followed(made, 200 * MOST_REST, seconds=before[3], tracking=tracking)
 
 
 def test_ranks_decide_by_the_clock_of_the_first() -> None:
     first, second = policy(), policy()
-    for _ in range(30 * MOST_REST):
+    for _ in range(100 * MOST_REST):
         tracked = first.tracks_texts
         assert second.tracks_texts is tracked
         for made, more in ((first, 0.002), (second, 0.0)):
@@ -302,7 +300,29 @@ def test_lookups_earn_the_rounds_in_which_texts_are_followed() -> None:
     assert not made.tracks_texts, "a round that saved nothing ends the look"
     for _ in range(2):
         look_up(right=WIDEST)
-    assert followed(made, MOST_EARNED + REST)[0] == MOST_EARNED, "one that saved much is worth a long look"
+    found = followed(made, MOST_EARNED + 4 * MOST_REST)
+    assert found[0] == MOST_EARNED, "one that saved much is worth a long look"
+    assert found[1:7:2] == [REST, 2 * REST, MOST_REST], "and soon another one"
+
+
+def test_larger_batches_look_up_fewer_drafts() -> None:
+    """As many as the kinds of their size, and only where a size has CUDA graphs."""
+    for graphs, sizes in ((None, (1, 4, 5, 8, 9, 16, 17, 32)), ([1, 2, 4, 8, 12, 16], (1, 4, 5, 8, 9, 16))):
+        made = policy()
+        made.set_cuda_graph_bs(graphs)
+        assert made.lookup_requests == sizes[-1]
+        assert set(made.lookup_kinds) == {drafts for drafts, of in KINDS.items() if of[0] <= sizes[-1]}
+        for size in (*sizes, sizes[-1] + 1):
+            made.observe(RoundObservation(drafted(3), [1] * size, size, lookups=[Lookup(64, 32, 64)] * size))
+            steps = made.choose(Coming(size)).steps
+            assert steps in SECONDS if size > sizes[-1] else size in KINDS[steps], size
+
+
+def test_a_depth_of_the_server_is_no_number_of_lookups() -> None:
+    options = ThroughputOptions(candidate_steps=(0, 4, 15), lookup=True)
+    made = ThroughputPolicy(4, options)
+    made.allow_lookups(True)
+    assert set(made.lookup_kinds) == set(DRAFTS) - {4, 15}
 
 
 def test_what_a_draft_yields_is_learnt_by_match() -> None:
@@ -410,11 +430,36 @@ def test_the_curve_foretells_an_edited_file() -> None:
 @pytest.mark.parametrize(
     ("options", "line"),
     [
-        ({"lookup": True, "candidate_steps": [0, 3, 15]}, "throughput.candidate_steps: got [0, 3, 15]"),
-        ({"lookup": "yes"}, 'throughput.lookup: got "yes"'),
+        ({"lookup": "yes"}, 'throughput.lookup: got "yes"; expected "auto", true or false'),
+        ({"lookup": 1}, "throughput.lookup: got 1"),
     ],
 )
 def test_what_does_not_go_together_is_refused(options: dict[str, object], line: str) -> None:
     with pytest.raises(ConfigError) as refused:
         check_config({"throughput": options}, "my.json")
     assert line in str(refused.value)
+
+
+def test_what_other_texts_yield_is_learned_apart() -> None:
+    made = policy()
+    for _ in range(200):
+        made.observe(RoundObservation(drafted(3), [3], 1, lookups=[Lookup(12, 0, 12, 1, 1)]))
+    assert made.choose(Coming(1)).source is Source.DRAFT, "matches of other texts promise nothing"
+    made.observe(RoundObservation(drafted(3), [1], 1, lookups=[Lookup(0, 0, 12)]))
+    assert made.choose(Coming(1)).source is Source.LOOKUP, "of the own text nothing was seen yet"
+
+
+def test_other_texts_that_bring_nothing_are_left_out_and_looked_at_again() -> None:
+    made, searched = policy(), []
+    for number in range(lookups.MEMORY_LOOK * 2 + lookups.MEMORY_REST):
+        brings = number > lookups.MEMORY_LOOK
+        found = Lookup(40, WIDEST if brings else 0, 40, 1, 1)
+        choice = looking_up(WIDEST) if brings and made.searches_memory else drafted(3)
+        searched.append(made.searches_memory)
+        made.observe(RoundObservation(choice, [choice.steps], 1, lookups=[found]))
+    assert searched.index(False) == lookups.MEMORY_LOOK
+    assert searched.count(False) == lookups.MEMORY_REST
+    assert made.searches_memory, "it has brought something since"
+    learnt = made.snapshot()["lookup_rounds"]
+    assert learnt["memory"]["tokens"] == WIDEST * learnt["memory"]["rounds"] > 0
+    assert learnt["own_text"]["rounds"] == learnt["own_text"]["tokens"] == 0

@@ -137,7 +137,8 @@ def test_the_constants_that_the_page_names() -> None:
         f"Looks at depths that ran before are {probing.PAUSE} rounds apart",
         f"once the draft was not seen for {probing.UNSEEN_ROUNDS} rounds",
         f"stay unless others promise {vote.MARGIN / 1000:.0%} more",
-        f"at most {lookups.REQUESTS} requests may verify {' or '.join(map(str, lookups.DRAFTS))} such drafts",
+        *(f"{drafts} for {sizes[0]} to {sizes[-1]} requests" for drafts, sizes in lookups.KINDS.items()),
+        f"they may take {lookups.LOOKING:.1%} of the time, and at least {lookups.MOST_REST} rounds",
         f"is {lookups.MARGIN:.0%} above the live steps, plus {lookups.MARGIN_PER_LOST:.0%} for each round",
     }
     words = " ".join(PAGE.split())

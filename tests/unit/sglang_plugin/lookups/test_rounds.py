@@ -10,6 +10,9 @@ from typing import Any
 import pytest
 
 from sglang_adaptive.policy.choice import drafted
+from sglang_adaptive.policy.config import check_config
+from sglang_adaptive.policy.throughput.lookups import KINDS
+from sglang_adaptive.sglang_plugin.stages import capacity
 from sglang_adaptive.sglang_plugin.stages.lookups.rounds import LookupRounds
 from sglang_adaptive.sglang_plugin.stages.lookups.texts import SLOTS, Texts
 
@@ -22,7 +25,7 @@ class Controller:
     tracks_texts = True
 
     def __init__(self) -> None:
-        self.policy = SimpleNamespace(lookup_requests=REQUESTS)
+        self.policy = SimpleNamespace(lookup_requests=REQUESTS, searches_memory=True)
         self.states = SimpleNamespace(live=drafted(3))
         self.requests: Sequence[str] = ()
 
@@ -41,7 +44,7 @@ def batch(*reqs: Req, has_grammar: bool = False) -> Any:
 
 @pytest.fixture
 def made() -> LookupRounds:
-    model = SimpleNamespace(context_len=100, vocab_size=50)
+    model = SimpleNamespace(context_len=100, vocab_size=100)
     runner = SimpleNamespace(model_config=model, device="cpu")
     worker = SimpleNamespace(target_worker=SimpleNamespace(model_runner=runner))
     controller: Any = Controller()
@@ -53,6 +56,15 @@ def text(made: LookupRounds, row: int = 0) -> list[int]:
     assert made._slots is not None
     tokens: list[int] = made._texts._texts[int(made._slots[row])].tolist()
     return tokens[: tokens.index(-1)]
+
+
+def test_the_logits_of_graphs_have_rows_for_each_kind_of_round(monkeypatch: pytest.MonkeyPatch) -> None:
+    most = max(sizes[-1] * (drafts + 1) for drafts, sizes in KINDS.items())
+    for lookup, rows in (("auto", most), (False, 8)):
+        config = check_config({"throughput": {"lookup": lookup}}, "test")
+        monkeypatch.setattr(capacity, "configuration", lambda config=config: config)
+        assert capacity.rows_of_logits(lambda runner: 8, None) == rows
+        assert capacity.rows_of_logits(lambda runner: 4096, None) == 4096
 
 
 def test_a_request_finds_its_text_again(made: LookupRounds) -> None:

@@ -33,13 +33,37 @@ def test_matches_are_those_of_the_definition() -> None:
         assert longest_match(np.array(text))[0] == expected
 
 
+def test_other_texts_are_searched_as_the_definition_says() -> None:
+    draw, of_others = random.Random(4), 0
+    for _ in range(60):
+        texts = Texts(200, VOCABULARY, "cpu", memory=300)
+        ring = [draw.randrange(5) for _ in range(300)]
+        texts.remember(0, np.array(ring))
+        own, sibling = ([draw.randrange(6) for _ in range(draw.randrange(3, 40))] for _ in range(2))
+        own += ring[100 : 100 + draw.randrange(1, 30)]
+        for slot, text in enumerate((own, sibling)):
+            texts.write(slot, 0, np.array(text[:-1]), comes=True)
+        texts.search([([(1, 2)], [(90, 200), (200, 290)]), ((), ())])
+        known, last = torch.tensor([len(own) - 2, len(sibling) - 2]), torch.tensor([own[-1], sibling[-1]])
+        told = texts.follow(torch.tensor([0, 1]), known, last, torch.tensor([1, 1])).tolist()
+        others = [Text(other, 0) for other in (sibling[2:], ring[90:200], ring[200:290])]
+        for row, text, searched in zip(told, (own, sibling), (others, []), strict=True):
+            expected = Text([*text, 1], len(text) - 1, searched).at(len(text) - 1)
+            assert (row[2], row[4]) == (expected.match, expected.remembered)
+            of_others += row[4]
+        texts.search([((), ())] * 2)
+        again = texts.follow(torch.tensor([0]), known[:1], last[:1], torch.tensor([1])).tolist()
+        assert again[0][4] == 0
+    assert of_others > 20
+
+
 def test_rounds_append_and_say_how_far_drafts_were_right() -> None:
     texts = Texts(100, VOCABULARY, "cpu")
     prompt = [*range(10, 20), 7, *range(10, 14)]
     texts.write(2, 0, np.array(prompt), comes=True)
-    assert follow(texts, 2, len(prompt), [14, 15], 8) == [0, 0, 6]
+    assert follow(texts, 2, len(prompt), [14, 15], 8) == [0, 0, 6, 0, 0]
     assert texts.drafts(torch.tensor([2]), 4).tolist() == [[16, 17, 18, 19]]
-    assert follow(texts, 2, len(prompt) + 2, [16, 17, 3], 8) == [6, 2, 0]
+    assert follow(texts, 2, len(prompt) + 2, [16, 17, 3], 8) == [6, 2, 0, 0, 0]
 
 
 def test_only_tokens_of_the_model_are_drafted() -> None:
@@ -58,9 +82,9 @@ def test_another_request_finds_nothing_of_the_one_before() -> None:
     texts.write(1, 0, np.arange(40), comes=True)
     assert follow(texts, 1, 40, [5, 6, 7], 4)[2] == 3
     texts.write(1, 0, np.array([5, 6, 7]), comes=True)
-    assert int(texts.matches[1]) == 0
+    assert texts.matches[1].tolist() == [0, 0]
     assert texts._texts[1, 3 : 3 + 2 * DRAFTS].eq(ABSENT).all()
-    assert follow(texts, 1, 3, [8], 1) == [0, 0, 0]
+    assert follow(texts, 1, 3, [8], 1) == [0, 0, 0, 0, 0]
 
 
 def test_a_text_may_end_with_its_row() -> None:

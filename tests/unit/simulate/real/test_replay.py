@@ -123,7 +123,7 @@ def test_rounds_are_timed_where_they_can_be_compared() -> None:
 class LooksUpAtTimes(Recorder):
     """Looks up 15 or 31 drafts in three rounds of five, and drafts 3 in the others."""
 
-    lookup_drafts, lookup_requests, tracks_texts = (15, 31), 2, True
+    lookup_kinds, lookup_requests, tracks_texts = dict.fromkeys((15, 31), range(1, 3)), 2, True
 
     def __init__(self) -> None:
         super().__init__()
