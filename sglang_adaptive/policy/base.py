@@ -114,6 +114,9 @@ class AdaptivePolicy:
         """Whether finished texts are searched for tracked requests in the coming round."""
         return False
 
+    def expect_copies(self) -> None:
+        """Note that a request joined whose prompt was seen before, so that its text may have been as well."""
+
     def allow_lookups(self, allowed: bool, behind: int = 0) -> None:
         """Set whether the server can look drafts up; if not, the policy chooses no lookup round.
 

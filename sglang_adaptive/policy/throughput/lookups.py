@@ -315,6 +315,11 @@ class Lookups:
         """Whether texts need no tracking in the coming round."""
         return self._left <= 0.0
 
+    def expect_copies(self) -> None:
+        """End a rest: a request joined whose prompt was seen before."""
+        if self.rests:
+            self._left = float(LOOK)
+
     def learn(
         self, observation: RoundObservation, row: RoundTimeRow, live: int, acceptance: AcceptanceEstimator
     ) -> None:

@@ -198,6 +198,9 @@ class ThroughputPolicy(AdaptivePolicy):
     def searches_memory(self) -> bool:
         return self._lookups.searches_memory
 
+    def expect_copies(self) -> None:
+        self._lookups.expect_copies()
+
     def allow_lookups(self, allowed: bool, behind: int = 0) -> None:
         self._lookups_allowed = allowed and bool(self.options.lookup)
         self._lookups.behind = behind

@@ -103,11 +103,9 @@ class RoundTimeTable:
         allowed = frozenset(self.allowed(batch_size))
         log_base = {steps: math.log(t) for steps, t in zip(ladder, base, strict=True)}
         lookups = {}
-        counts, requests = self._lookups
-        for drafts in counts if batch_size <= requests else ():
-            if drafts in self._captured.get(batch_size, counts):
-                lookups[drafts], start = self._cost.lookup(batch_size, drafts)
-                log_base[drafts] = math.log(start)
+        for drafts in self.lookups(batch_size):
+            lookups[drafts], start = self._cost.lookup(batch_size, drafts)
+            log_base[drafts] = math.log(start)
         return RoundTimeRow(
             padded=batch_size, anchor=anchor, allowed=allowed, log_base=log_base, lookups=lookups,
             rungs=tuple((at, steps, seconds[at]) for at, steps in enumerate(ladder) if steps in allowed),

@@ -10,7 +10,7 @@ import pytest
 
 from sglang_adaptive.policy.choice import drafted
 from sglang_adaptive.policy.throughput import ThroughputOptions, ThroughputPolicy
-from sglang_adaptive.policy.throughput.policy import FIRST_SYNC
+from sglang_adaptive.policy.throughput.policy import SYNC_AFTER
 from sglang_adaptive.runtime.controller import AdaptiveController
 from sglang_adaptive.runtime.joint_steps import JointSteps
 from sglang_adaptive.runtime.round_note import RoundNote
@@ -105,7 +105,7 @@ def test_a_rank_that_becomes_the_largest_prices_rounds_by_what_it_learnt_as_a_sm
 
 def test_rounds_after_an_interruption_or_of_another_largest_batch_are_not_timed() -> None:
     ranks = Ranks([24, 2], 0.8)
-    for _ in range(FIRST_SYNC):
+    for _ in range(SYNC_AFTER):
         ranks.round()
     timed = readings(ranks.policy(1))
     assert timed > 10

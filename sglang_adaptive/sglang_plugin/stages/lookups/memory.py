@@ -65,10 +65,10 @@ class Memory:
 
     def forget(self) -> None:
         """Drop all texts but the file's."""
-        self._waiting: deque[tuple[Hashable, Ints, int]] = deque()
-        """Texts that are not in the ring yet: only a tracked round may write there."""
-        self._unread, self._head = 0, self._first
-        """Tokens of these texts, and the place after the latest text in the ring."""
+        self._unwritten: deque[tuple[int, Ints]] = deque()
+        """Places of the ring and what goes there: only a tracked round may write."""
+        self._waiting, self._head = 0, self._first
+        """Tokens that are not written, and the place after the latest text in the ring."""
         self._kept: deque[_Kept] = deque()
         """Oldest first, which is the order in which the ring overwrites them."""
         self._alike: defaultdict[int, deque[_Kept]] = defaultdict(deque)
@@ -79,26 +79,29 @@ class Memory:
 
     def keep(self, key: Hashable, tokens: Ints, prompt: int) -> None:
         """Keep a finished text, of which the first *prompt* tokens are the prompt."""
-        self._waiting.append((key, tokens, prompt))
-        self._unread += len(tokens)
-        while self._unread > self._capacity - self._first:
-            self._unread -= len(self._waiting.popleft()[1])
+        marks = _pieces(key, tokens)
+        known = next((at for at in range(len(marks), 0, -1) if marks[at - 1] in self._alike), 0)
+        # What an earlier text begins with is there already; what matches may begin there.
+        begin = max(0, known * PIECE - LONGEST, len(tokens) - min(self._longest, self._capacity - self._first - 1))
+        new = np.append(tokens[begin:], END)
+        self._unwritten.append((self._place(key, [*marks, whole_of(key, tokens[:prompt])], len(new)), new))
+        self.version += 1
+        self._waiting += len(new)
+        while self._waiting > self._capacity - self._first:  # later texts are in these places
+            self._waiting -= len(self._unwritten.popleft()[1])
 
     def arrivals(self) -> Iterator[tuple[int, Ints]]:
         """Yield each place in the ring to write, and the tokens to write there."""
         if self._file:
             yield 0, np.concatenate(self._file)
             self._file = []
-        while self._waiting:
-            key, tokens, prompt = self._waiting.popleft()
-            marks = _pieces(key, tokens)
-            known = next((at for at in range(len(marks), 0, -1) if marks[at - 1] in self._alike), 0)
-            # What an earlier text begins with is there already; what matches may begin there.
-            begin = max(0, known * PIECE - LONGEST, len(tokens) - min(self._longest, self._capacity - self._first - 1))
-            new = np.append(tokens[begin:], END)
-            yield self._place(key, [*marks, _whole(key, tokens[:prompt])], len(new)), new
-            self.version += 1
-        self._unread = 0
+        while self._unwritten:
+            yield self._unwritten.popleft()
+        self._waiting = 0
+
+    def has(self, mark: int) -> bool:
+        """Whether a text in the ring has *mark*."""
+        return mark in self._alike
 
     def sources(self, key: Hashable, marks: Sequence[int], share: int = 1) -> list[Range]:
         """Return the ranges that a request searches, best first; *marks* are those of its prompt.
@@ -160,7 +163,7 @@ class Memory:
 
 def marks_of(key: Hashable, prompt: Ints) -> list[int]:
     """Return numbers for the beginnings of a prompt and then for all of it; equal ones with one key have the same."""
-    return [*_pieces(key, prompt), _whole(key, prompt)]
+    return [*_pieces(key, prompt), whole_of(key, prompt)]
 
 
 def _pieces(key: Hashable, tokens: Ints) -> list[int]:
@@ -171,7 +174,8 @@ def _pieces(key: Hashable, tokens: Ints) -> list[int]:
     return found
 
 
-def _whole(key: Hashable, prompt: Ints) -> int:
+def whole_of(key: Hashable, prompt: Ints) -> int:
+    """Return the last of these numbers."""
     return hash((key, prompt.tobytes()))
 
 

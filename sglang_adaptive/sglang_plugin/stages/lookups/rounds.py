@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import weakref
 from array import array
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -35,11 +35,13 @@ from sglang_adaptive.sglang_plugin.stages.lookups.memory import (
     SEARCHED,
     SIBLINGS,
     SOURCES,
+    Ints,
     Memory,
     Range,
     key_of,
     marks_of,
     tokenized,
+    whole_of,
 )
 from sglang_adaptive.sglang_plugin.stages.lookups.texts import SLOTS, Texts, tokens_from
 
@@ -100,6 +102,10 @@ class LookupRounds(Stage):
         """Whether the configuration has a memory, and its version when the latest round's sources were chosen."""
         # Ranks with different drafts would wait for one another.
         self.guard = Guard("lookups")
+        self._named: Sequence[str] = ()
+        """The requests of the coming round, if they are few."""
+        self._prompts: dict[str, int] = {}
+        """Marks of their prompts."""
         self._tracked: dict[str, _Tracked] = {}
         """By request id, least recently used first; at most SLOTS."""
         self._followed: list[str] = []
@@ -123,8 +129,19 @@ class LookupRounds(Stage):
         found = rest(scheduler, batch)
         if found is not None:  # SGLang may skip this round
             few = len(found.reqs) <= self._controller.policy.lookup_requests
-            self._controller.requests = [req.rid for req in found.reqs] if few else ()
+            self._controller.requests = rids = [req.rid for req in found.reqs] if few else ()
+            if self._memory is not None and rids != self._named:
+                self._named = rids
+                self._attempt(self._joined, self._memory, found.reqs if few else [])
         return found
+
+    def _joined(self, memory: Memory, reqs: Any) -> None:
+        """Track the coming rounds if a request joined whose prompt is that of another request or a finished one."""
+        before, self._prompts = self._prompts, {req.rid: self._prompts.get(req.rid) or _prompt_of(req) for req in reqs}
+        requests = Counter(self._prompts.values())
+        new = [mark for rid, mark in self._prompts.items() if rid not in before]
+        if any(requests[mark] > 1 or memory.has(mark) for mark in new):
+            self._controller.policy.expect_copies()
 
     def draft(self, rest: Rest, drafter: Any, batch: Any, **kwargs: Any) -> Any:
         """Update the texts of *batch*, and return the verify input: looked-up drafts, or else the draft's."""
@@ -244,7 +261,7 @@ class LookupRounds(Stage):
         siblings: defaultdict[int, list[Range]] = defaultdict(list)
         for req, one in zip(reqs, tracked, strict=True):
             if not one.marks:
-                one.marks = marks_of(key_of(req), tokens_from(req.origin_input_ids, array("q"), 0))
+                one.marks = marks_of(key_of(req), _prompt(req))
             if one.chosen != (version, share):
                 one.chosen, one.ranges = (version, share), memory.sources(key_of(req), one.marks, share)
             siblings[one.marks[-1]].append((one.slot, max(0, len(req.origin_input_ids) - LONGEST)))
@@ -265,6 +282,14 @@ class LookupRounds(Stage):
         told = self._texts.follow(self._slots, batch.seq_lens, result.next_token_ids, result.accept_lens)
         on_host = told.to("cpu", non_blocking=True)
         note_of(result, self._controller.states).arriving.append(partial(_tell, on_host))
+
+
+def _prompt(req: Any) -> Ints:
+    return tokens_from(req.origin_input_ids, array("q"), 0)
+
+
+def _prompt_of(req: Any) -> int:
+    return whole_of(key_of(req), _prompt(req))
 
 
 def _tell(told: torch.Tensor, note: RoundNote, result: Any) -> None:

@@ -233,6 +233,14 @@ def test_texts_that_copy_nothing_are_followed_rarely_after_the_first_look() -> N
     assert found[1:] == [round(longest), *[MOST_REST] * 7], "the time of tracking is known after two looks, and shared"
 
 
+def test_a_prompt_that_was_seen_before_ends_a_rest() -> None:
+    made = policy()
+    followed(made, 200)
+    assert not made.tracks_texts
+    made.expect_copies()
+    assert followed(made, LOOK + 5) == [LOOK, 5]
+
+
 def test_where_rounds_are_not_timed_the_assumed_time_is_used_after_some_looks() -> None:
     made = policy()
     found = pauses(made, WAITED + 5)
