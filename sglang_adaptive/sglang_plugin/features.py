@@ -58,7 +58,7 @@ FEATURES: Mapping[str, Feature] = {
     "lookups": Feature(
         "drafts that are copied from the request's own text", "rounds use the draft", True,
         (setup.OTHER_DRAFT, setup.OTHER_POOL, setup.TARGET_MLA, setup.DRAFT_MLA, setup.SPARSE_EXTEND,
-         setup.REJECTION_SAMPLING, setup.ATTENTION_DP, setup.RINGS), "lookup"),
+         setup.REJECTION_SAMPLING, setup.SIMULATED, setup.ATTENTION_DP, setup.RINGS), "lookup"),
     "audit": Feature(
         "decodes finished requests again", "nothing is audited until a new configuration asks for it", False,
         (setup.ATTENTION_DP, setup.DISAGGREGATION), "audit"),

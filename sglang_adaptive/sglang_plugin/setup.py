@@ -138,6 +138,12 @@ def _is_set(variable: str) -> bool:
     return bool(getattr(envs, variable).get())
 
 
+def _is_simulated(setup: Setup) -> bool:
+    from sglang.srt.environ import envs
+
+    return bool(envs.SGLANG_SIMULATE_ACC_LEN.get() > 0)  # as SGLang's verify asks
+
+
 def _accepts_more(setup: Setup) -> bool:
     spec = setup.published("spec")
     return bool(min(spec.speculative_accept_threshold_single, spec.speculative_accept_threshold_acc) < 1)
@@ -282,6 +288,7 @@ REJECTION_SAMPLING = Fact(
     lambda s: s.published("spec").speculative_use_rejection_sampling, True)
 THRESHOLDS = Fact(
     "--speculative-accept-threshold-single or -acc below 1 accepts drafts other than the target's", _accepts_more, True)
+SIMULATED = Fact("SGLANG_SIMULATE_ACC_LEN makes up what is accepted", _is_simulated, True)
 SKIPPED_EXTEND = Fact(
     "SGLANG_SPEC_SKIP_ZERO_STEP_DRAFT_EXTEND skips the draft's extend",
     lambda _: _is_set("SGLANG_SPEC_SKIP_ZERO_STEP_DRAFT_EXTEND"), True)
