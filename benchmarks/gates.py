@@ -27,7 +27,7 @@ from typing import Any
 from benchmarks import served
 from benchmarks.harness import start
 from benchmarks.harness.machine import cores_of, every_core_busy, gpus_of_host, locked
-from benchmarks.harness.results import BadResult, Report, command_parser, read, write
+from benchmarks.harness.results import Report, command_parser, read, write
 from benchmarks.harness.start import DEPTHS, Server
 from benchmarks.served import OURS, REPLAY, SMOLLM2
 from sglang_adaptive.policy.profile import CostProfile, loads_profile
@@ -441,18 +441,19 @@ def conclude(rows: Sequence[Mapping[str, Any]], path: Path) -> int:
 
 
 def join(paths: Sequence[Path], results: Path) -> int:
-    """Write RESULTS/gates.json from the files of runs with other scenes each, all of one commit; return the exit code.
+    """Write RESULTS/gates.json from the files of runs with other scenes each; return the exit code.
 
-    Every usual scene has to be in one of them; the last one that has a scene counts. Raises BadResult.
+    The last run that has a scene counts, and a scene keeps the commit of its run. Raises BadResult.
     """
     runs = [read(path) for path in paths]
-    if len(commits := {run["provenance"]["commit"] for run in runs}) > 1:
-        raise BadResult(f"these runs are of several commits: {', '.join(map(str, commits))}")
-    scenes = {name: scene for run in runs for name, scene in run["scenes"].items()}
+    scenes = {
+        name: {"commit": run["provenance"]["commit"], **scene} for run in runs for name, scene in run["scenes"].items()
+    }
     driven = {name: {int(size): turns for size, turns in one["batches"].items()} for name, one in scenes.items()}
     joined = [name for name in SCENES if name in USUAL or name in driven]
     rows = verdicts({name: SCENES[name].batches for name in joined}, driven)
-    about = {"plan": runs[0]["plan"], "provenance": runs[0]["provenance"], "runs": [run["provenance"] for run in runs]}
+    about = {"plan": runs[-1]["plan"], "provenance": runs[-1]["provenance"]}
+    about["runs"] = [one for run in runs for one in run.get("runs", [run["provenance"]])]
     notes = [line for run in runs for line in run["notes"]]
     results.mkdir(parents=True, exist_ok=True)
     met = all(row["met"] for row in rows)

@@ -49,6 +49,8 @@ FORCED = "SmolLM2-135M-Instruct and its EAGLE-3 draft; the target's text is reco
 LOOKUPS, OWN_TEXT, PROMPTS, WRITTEN = "lookups", "own text", "prompts", "written"
 """The policy with lookups, and in the own text alone; with NGRAM, its corpus of prompts and texts, and its corpus of
 only generated text."""
+MEMORY = 64
+"""MB for finished texts."""
 SAMPLES = 8
 """Answers to one question, at temperatures from 0 to 1."""
 REPEAT = "Repeat the text above, word for word."
@@ -83,7 +85,7 @@ def main(argv: Sequence[str]) -> int:
 
 def _started(given: argparse.Namespace, end: float, own: bool) -> list[Server]:
     folder, config = given.work / f"{given.what}-{given.shape}", {"policy": "throughput"}
-    ours = [Policy("ours", config={**config, "throughput": {"lookup": True}}, ours=True)]
+    ours = [Policy("ours", config={**config, "throughput": {"lookup": True, "lookup_memory_mb": MEMORY}}, ours=True)]
     host = _host(given)
     if given.what == "ngram":
         host = replace(host, speculation=("--speculative-algorithm", "NGRAM"))
@@ -150,7 +152,7 @@ def _race(given: argparse.Namespace, servers: dict[str, Server], report: Report,
         *(Contender(ours, steps) for steps in given.depths),
         Contender(ours, None, "throughput", config=_config(given, ours, lookup=False)),
         Contender(ours, None, OWN_TEXT, config=_config(given, ours, lookup=True, lookup_memory_mb=0)),
-        Contender(ours, None, LOOKUPS, config=_config(given, ours, lookup=True)),
+        Contender(ours, None, LOOKUPS, config=_config(given, ours, lookup=True, lookup_memory_mb=MEMORY)),
     ]
     make_of = (_siblings if given.what == "siblings" else _chat)(given) if given.questions else _edits(given)
     _in_turn(given, contenders, make_of, LOOKUPS, report, end)

@@ -263,14 +263,17 @@ def race(content: Content) -> Lines:
 
 def replayed() -> Lines:
     """Yield every gate and what the policy reached."""
-    yield from table("scene", "batch", "over the best static depth", "gate", "worst turn", "gate", "turns")
-    for one in load("served", "gates.json")["gates"]:
+    yield from table("scene", "batch", "over the best static depth", "gate", "worst turn", "gate", "turns", "commit")
+    run = load("served", "gates.json")
+    for one in run["gates"]:
+        name = one["scene"]
         if "best" not in one:
-            yield row(one["scene"], one["batch"], "not measured", one["gate"], None, one["turn_gate"], one["turns"])
+            yield row(name, one["batch"], "not measured", one["gate"], None, one["turn_gate"], one["turns"], None)
             continue
         reached = f"{one['reached']:.3f} ({title(one['best'])}){'' if one['met'] else ', **missed**'}"
         worst = f"{one['worst_turn']:.3f}"
-        yield row(one["scene"], one["batch"], reached, one["gate"], worst, one["turn_gate"], one["turns"])
+        commit = run["scenes"][name]["commit"][:8]
+        yield row(name, one["batch"], reached, one["gate"], worst, one["turn_gate"], one["turns"], commit)
 
 
 def replayed_rates() -> Lines:

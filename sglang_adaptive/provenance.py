@@ -15,7 +15,7 @@ from sglang_adaptive import __version__
 
 PACKAGE = Path(__file__).resolve().parent
 COMMIT = "SGLANG_ADAPTIVE_COMMIT"
-"""Environment variable: the commit of the package where it runs outside a checkout, as on a GPU host."""
+"""Environment variable: the commit of the package, where the checkout that it runs from does not tell."""
 
 KEY_FLAGS = ("--api-key", "--admin-api-key")
 """Options whose values nobody else may see."""
@@ -35,13 +35,15 @@ def versions(*distributions: str) -> dict[str, str | None]:
 def git_commit() -> str | None:
     """Return the commit that the package runs from, with "-dirty" if its code has changed since.
 
-    Outside a checkout of this project, even if the package is installed inside another checkout: what COMMIT says.
+    What COMMIT says comes first; outside a checkout of this project, also inside another one, nothing else tells.
     """
+    if told := os.environ.get(COMMIT):
+        return told
     try:
         _git("ls-files", "--error-unmatch", "__init__.py")
         return _git("rev-parse", "HEAD") + ("-dirty" if _git("status", "--porcelain", "--", ".") else "")
     except (OSError, subprocess.SubprocessError):
-        return os.environ.get(COMMIT) or None
+        return None
 
 
 def cpu_model() -> str:

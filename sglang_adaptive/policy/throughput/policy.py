@@ -49,8 +49,8 @@ class ThroughputOptions(PolicyOptions):
     ] = "auto"
     lookup_memory_mb: Annotated[
         int,
-        integer("MB for finished texts that are searched too; 0 turns that off, other changes need a start", 0, 4096),
-    ] = 64
+        integer("MB for finished texts that are searched too, set at the start; 0 turns that off at any time", 0, 4096),
+    ] = 0
     lookup_texts: Annotated[
         str | None, pathname("texts to search from the start: a JSON string or token list a line", "a file", "none")
     ] = None
@@ -96,7 +96,7 @@ class ThroughputPolicy(AdaptivePolicy):
         self._acceptance = AcceptanceEstimator(self._ladder, options.memory_rounds, options.shrinkage)
         self._cost = CostModel(self._ladder, profile)
         self._times = RoundTimeTable(self._cost)
-        self._lookups = lookups.Lookups()
+        self._lookups = lookups.Lookups(options)
         self._lookups_allowed = False
         self._readings = Readings()
         self._trust = ShadowTrust()
@@ -255,6 +255,7 @@ class ThroughputPolicy(AdaptivePolicy):
             self._trust = former._trust
             self._prober.inherit_from(former._prober)
             self._lookups = former._lookups
+            self._lookups.options = self.options
 
     def outlook(self, batch_size: int, live: int) -> Outlook:
         row = self._times.at(batch_size)

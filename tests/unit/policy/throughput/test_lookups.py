@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import random
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -48,7 +49,7 @@ def policy(behind: int = 0, slope: float = 0.002) -> ThroughputPolicy:
         for steps, seconds in SECONDS.items()
     ]
     key = ProfileKey(*(("test",) * len(ProfileKey.__annotations__)))
-    options = ThroughputOptions(candidate_steps=tuple(SECONDS), lookup=True, probe_budget=0.0)
+    options = ThroughputOptions(tuple(SECONDS), lookup=True, lookup_memory_mb=64, probe_budget=0.0)
     made = ThroughputPolicy(3, options, CostProfile(key, tuple(cells), "test"))
     made.allow_lookups(True, behind)
     return made
@@ -231,6 +232,20 @@ def test_texts_that_copy_nothing_are_followed_rarely_after_the_first_look() -> N
     longest = LOOK * TRACKING_SECONDS / (LOOKING * 0.01)
     assert found[0] == UNKNOWN_REST
     assert found[1:] == [round(longest), *[MOST_REST] * 7], "the time of tracking is known after two looks, and shared"
+
+
+def test_by_default_texts_of_short_rounds_are_not_followed() -> None:
+    made = policy()
+    auto = ThroughputPolicy(3, ThroughputOptions(candidate_steps=tuple(SECONDS)), made.profile)
+    auto.allow_lookups(True)
+    assert followed(auto, 400) != [400]
+    short = CostProfile(
+        made.profile.key, tuple(replace(c, seconds=0.3 * c.seconds) for c in made.profile.cells), "test"
+    )
+    auto = ThroughputPolicy(3, ThroughputOptions(candidate_steps=tuple(SECONDS)), short)
+    auto.allow_lookups(True)
+    auto.expect_copies()
+    assert followed(auto, 400) == [400] and not auto.tracks_texts
 
 
 def test_a_prompt_that_was_seen_before_ends_a_rest() -> None:
