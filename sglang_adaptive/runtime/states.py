@@ -90,7 +90,7 @@ class RuntimeStates:
         """Return the most drafts that a round of *batch_size* may have."""
         if not any(batch_size in sizes for sizes in self._lookups.values()):
             return self.deepest
-        return max(self.deepest, *(choice.steps for choice in self.reachable(batch_size)))
+        return max(self.deepest, *(steps for _, steps in self._kinds(batch_size)))
 
     @property
     def built(self) -> CapturedSteps:
@@ -181,13 +181,15 @@ class RuntimeStates:
 
     def reachable(self, batch_size: int) -> list[Choice]:
         """Return what a round of *batch_size* may do, by ascending steps: what has a graph, if anything has one."""
+        return [Choice(steps, source) for source, steps in sorted(self._kinds(batch_size), key=lambda kind: kind[1])]
+
+    def _kinds(self, batch_size: int) -> list[tuple[Source, int]]:
+        """Return the same in no order, for every round."""
         padded = next((size for size in self.graph_batch_sizes or () if size >= batch_size), None)
-        kinds = sorted(self._states, key=lambda kind: kind[1])
         if padded is None:
-            runs = [kind for kind in kinds if kind[0] is not Source.LOOKUP or batch_size in self._lookups[kind[1]]]
-        else:
-            runs = [kind for kind in kinds if padded in (self._graphs[kind] or ())]
-        return [Choice(steps, source) for source, steps in runs]
+            lookups = self._lookups
+            return [kind for kind in self._states if kind[0] is not Source.LOOKUP or batch_size in lookups[kind[1]]]
+        return [kind for kind in self._states if padded in (self._graphs[kind] or ())]
 
     def _build(self, kind: tuple[Source, int], sizes: list[int] | None) -> None:
         self.building, steps = kind

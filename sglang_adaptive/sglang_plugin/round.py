@@ -78,7 +78,7 @@ def stages_of_rounds(now: Round, looks_up: bool) -> Iterator[Stage]:
     yield Audits(controller, configuration().audit)  # around what prepares a batch: it needs the prepared one
     yield from AgreedSteps.where_it_can(controller)
     if looks_up:  # before the short draft, which its drafts replace; around capacity, like the audit
-        yield (lookups := LookupRounds(worker, controller, short_draft.linked, configuration().options))
+        yield (lookups := LookupRounds(worker, controller, short_draft.linked, options=configuration().options))
         looked_up = lookups.looked_up
     yield Capacity(controller)
     yield ReserveAhead(controller)

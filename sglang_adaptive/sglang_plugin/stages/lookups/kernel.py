@@ -13,6 +13,7 @@ import triton
 import triton.language as tl
 
 from sglang_adaptive.lookup import DRAFTS, LONGEST, SHORTEST
+from sglang_adaptive.policy.observation import Lookup
 from sglang_adaptive.sglang_plugin.stages.fast_path.launches import Launches
 
 if TYPE_CHECKING:
@@ -21,8 +22,8 @@ if TYPE_CHECKING:
 PLACE_BITS, RANK_BITS = 32, 16
 """A match, the rank of its text and its place are compared as one 63-bit number: longer matches win, then the own text
 and earlier sources, then later places."""
-COLUMNS = 5
-"""Numbers that a round tells of a request, the fields of `Lookup`."""
+COLUMNS = len(Lookup._fields)
+"""Numbers that a round tells of a request."""
 BLOCK = 1024
 PROGRAMS = 132
 """Thread blocks that search a batch's texts at once."""

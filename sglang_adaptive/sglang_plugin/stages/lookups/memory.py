@@ -84,7 +84,7 @@ class Memory:
         # What an earlier text begins with is there already; what matches may begin there.
         begin = max(0, known * PIECE - LONGEST, len(tokens) - min(self._longest, self._capacity - self._first - 1))
         new = np.append(tokens[begin:], END)
-        self._unwritten.append((self._place(key, [*marks, whole_of(key, tokens[:prompt])], len(new)), new))
+        self._unwritten.append((self._place(key, [*marks, _whole(key, tokens[:prompt])], len(new)), new))
         self.version += 1
         self._waiting += len(new)
         while self._waiting > self._capacity - self._first:  # later texts are in these places
@@ -163,7 +163,7 @@ class Memory:
 
 def marks_of(key: Hashable, prompt: Ints) -> list[int]:
     """Return numbers for the beginnings of a prompt and then for all of it; equal ones with one key have the same."""
-    return [*_pieces(key, prompt), whole_of(key, prompt)]
+    return [*_pieces(key, prompt), _whole(key, prompt)]
 
 
 def _pieces(key: Hashable, tokens: Ints) -> list[int]:
@@ -174,8 +174,7 @@ def _pieces(key: Hashable, tokens: Ints) -> list[int]:
     return found
 
 
-def whole_of(key: Hashable, prompt: Ints) -> int:
-    """Return the last of these numbers."""
+def _whole(key: Hashable, prompt: Ints) -> int:
     return hash((key, prompt.tobytes()))
 
 

@@ -12,7 +12,7 @@ import weakref
 from array import array
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -35,13 +35,11 @@ from sglang_adaptive.sglang_plugin.stages.lookups.memory import (
     SEARCHED,
     SIBLINGS,
     SOURCES,
-    Ints,
     Memory,
     Range,
     key_of,
     marks_of,
     tokenized,
-    whole_of,
 )
 from sglang_adaptive.sglang_plugin.stages.lookups.texts import SLOTS, Texts, tokens_from
 
@@ -63,8 +61,6 @@ class _Tracked:
     """Tokens that the host has brought."""
     late: int = 0
     """Rounds in which the host may still bring tokens."""
-    marks: list[int] = field(default_factory=list)
-    """Those of its prompt in the memory."""
     ranges: Sequence[Range] = ()
     """What it searches of the memory."""
     chosen: tuple[int, int] = 0, 0
@@ -87,15 +83,15 @@ class LookupRounds(Stage):
 
     def __init__(
         self, worker: Any, controller: AdaptiveController, link: Callable[..., Any] = lambda *_: None,
-        options: PolicyOptions | None = None,
+        *, options: PolicyOptions,
     ) -> None:  # fmt: skip
         """*link* makes a verify input from drafts on a device, or returns None; *options* set up the memory."""
         self._controller, self._link = controller, link
         runner = worker.target_worker.model_runner
-        length, room = runner.model_config.context_len, options.lookup_memory_mb << 18 if options else 0
-        self._texts = Texts(length, runner.model_config.vocab_size, runner.device, room)  # tokens of 4 bytes
+        length, room = runner.model_config.context_len, options.lookup_memory_mb << 18  # tokens of 4 bytes
+        self._texts = Texts(length, runner.model_config.vocab_size, runner.device, room)
         self._memory = None
-        if options and room:
+        if room:
             file = tokenized(options.lookup_texts, worker.target_worker.tokenizer) if options.lookup_texts else []
             self._memory = Memory(room, length, SEARCHED[self._texts.device.type], file)
         self._remembers, self._searched = True, 0
@@ -104,8 +100,8 @@ class LookupRounds(Stage):
         self.guard = Guard("lookups")
         self._named: Sequence[str] = ()
         """The requests of the coming round, if they are few."""
-        self._prompts: dict[str, int] = {}
-        """Marks of their prompts."""
+        self._marks: weakref.WeakKeyDictionary[Any, list[int]] = weakref.WeakKeyDictionary()
+        """Marks of the prompts of requests, which may be searched in the memory."""
         self._tracked: dict[str, _Tracked] = {}
         """By request id, least recently used first; at most SLOTS."""
         self._followed: list[str] = []
@@ -131,17 +127,25 @@ class LookupRounds(Stage):
             few = len(found.reqs) <= self._controller.policy.lookup_requests
             self._controller.requests = rids = [req.rid for req in found.reqs] if few else ()
             if self._memory is not None and rids != self._named:
+                new = [req for req in found.reqs if req.rid not in self._named] if few else []
                 self._named = rids
-                self._attempt(self._joined, self._memory, found.reqs if few else [])
+                self._attempt(self._joined, self._memory, found.reqs, new)
         return found
 
-    def _joined(self, memory: Memory, reqs: Any) -> None:
-        """Track the coming rounds if a request joined whose prompt is that of another request or a finished one."""
-        before, self._prompts = self._prompts, {req.rid: self._prompts.get(req.rid) or _prompt_of(req) for req in reqs}
-        requests = Counter(self._prompts.values())
-        new = [mark for rid, mark in self._prompts.items() if rid not in before]
-        if any(requests[mark] > 1 or memory.has(mark) for mark in new):
-            self._controller.policy.expect_copies()
+    def _joined(self, memory: Memory, reqs: Any, new: Any) -> None:
+        """Track the coming rounds if a *new* request's prompt is that of another of *reqs* or of a finished one."""
+        if new:
+            requests = Counter(self._marks_of(req)[-1] for req in reqs)
+            marks = [self._marks_of(req)[-1] for req in new]
+            if any(requests[mark] > 1 or memory.has(mark) for mark in marks):
+                self._controller.policy.expect_copies()
+
+    def _marks_of(self, req: Any) -> list[int]:
+        found = self._marks.get(req)
+        if found is None:
+            prompt = tokens_from(req.origin_input_ids, array("q"), 0)
+            found = self._marks[req] = marks_of(key_of(req), prompt)
+        return found
 
     def draft(self, rest: Rest, drafter: Any, batch: Any, **kwargs: Any) -> Any:
         """Update the texts of *batch*, and return the verify input: looked-up drafts, or else the draft's."""
@@ -260,14 +264,13 @@ class LookupRounds(Stage):
         tracked, share = [self._tracked[req.rid] for req in reqs], max(1, len(reqs) // WHOLE)
         siblings: defaultdict[int, list[Range]] = defaultdict(list)
         for req, one in zip(reqs, tracked, strict=True):
-            if not one.marks:
-                one.marks = marks_of(key_of(req), _prompt(req))
+            marks = self._marks_of(req)
             if one.chosen != (version, share):
-                one.chosen, one.ranges = (version, share), memory.sources(key_of(req), one.marks, share)
-            siblings[one.marks[-1]].append((one.slot, max(0, len(req.origin_input_ids) - LONGEST)))
+                one.chosen, one.ranges = (version, share), memory.sources(key_of(req), marks, share)
+            siblings[marks[-1]].append((one.slot, max(0, len(req.origin_input_ids) - LONGEST)))
         found = []
-        for one in tracked:
-            running = [other for other in siblings[one.marks[-1]] if other[0] != one.slot][:SIBLINGS]
+        for req, one in zip(reqs, tracked, strict=True):
+            running = [other for other in siblings[self._marks_of(req)[-1]] if other[0] != one.slot][:SIBLINGS]
             found.append((running, one.ranges[: SOURCES - len(running)]))
         self._texts.search(found)
 
@@ -282,14 +285,6 @@ class LookupRounds(Stage):
         told = self._texts.follow(self._slots, batch.seq_lens, result.next_token_ids, result.accept_lens)
         on_host = told.to("cpu", non_blocking=True)
         note_of(result, self._controller.states).arriving.append(partial(_tell, on_host))
-
-
-def _prompt(req: Any) -> Ints:
-    return tokens_from(req.origin_input_ids, array("q"), 0)
-
-
-def _prompt_of(req: Any) -> int:
-    return whole_of(key_of(req), _prompt(req))
 
 
 def _tell(told: torch.Tensor, note: RoundNote, result: Any) -> None:

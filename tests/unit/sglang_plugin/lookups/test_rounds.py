@@ -12,6 +12,7 @@ import pytest
 from sglang_adaptive.policy.choice import drafted
 from sglang_adaptive.policy.config import check_config
 from sglang_adaptive.policy.throughput.lookups import KINDS
+from sglang_adaptive.policy.throughput.policy import ThroughputOptions
 from sglang_adaptive.sglang_plugin.stages import capacity
 from sglang_adaptive.sglang_plugin.stages.lookups.rounds import LookupRounds
 from sglang_adaptive.sglang_plugin.stages.lookups.texts import SLOTS, Texts
@@ -48,7 +49,7 @@ def made() -> LookupRounds:
     runner = SimpleNamespace(model_config=model, device="cpu")
     worker = SimpleNamespace(target_worker=SimpleNamespace(model_runner=runner))
     controller: Any = Controller()
-    return LookupRounds(worker, controller)
+    return LookupRounds(worker, controller, options=ThroughputOptions())
 
 
 def text(made: LookupRounds, row: int = 0) -> list[int]:
