@@ -193,6 +193,9 @@ class Run:
             given.results / "gates.json", "gates", argv, schema=SCHEMA, plan={**about, "scenes": gates}, gates=[],
             scenes={name: {"batches": {}, "servers": {}} for name in self.scenes},
         )  # fmt: skip
+        source = self.report.content["provenance"]
+        for scene in self.report.content["scenes"].values():  # runs of several commits may be joined
+            scene.update(commit=source["commit"], date=source["date"])
         self._children: list[subprocess.Popen[bytes]] = []
 
     # -- commands
@@ -446,9 +449,7 @@ def join(paths: Sequence[Path], results: Path) -> int:
     The last run that has a scene counts, and a scene keeps the commit of its run. Raises BadResult.
     """
     runs = [read(path) for path in paths]
-    scenes = {
-        name: {"commit": run["provenance"]["commit"], **scene} for run in runs for name, scene in run["scenes"].items()
-    }
+    scenes = {name: scene for run in runs for name, scene in run["scenes"].items()}
     driven = {name: {int(size): turns for size, turns in one["batches"].items()} for name, one in scenes.items()}
     joined = [name for name in SCENES if name in USUAL or name in driven]
     rows = verdicts({name: SCENES[name].batches for name in joined}, driven)

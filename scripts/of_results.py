@@ -70,7 +70,7 @@ def first_figure() -> Lines:
         ("the best static depth", best),
     ):
         yield row(rival, *(f"{rates[size][OURS] / rates[size][name]:.2f}" for size, name in names.items()))
-    day, commit = run["provenance"]["date"][:10], run["provenance"]["commit"][:8]
+    day, commit = run["scenes"]["replay"]["date"][:10], run["scenes"]["replay"]["commit"][:8]
     yield ""
     yield f"Measured on {day} at commit [{commit}](benchmarks/results/served/gates.json)."
 

@@ -59,6 +59,7 @@ def test_what_was_not_measured_is_not_met(
         assert main(options) == code
         written = json.loads((tmp_path / "gates.json").read_text())
         assert written["met"] is (code == 0) and "benchmarks.gates" in written["provenance"]["command"]
+        assert all({"commit", "date"} <= scene.keys() for scene in written["scenes"].values())
     assert "smollm2, batch 64: not measured" in capsys.readouterr().out
     (tmp_path / "gates.json").rename(tmp_path / "first.json")
     options = ["--work", str(tmp_path), "--join", str(tmp_path / "first.json"), str(tmp_path / "first.json")]
