@@ -29,9 +29,8 @@ STATIC_DEPTHS = (1, 3, 7)
 
 CONFIGS = {
     "ema": {"policy": "ema", "1": {"candidate_steps": list(STATIC_DEPTHS)}},
-    "throughput": {"policy": "throughput"},
     "lookups": {"policy": "throughput", "throughput": {"lookup": True}},
-    HELD: {"policy": "throughput"},
+    **{key: {"policy": "throughput", "throughput": {"lookup": False}} for key in ("throughput", HELD)},
 }
 
 
