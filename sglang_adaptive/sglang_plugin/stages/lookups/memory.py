@@ -5,8 +5,8 @@ kept for later requests until newer ones need its place. A request searches firs
 prompt, then the operator's file, then the newest others, at most SEARCHED tokens, so that a search takes the same time
 whatever is kept.
 
-Texts are shared only between requests with the same key, which is that of SGLang's prefix cache. All is done in the
-order in which requests finish, so every tensor-parallel rank keeps the same texts.
+Texts are shared only between requests with the same key, that of SGLang's prefix cache. A *mark* is a hash of a key and
+the beginning of a prompt. All is done in the order in which requests finish, so all tensor-parallel ranks are alike.
 """
 
 from __future__ import annotations
@@ -162,7 +162,7 @@ class Memory:
 
 
 def marks_of(key: Hashable, prompt: Ints) -> list[int]:
-    """Return numbers for the beginnings of a prompt and then for all of it; equal ones with one key have the same."""
+    """Return the marks of a prompt's beginnings, PIECE tokens longer each, and last the mark of all of it."""
     return [*_pieces(key, prompt), _whole(key, prompt)]
 
 

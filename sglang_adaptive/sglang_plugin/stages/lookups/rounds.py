@@ -101,7 +101,7 @@ class LookupRounds(Stage):
         self._named: Sequence[str] = ()
         """The requests of the coming round, if they are few."""
         self._marks: weakref.WeakKeyDictionary[Any, list[int]] = weakref.WeakKeyDictionary()
-        """Marks of the prompts of requests, which may be searched in the memory."""
+        """By request, the marks of its prompt (``memory.marks_of``)."""
         self._tracked: dict[str, _Tracked] = {}
         """By request id, least recently used first; at most SLOTS."""
         self._followed: list[str] = []
