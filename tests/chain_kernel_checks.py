@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sglang_adaptive.sglang_plugin.round import Round
+from sglang_adaptive.sglang_plugin.rounds import Rounds
 from sglang_adaptive.sglang_plugin.stage import Stage
 from sglang_adaptive.sglang_plugin.stages.fast_path.chain_kernel import ChainKernel, attend, parts_of, rows_of
 from sglang_adaptive.sglang_plugin.stages.fast_path.decode_kernel import DecodeKernel
@@ -152,7 +152,7 @@ def _verified(captured: bool, kernel: ChainKernel | None) -> Tensor:
     if kernel is None:
         make(backend, batch, **more)
         return backend.forward_extend(*drawn_inputs(WIDTH), a_layer(), batch)
-    now = Round(None, None)
+    now = Rounds(None, None)
     now.use([kernel, DecodeKernel()])
     now.around(Stage.triton_metadata, make)(backend, batch, **more)
     backend.extend_attention_fwd = None

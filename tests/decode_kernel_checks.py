@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from sglang_adaptive.sglang_plugin.round import Round
+from sglang_adaptive.sglang_plugin.rounds import Rounds
 from sglang_adaptive.sglang_plugin.stage import Stage
 from sglang_adaptive.sglang_plugin.stages.fast_path.decode_kernel import DecodeKernel
 from tests import checks
@@ -65,7 +65,7 @@ def other_passes_are_left_to_sglang() -> None:
 
 def flashinfer_plans_and_runs_a_plain_decode() -> None:
     """At capture and at replay, the plan holds each request's slots, including that of the token to verify."""
-    backend, batch, now = _flashinfer(), a_batch(), Round(None, None)
+    backend, batch, now = _flashinfer(), a_batch(), Rounds(None, None)
     ends = [0, *itertools.accumulate(length + 1 for length in LENGTHS.values())]
     slots = torch.cat([slots_of_rows()[row, : length + 1] for row, length in LENGTHS.items()])
     for in_capture in (True, False):
@@ -86,7 +86,7 @@ def the_batch_is_left_as_it_was() -> None:
     """SGLang keeps using the batch's lengths and mode."""
     batch = a_batch()
     seen: list[Any] = []
-    Round(None, None).around(Stage.triton_metadata, lambda _, given: seen.append(given))(triton_backend(), batch)
+    Rounds(None, None).around(Stage.triton_metadata, lambda _, given: seen.append(given))(triton_backend(), batch)
     assert seen[0].seq_lens.tolist() == [n + 1 for n in LENGTHS.values()] and seen[0].spec_info is None
     for lengths in (batch.seq_lens, batch.seq_lens_cpu):
         assert lengths.tolist() == list(LENGTHS.values())
@@ -96,7 +96,7 @@ def the_batch_is_left_as_it_was() -> None:
 
 def a_backend_keeps_its_kernel() -> None:
     """A graph captured with one kernel is never replayed with the other kernel's metadata, even after a fault."""
-    backend, now = triton_backend(), Round(None, None)
+    backend, now = triton_backend(), Rounds(None, None)
     seen = [_decodes(backend, a_batch(), now)]
     assert not _decodes(object.__new__(type(backend)), a_batch(), now) and now.of(DecodeKernel)[0].guard.closed
     seen += [_decodes(backend, a_batch(), now), _decodes(triton_backend(), a_batch(), now)]
@@ -105,7 +105,7 @@ def a_backend_keeps_its_kernel() -> None:
 
 def a_fault_leaves_rounds_to_sglang() -> None:
     """SGLang's kernel runs from then on; nothing is raised."""
-    now, backend = Round(None, None), object.__new__(type(triton_backend()))  # has none of the backend's attributes
+    now, backend = Rounds(None, None), object.__new__(type(triton_backend()))  # has none of the backend's attributes
     assert [_decodes(backend, a_batch(), now) for _ in range(2)] == [False, False]
     assert now.of(DecodeKernel)[0].guard.closed
 
@@ -113,7 +113,7 @@ def a_fault_leaves_rounds_to_sglang() -> None:
 def _decodes(backend: Any, batch: Any, now: Any = None) -> bool:
     """Return whether the pass over *batch* gets the metadata of a plain decode."""
     seen: list[Any] = []
-    (now or Round(None, None)).around(Stage.triton_metadata, lambda _, given: seen.append(given))(backend, batch)
+    (now or Rounds(None, None)).around(Stage.triton_metadata, lambda _, given: seen.append(given))(backend, batch)
     assert seen[0].forward_mode.is_decode() or seen == [batch]
     return seen[0] is not batch
 
@@ -126,7 +126,7 @@ def _attended(captured: bool, ours: bool) -> tuple[torch.Tensor, Any]:
         backend.init_cuda_graph_state(ROWS, ROWS)
     more = {"in_capture": True} if captured else {}
     if ours:
-        now = Round(None, None)
+        now = Rounds(None, None)
         now.around(Stage.triton_metadata, make)(backend, batch, **more)
         written = now.around(Stage.forward_extend, type(backend).forward_extend)(
             backend, *drawn_inputs(), a_layer(), batch

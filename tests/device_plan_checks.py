@@ -12,7 +12,7 @@ from unittest import mock
 
 import torch
 
-from sglang_adaptive.sglang_plugin.round import Round
+from sglang_adaptive.sglang_plugin.rounds import Rounds
 from sglang_adaptive.sglang_plugin.stage import Stage
 from sglang_adaptive.sglang_plugin.stages.fast_path import flashinfer
 from sglang_adaptive.sglang_plugin.stages.fast_path.decode_kernel import DecodeKernel
@@ -134,7 +134,7 @@ def a_graph_has_tiles_for_the_queries_of_a_request() -> None:
 
 def a_graph_of_zero_steps_has_no_plan_of_a_verify() -> None:
     """The graph runs as a plain decode, so there are no tiles to size."""
-    backend, one, now = FlashInferAttnBackend(skip_prefill=False), _pass(VERIFIES), Round(None, None)
+    backend, one, now = FlashInferAttnBackend(skip_prefill=False), _pass(VERIFIES), Rounds(None, None)
     one.spec_info.draft_token_num = 1
     setattr(backend, VERIFIES, {})
     seen: list[Any] = []

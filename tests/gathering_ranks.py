@@ -23,7 +23,7 @@ from sglang_adaptive.runtime.joint_steps import JointSteps
 from sglang_adaptive.sglang_plugin import current, hooks
 from sglang_adaptive.sglang_plugin.hooks import Process
 from sglang_adaptive.sglang_plugin.notes import note_of
-from sglang_adaptive.sglang_plugin.round import Round
+from sglang_adaptive.sglang_plugin.rounds import Rounds
 from sglang_adaptive.sglang_plugin.stage import Stage
 from sglang_adaptive.sglang_plugin.stages.attention_dp import AgreedSteps
 from tests.fakes import controller
@@ -44,7 +44,7 @@ def one(rank: int, ranks: int, file: str) -> dict[str, Any]:
     with get_parallel().override(tp_group=group):
         before = _fields(_gathered(ranks, group, 5 + rank))
         found = controller(ThroughputPolicy(3, ThroughputOptions((0, 1, 2, 3, 5, 7))))
-        now = Round(None, found)
+        now = Rounds(None, found)
         now.use([AgreedSteps(found, JointSteps(found, rank))])
         current.use(now)
         after = _fields(_gathered(ranks, group, 5 + rank))
@@ -60,7 +60,7 @@ def one(rank: int, ranks: int, file: str) -> dict[str, Any]:
     }
 
 
-def _round(at: int, rank: int, ranks: int, group: Any, now: Round) -> tuple[int, int]:
+def _round(at: int, rank: int, ranks: int, group: Any, now: Rounds) -> tuple[int, int]:
     """Return the steps of a round (-1 for a prefill) and the largest batch in its result's note."""
     draw, found = random.Random(1000 * rank + at), now.controller
     if rank == 0 and at == WARM[0]:

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from sglang_adaptive.sglang_plugin.round import Round
+from sglang_adaptive.sglang_plugin.rounds import Rounds
 from sglang_adaptive.sglang_plugin.stage import Stage
 from sglang_adaptive.sglang_plugin.stages.fast_path.fa3 import ExtendMetadata
 from sglang_adaptive.sglang_plugin.stages.fast_path.length_kernel import LengthKernel
@@ -40,7 +40,7 @@ def an_extend_is_told_what_sglang_tells() -> None:
 
 def other_tables_are_left_to_sglang() -> None:
     """Tables of sliding windows and of virtual memory, and strided tables."""
-    given, asked, now = _given(3, 40, 1), [], Round(None, None)
+    given, asked, now = _given(3, 40, 1), [], Rounds(None, None)
 
     def original(*_: Any, **options: Any) -> None:
         asked.append(options)
@@ -58,7 +58,7 @@ def other_tables_are_left_to_sglang() -> None:
 def a_fault_leaves_lengths_to_sglang() -> None:
     """SGLang's code runs from then on; nothing is raised."""
     asked: list[Any] = []
-    now, whole = Round(None, None), _given(3, 40, 1)
+    now, whole = Rounds(None, None), _given(3, 40, 1)
     for given in ({**whole, "req_pool_indices": None}, whole):
         now.around(Stage.fa3_extend_metadata, lambda **_: asked.append(1))(**given)
     assert now.of(LengthKernel)[0].guard.closed and asked == [1, 1]
@@ -69,7 +69,7 @@ def a_replayed_extend_is_told_once() -> None:
     told = []
     for ours in (False, True):
         backend, batch = _replay()
-        now = Round(None, None)
+        now = Rounds(None, None)
 
         def prepare(runner: Any, batch: Any, backend: Any = backend, now: Any = now) -> None:
             now.around(Stage.fa3_metadata, type(backend).init_forward_metadata_out_graph)(backend, batch)
@@ -91,7 +91,7 @@ def elsewhere_an_extend_is_told_as_ever() -> None:
     """Outside a replay, on another backend, and where a graph omits something."""
     backend, batch = _replay()
     asked: list[Any] = []
-    now = Round(None, None)
+    now = Rounds(None, None)
 
     def original(*given: Any) -> None:
         asked.append(given)
@@ -123,7 +123,7 @@ def _decoded(mine: bool, requests: int, width: int, page: int, more: int) -> dic
     first = [given[name] for name in ("cache_seqlens_int32", "cu_seqlens_k", "page_table", "req_to_token")]
     ordered = (*first, given["req_pool_indices"], width, given["seq_lens"], more, page, None)
     if mine:
-        Round(None, None).around(Stage.fa3_decode_metadata, _not_asked)(*ordered, skip_page_table=False)
+        Rounds(None, None).around(Stage.fa3_decode_metadata, _not_asked)(*ordered, skip_page_table=False)
     else:
         theirs(*ordered)
     return given
@@ -134,7 +134,7 @@ def _extended(mine: bool, requests: int, width: int, page: int) -> dict[str, Any
 
     given = _given(requests, width, page)
     if mine:
-        Round(None, None).around(Stage.fa3_extend_metadata, _not_asked)(**given)
+        Rounds(None, None).around(Stage.fa3_extend_metadata, _not_asked)(**given)
     else:
         theirs(**given)
     return given

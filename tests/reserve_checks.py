@@ -14,7 +14,7 @@ import torch
 
 from sglang_adaptive.sglang_plugin import current, hooks
 from sglang_adaptive.sglang_plugin.hooks import Process
-from sglang_adaptive.sglang_plugin.round import Round
+from sglang_adaptive.sglang_plugin.rounds import Rounds
 from sglang_adaptive.sglang_plugin.stages.capacity import SPARE
 from sglang_adaptive.sglang_plugin.stages.fast_path.reserve_ahead import AHEAD, ReserveAhead
 from tests import checks
@@ -137,7 +137,7 @@ def a_fault_leaves_reservations_to_sglang() -> None:
 def _begin(controller: Any = None) -> ReserveAhead:
     """Begin a round of *controller*, or of one whose warm-up is over; return the object that reserves its slots."""
     reserve = ReserveAhead(controller or SimpleNamespace(warm_up=SimpleNamespace(runs=False)))
-    now: Any = Round(None, None)
+    now: Any = Rounds(None, None)
     now.use([reserve])
     current.use(now)
     return reserve

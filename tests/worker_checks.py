@@ -16,7 +16,7 @@ import torch
 
 from sglang_adaptive.sglang_plugin import hooks
 from sglang_adaptive.sglang_plugin.hooks import Process
-from sglang_adaptive.sglang_plugin.round import Round
+from sglang_adaptive.sglang_plugin.rounds import Rounds
 from sglang_adaptive.sglang_plugin.stage import Stage
 from sglang_adaptive.sglang_plugin.stages.captures import Captures
 from sglang_adaptive.sglang_plugin.stages.fast_path import launches
@@ -132,7 +132,7 @@ def depths_of_fa3_share_their_page_tables() -> None:
     first, other, second_draft = (_fa3(is_draft=draft, step=step) for draft, step in ((0, 0), (0, 0), (1, 1)))
     drafts = SimpleNamespace(attn_backends=[_fa3(is_draft=1, step=0), second_draft])
     larger = _fa3(is_draft=0, step=0, largest=8)
-    now: Any = Round(None, None)
+    now: Any = Rounds(None, None)
     for backend in (first, other, drafts, larger, SimpleNamespace()):
         now.around(Stage.capture, _nothing)(SimpleNamespace(attn_backend=backend))
     for name in ("decode_cuda_graph_metadata", "target_verify_metadata", "draft_extend_metadata"):
@@ -256,7 +256,7 @@ def the_queries_of_a_round_reach_the_kernel_where_they_lie() -> None:
 
 def queries_that_cannot_be_looked_at_are_copied() -> None:
     """The queries are copied from then on; nothing is raised."""
-    q, now = torch.zeros(3, 24, dtype=torch.bfloat16)[:, :16], Round(None, None)
+    q, now = torch.zeros(3, 24, dtype=torch.bfloat16)[:, :16], Rounds(None, None)
     assert not _query_at_kernel(q, "DECODE", now).is_contiguous()
     (queries,) = now.of(QueriesInPlace)
     assert queries.in_place(object(), q, object()) is q
@@ -346,7 +346,7 @@ class _Backend:
 
     def __init__(self, **attributes: Any) -> None:
         self.__dict__.update(attributes)
-        self.round: Any = Round(None, None)
+        self.round: Any = Rounds(None, None)
 
 
 def _scheduling(made: list[int], topk: int = 1) -> Any:
@@ -419,7 +419,7 @@ def _query_at_kernel(q: Any, mode: str, now: Any = None, **unlike: Any) -> Any:
 
     theirs = type(backend).forward_decode if mode == "DECODE" else type(backend).forward_extend
     with patch("sglang.srt.layers.attention.flashattention_backend.flash_attn_with_kvcache", kernel):
-        (now or Round(None, None)).around(Stage.fa3_attention, theirs)(backend, q, None, None, layer, batch)
+        (now or Rounds(None, None)).around(Stage.fa3_attention, theirs)(backend, q, None, None, layer, batch)
     return given[0]
 
 

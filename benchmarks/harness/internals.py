@@ -13,7 +13,7 @@ SHADOW_ACCEPTS = _PLUGIN + "stages.zero_steps.shadow.accepts"
 *pairs* are the checked requests: each one's row in the batch of the result, and its index among the drafts.
 """
 
-RESOLVING = _PLUGIN + "round.Round.resolve"
+RESOLVING = _PLUGIN + "rounds.Rounds.resolve"
 """(round, rest, processor, result, batch): a decode result has arrived; its drafts are checked next."""
 
 SHORT_RESULT = _PLUGIN + "stages.fast_path.short_verify.ShortVerify._result"
@@ -22,7 +22,7 @@ SHORT_RESULT = _PLUGIN + "stages.fast_path.short_verify.ShortVerify._result"
 ROUND_SAMPLE = _PLUGIN + "repairs.Repairs.sample"
 """(stage, rest, verify_input, batch, logits_output, ...): the result of any other verify pass."""
 
-ROUND_DRAFT = _PLUGIN + "round.Round.draft"
+ROUND_DRAFT = _PLUGIN + "rounds.Rounds.draft"
 """(round, draft, drafter, batch) -> the verify input of a round that drafts, or looks its drafts up."""
 
 

@@ -159,6 +159,6 @@ def off() -> dict[str, str]:
 
 
 reasons: dict[str, str] = {}
-"""Why features are off in this process; it serves one server, and guards exist before its `Round`."""
+"""Why features are off in this process; it serves one server, and guards exist before its `Rounds`."""
 
 _BY_VARIABLE = f"{env.OFF.name} names it"

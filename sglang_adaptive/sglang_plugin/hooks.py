@@ -6,7 +6,7 @@ A hook is a small function in ``seams/`` that wraps or replaces one function of 
     def build_state(original, worker, *args, **kwargs): ...
 
 The decorator names SGLang's function and the parameters that the hook relies on. `to_stages` declares a hook at which
-the stages of the process's `Round` act, in their order. Where speculation is static there is no round, and only
+the stages of the process's `Rounds` act, in their order. Where speculation is static there are none, and only
 SGLang's function runs. Each function of SGLang has at most one hook, so the registration order does not matter.
 """
 
@@ -149,12 +149,12 @@ def replace(target: str, *parameters: str, process: Processes = Process.SCHEDULE
 
 
 def to_stages(of: Callable[..., Any], target: str, *parameters: str, process: Processes = Process.SCHEDULER) -> None:
-    """Declare that the stages of the `Round` act at *target* with *of*, a method of `Stage`."""
+    """Declare that the stages of the `Rounds` act at *target* with *of*, a method of `Stage`."""
 
     @functools.wraps(of)
     def raised(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        now = current()
-        return (original if now is None else now.around(of, original))(*args, **kwargs)
+        rounds = current()
+        return (original if rounds is None else rounds.around(of, original))(*args, **kwargs)
 
     _declare("around", target, parameters, process, before=2)(raised)
 

@@ -30,7 +30,7 @@ from sglang_adaptive.sglang_plugin.start.controller import build_successor, fitt
 from sglang_adaptive.sglang_plugin.start.profiles import CostSharing
 
 if TYPE_CHECKING:
-    from sglang_adaptive.sglang_plugin.round import Round
+    from sglang_adaptive.sglang_plugin.rounds import Rounds
 
 logger = logging.getLogger(__name__)
 
@@ -121,8 +121,8 @@ class Handler:
 
 def handlers() -> dict[str, Handler]:
     """Return this package's handlers by key."""
-    now = current()
-    return {key: NotAdaptive() if now is None else make(now) for key, make in _HANDLERS.items()}
+    rounds = current()
+    return {key: NotAdaptive() if rounds is None else make(rounds) for key, make in _HANDLERS.items()}
 
 
 class OfController(Handler):
@@ -276,9 +276,9 @@ class Reconfigure(OfController):
         controller.replace_policy(policy, by=value.by, share_cost=sharing, profile_saved_at=sharing.saved_at)
         if isinstance(retiring, CostSharing):
             retiring.retire()
-        now = current()
-        if now is not None:
-            now.tell(Stage.reconfigured, config)
+        rounds = current()
+        if rounds is not None:
+            rounds.tell(Stage.reconfigured, config)
         trace_rounds(controller, config.trace)
         if ranks.is_first():
             changes = describe_change(before, _config_of(controller))
@@ -290,11 +290,11 @@ def _config_of(controller: AdaptiveController) -> dict[str, Any]:
     return config.as_dict() if isinstance(config, AdaptiveConfig) else {}
 
 
-_HANDLERS: Mapping[str, Callable[[Round], Handler]] = {
-    FORCE_KEY: lambda now: ForceSteps(now.controller),
-    LEASE_OVER_KEY: lambda now: LeaseOver(now.controller),
-    CONFIG_KEY: lambda now: Reconfigure(now.controller),
-    WARM_UP_KEY: lambda now: WarmUpSwitch(now.controller),
-    EXTEND_KEY: lambda now: ExtendEvery(*now.of(LeftForLater)),
-    REPORT_KEY: lambda now: TakeReport(*now.of(Audits)),
+_HANDLERS: Mapping[str, Callable[[Rounds], Handler]] = {
+    FORCE_KEY: lambda rounds: ForceSteps(rounds.controller),
+    LEASE_OVER_KEY: lambda rounds: LeaseOver(rounds.controller),
+    CONFIG_KEY: lambda rounds: Reconfigure(rounds.controller),
+    WARM_UP_KEY: lambda rounds: WarmUpSwitch(rounds.controller),
+    EXTEND_KEY: lambda rounds: ExtendEvery(*rounds.of(LeftForLater)),
+    REPORT_KEY: lambda rounds: TakeReport(*rounds.of(Audits)),
 }

@@ -29,15 +29,15 @@ def answer(recv_req: Any, scheduler: Any) -> Any:
 
     The whole state has more than 500 fields, which take a scheduler milliseconds to collect.
     """
-    now, span = current(), _span_asked(recv_req.rid)
+    rounds, span = current(), _span_asked(recv_req.rid)
     if recv_req.rid == LOOK:
         part = _adaptive()
     elif recv_req.rid == TAKE:  # a finished request for the audit, if the scheduler is idle
         part = {"is_on": False, "finished": None}
-        for audits in [] if now is None else now.of(Audits):
+        for audits in [] if rounds is None else rounds.of(Audits):
             part = audits.take(scheduler.is_fully_idle())
     elif span is not None:  # the last seconds; None on a rank without a history
-        part = {"history": None if now is None else now.controller.history(span)}
+        part = {"history": None if rounds is None else rounds.controller.history(span)}
     else:
         return None
     from sglang.srt.managers.io_struct import GetInternalStateReqOutput
@@ -48,14 +48,14 @@ def answer(recv_req: Any, scheduler: Any) -> Any:
 def _adaptive() -> dict[str, Any]:
     from sglang.srt.runtime_context import get_server_args
 
-    now = current()
-    if now is None:
+    rounds = current()
+    if rounds is None:
         return {"active": False, "reason": getattr(get_server_args(), NOTE, {}).get("reason")}
-    found = {**now.controller.snapshot(), "off": features.off(), "profile_key": profile_key().as_dict()}
-    for later in now.of(LeftForLater):
+    found = {**rounds.controller.snapshot(), "off": features.off(), "profile_key": profile_key().as_dict()}
+    for later in rounds.of(LeftForLater):
         found["zero_steps"] = later.snapshot()
-    if now.worker.device == "cuda":
-        found["short_rounds"] = {name: passes for stage in now.stages for name, passes in stage.shortened().items()}
+    if rounds.worker.device == "cuda":
+        found["short_rounds"] = {name: passes for stage in rounds.stages for name, passes in stage.shortened().items()}
     return found
 
 

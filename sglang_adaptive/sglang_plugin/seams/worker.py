@@ -52,8 +52,8 @@ def build_policy(initial_steps: int, cfg_path: str | None = None) -> AdaptivePol
 
 @replace(WORKER + "AdaptiveController")
 def build_controller(worker: Any, policy: AdaptivePolicy) -> ForWorker:
-    """Create this process's `Round`, and this package's controller for SGLang's worker."""
-    from sglang_adaptive.sglang_plugin.round import begin
+    """Create this process's `Rounds`, and this package's controller for SGLang's worker."""
+    from sglang_adaptive.sglang_plugin.rounds import begin
     from sglang_adaptive.sglang_plugin.start.controller import ForWorker
 
     return ForWorker(begin(worker, policy).controller)

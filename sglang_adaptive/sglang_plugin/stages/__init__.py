@@ -1,1 +1,1 @@
-"""The stages of a round; `round.py` has their order."""
+"""The stages of a round; `rounds.py` has their order."""

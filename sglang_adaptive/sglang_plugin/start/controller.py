@@ -46,7 +46,7 @@ def fitted(config: AdaptiveConfig, most: int, spec: Any) -> AdaptiveConfig:
 
 
 class ForWorker:
-    """SGLang's protocol of a controller, as far as its worker uses it at start-up; in rounds, hooks call `Round`."""
+    """SGLang's protocol of a controller, as far as its worker uses it at start-up; in rounds, hooks call `Rounds`."""
 
     def __init__(self, controller: AdaptiveController) -> None:
         self.controller = controller
@@ -56,7 +56,7 @@ class ForWorker:
         self.controller.states.register(state)
 
     def init_states(self, cuda_graph_bs: list[int] | None = None) -> None:
-        """Build nothing: SGLang calls this in the draft's scope, and `Round.start` builds all states outside of it."""
+        """Build nothing: SGLang calls this in the draft's scope, and `Rounds.start` builds all states outside of it."""
 
 
 def build_successor(

@@ -28,8 +28,8 @@ def report(info: dict[str, Any]) -> dict[str, Any]:
     wanted = hooks.of_scheduler()
     hooks.require_installed((*hooks.hooks(Process.EVERY), *wanted))
     gc.unfreeze()  # what the captures have frozen
-    now = current()
-    built = {} if now is None else {BUILT: now.controller.states.built.as_pairs()}
+    rounds = current()
+    built = {} if rounds is None else {BUILT: rounds.controller.states.built.as_pairs()}
     return {**info, TIMES: {**(info.get(TIMES) or {}), KEY: len(wanted), **built}}
 
 

@@ -71,8 +71,8 @@ class AdaptiveDFlashWorker(OwnRounds, DFlashWorkerV2):  # type: ignore[misc]  # 
         self._zero_step_batch: Any = None
         """The batch of the running round, if it is a zero-step round."""
         self._appended = True
-        self.round = begin_rounds(self)
-        if most not in self.round.controller.policy.candidate_steps:
+        self.rounds = begin_rounds(self)
+        if most not in self.rounds.controller.policy.candidate_steps:
             logger.warning(
                 "adaptive: rounds are narrower than the block of %d tokens: add %d to the candidate steps",
                 self.block_size,
@@ -84,7 +84,7 @@ class AdaptiveDFlashWorker(OwnRounds, DFlashWorkerV2):  # type: ignore[misc]  # 
     def init_cuda_graphs(self) -> None:
         """Build the runtime states, and find out whether zero-step rounds defer work."""
         super().init_cuda_graphs()
-        self.deferred = next(iter(self.round.of(DeferredAppend)), None)
+        self.deferred = next(iter(self.rounds.of(DeferredAppend)), None)
 
     def _launch_state(self) -> SpecRuntimeState:
         self._samplers[self.block_size] = self._draft_sampler
@@ -148,7 +148,7 @@ class AdaptiveDFlashWorker(OwnRounds, DFlashWorkerV2):  # type: ignore[misc]  # 
     def forward_batch_generation(self, batch: Any, *args: Any, **kwargs: Any) -> Any:
         """Choose the width of a decode round, and run it; run a prefill as SGLang does."""
         if batch.forward_mode.is_extend() or batch.is_extend_in_batch:
-            self.round.controller.interrupt()
+            self.rounds.controller.interrupt()
             return super().forward_batch_generation(batch, *args, **kwargs)
         requests = batch.seq_lens.shape[0]
         self.activate_step_by_batch(requests)
@@ -166,7 +166,7 @@ class AdaptiveDFlashWorker(OwnRounds, DFlashWorkerV2):  # type: ignore[misc]  # 
                 result = super().forward_batch_generation(batch, *args, **kwargs)
         finally:
             self._zero_step_batch = None
-        note_of(result, self.round.controller.states).extended = self._appended
+        note_of(result, self.rounds.controller.states).extended = self._appended
         return result
 
     def _propose_selector_block(self, *, bs: int, anchor_token_ids: torch.Tensor, **given: Any) -> torch.Tensor:

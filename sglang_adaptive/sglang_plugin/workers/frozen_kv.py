@@ -55,7 +55,7 @@ class AdaptiveFrozenKVWorker(FrozenKVMTPWorkerV2):  # type: ignore[misc]  # SGLa
         # SGLang's constructor fixes the draft's class, and nothing that depends on it is built yet.
         self._draft_worker.__class__ = AdaptiveFrozenKVDraft
         self._draft_worker.adaptive_worker = self
-        self.round = begin_rounds(self)
+        self.rounds = begin_rounds(self)
 
     def apply_runtime_state(self, state: SpecRuntimeState) -> None:
         """Make *state* the live one; the draft's runner has no other backend than the draft's."""
@@ -68,7 +68,7 @@ class AdaptiveFrozenKVWorker(FrozenKVMTPWorkerV2):  # type: ignore[misc]  # SGLa
         Without overlap SGLang passes *pp_proxy_tensors*, which its own worker does not take.
         """
         if batch.forward_mode.is_extend() or batch.is_extend_in_batch:
-            self.round.controller.interrupt()
+            self.rounds.controller.interrupt()
         result = super().forward_batch_generation(batch, *args, **kwargs)
-        note_of(result, self.round.controller.states)
+        note_of(result, self.rounds.controller.states)
         return result

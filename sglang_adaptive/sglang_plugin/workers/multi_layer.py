@@ -37,7 +37,7 @@ class AdaptiveMultiLayerWorker(OwnRounds, MultiLayerEagleWorkerV2):  # type: ign
         # EAGLE's method for a zero-step round's input, called on the draft worker, reads this.
         self._draft_worker._target_worker = self._target_worker
         self._chains: dict[int, dict[str, Any]] = {}
-        self.round = begin_rounds(self)
+        self.rounds = begin_rounds(self)
 
     # -- start-up ---------------------------------------------------------------------------------------------
 
@@ -83,7 +83,7 @@ class AdaptiveMultiLayerWorker(OwnRounds, MultiLayerEagleWorkerV2):  # type: ign
     def forward_batch_generation(self, batch: Any, *args: Any, **kwargs: Any) -> Any:
         """Choose the steps of a decode round, and run it; run a prefill as SGLang does."""
         if batch.forward_mode.is_extend() or batch.is_extend_in_batch:
-            self.round.controller.interrupt()
+            self.rounds.controller.interrupt()
         else:
             self.activate_step_by_batch(batch.seq_lens.shape[0])
         return super().forward_batch_generation(batch, *args, **kwargs)

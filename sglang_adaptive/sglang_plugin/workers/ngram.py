@@ -48,7 +48,7 @@ class AdaptiveNgramWorker(OwnRounds, NGRAMWorker):  # type: ignore[misc]  # SGLa
             super().__init__(server_args, gpu_id, *args, **kwargs)
         self._take_width(get_spec().speculative_num_draft_tokens)
         self._buffers: dict[int, dict[str, Any]] = {}
-        self.round = begin_rounds(self)
+        self.rounds = begin_rounds(self)
         # How a round is prepared decides what the corpus reads, so ranks that differ would draft different trees.
         self.roots = Guard("ngram-roots")
         self.prompts = Prompts(self.max_trie_depth)
@@ -87,7 +87,7 @@ class AdaptiveNgramWorker(OwnRounds, NGRAMWorker):  # type: ignore[misc]  # SGLa
         if batch.forward_mode.is_decode():
             self.activate_step_by_batch(len(batch.reqs))
         else:
-            self.round.controller.interrupt()
+            self.rounds.controller.interrupt()
             self.prompts.join(batch.reqs)
         result = super().forward_batch_generation(batch, *args, **kwargs)
         self.prompts.read(self.ngram_corpus)
@@ -102,7 +102,7 @@ class AdaptiveNgramWorker(OwnRounds, NGRAMWorker):  # type: ignore[misc]  # SGLa
     def _prepare_for_speculative_decoding(self, batch: Any) -> None:
         plain = self.speculative_num_steps == 0 and batch.forward_mode.is_decode()
         if plain:
-            self.round.tell(Stage.before_zero_steps, batch)
+            self.rounds.tell(Stage.before_zero_steps, batch)
         if not (plain and self.roots.attempt(prepare_roots, self, batch)):
             read_lengths(batch)
             super()._prepare_for_speculative_decoding(batch)

@@ -10,7 +10,7 @@ from sglang_adaptive.runtime.states import SpecRuntimeState
 from sglang_adaptive.sglang_plugin import repairs
 from sglang_adaptive.sglang_plugin.configuration import configuration
 from sglang_adaptive.sglang_plugin.notes import note_of
-from sglang_adaptive.sglang_plugin.round import Round, begin
+from sglang_adaptive.sglang_plugin.rounds import Rounds, begin
 from sglang_adaptive.sglang_plugin.start.controller import ForWorker, build_policy
 from sglang_adaptive.sglang_plugin.start.state_builds import build_state
 
@@ -19,8 +19,8 @@ Parts = tuple[Any, Any]
 NOTHING: Parts = (None, None)
 
 
-def begin_rounds(worker: Any) -> Round:
-    """Make this process's round for *worker*, with the configured policy."""
+def begin_rounds(worker: Any) -> Rounds:
+    """Make this process's rounds for *worker*, with the configured policy."""
     spec = get_spec()
     made = begin(worker, build_policy(worker.speculative_num_steps, configuration(), spec))
     worker.adaptive_controller = ForWorker(made.controller)
@@ -35,7 +35,7 @@ def parts_of(runner: Any) -> Parts:
 class OwnRounds:
     """First base, before SGLang's worker, of an adaptive worker with one runtime state per width."""
 
-    round: Round
+    rounds: Rounds
     speculative_num_steps: int
     speculative_num_draft_tokens: int
     _target_worker: Any
@@ -44,12 +44,12 @@ class OwnRounds:
 
     def init_cuda_graphs(self) -> None:
         """Build the runtime states of all widths, and get ready for rounds."""
-        self.round.start(type(self)._build_states, self)
+        self.rounds.start(type(self)._build_states, self)
 
     def _build_states(self) -> None:
         """Build the state of the launch width as SGLang does."""
         super().init_cuda_graphs()  # type: ignore[misc]  # SGLang's
-        self.round.controller.states.register(self._launch_state())
+        self.rounds.controller.states.register(self._launch_state())
 
     def build_adaptive_runtime_state(
         self, speculative_num_steps: int, speculative_num_draft_tokens: int, cuda_graph_bs: list[int] | None = None
@@ -58,7 +58,7 @@ class OwnRounds:
         live, width = self.speculative_num_draft_tokens, speculative_num_draft_tokens
         self._take_width(width)
         try:
-            with self.round.captures.of_a_further_state():
+            with self.rounds.captures.of_a_further_state():
                 made: SpecRuntimeState = build_state(
                     type(self)._build, self, speculative_num_steps, width, cuda_graph_bs
                 )
@@ -88,16 +88,16 @@ class OwnRounds:
     def forward_batch_generation(self, *args: Any, **kwargs: Any) -> Any:
         """Run a batch as SGLang does, and note what its round does."""
         result = super().forward_batch_generation(*args, **kwargs)  # type: ignore[misc]  # SGLang's
-        note_of(result, self.round.controller.states)
+        note_of(result, self.rounds.controller.states)
         return result
 
     def activate_step_by_batch(self, batch_size: int) -> None:
         """Let the controller choose the steps of the next round."""
-        self.round.controller.choose(batch_size)
+        self.rounds.controller.choose(batch_size)
 
     def on_verify_complete_cpu(self, num_correct_drafts_per_req: list[int], batch_size: int = 0) -> None:
         """Pass a round's accepted drafts to the controller."""
-        self.round.verified(super().on_verify_complete_cpu, self, num_correct_drafts_per_req, batch_size)  # type: ignore[misc]
+        self.rounds.verified(super().on_verify_complete_cpu, self, num_correct_drafts_per_req, batch_size)  # type: ignore[misc]
 
     def _take_target(self, state: SpecRuntimeState, **spec: int) -> None:
         """Let the target verify with the backend and graphs of *state*, and override SGLang's arguments with *spec*."""

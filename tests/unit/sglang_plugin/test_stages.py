@@ -9,16 +9,16 @@ from collections.abc import Callable, Iterator
 from importlib import import_module
 from pathlib import Path
 
-from sglang_adaptive.sglang_plugin import round, stages
+from sglang_adaptive.sglang_plugin import rounds, stages
 from sglang_adaptive.sglang_plugin.stage import Stage
 
-PACKAGE = Path(round.__file__).parent
+PACKAGE = Path(rounds.__file__).parent
 SOURCES = [path.read_text() for path in PACKAGE.rglob("*.py")]
 
 
 def test_stages_define_only_events_and_methods_that_are_called() -> None:
     found = [*_all_stages()]
-    assert round.Round in found and len(found) > 25
+    assert rounds.Rounds in found and len(found) > 25
     assert not [wrong for stage in found for wrong in unused(stage)]
 
 

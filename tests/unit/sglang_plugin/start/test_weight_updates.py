@@ -13,7 +13,7 @@ from sglang_adaptive.policy.throughput import ThroughputPolicy
 from sglang_adaptive.runtime.controller import AdaptiveController
 from sglang_adaptive.runtime.start_up import Device
 from sglang_adaptive.runtime.states import SpecRuntimeState
-from sglang_adaptive.sglang_plugin.round import Round
+from sglang_adaptive.sglang_plugin.rounds import Rounds
 from tests.fakes import Sized, Worker, ema
 
 SIZES = [1, 2, 4]
@@ -50,7 +50,7 @@ def throughput(depths: list[int], device: Device | None = None) -> tuple[Adaptiv
 
 def update(controller: AdaptiveController, *, success: bool = True, recapture: bool = False) -> None:
     result, request = SimpleNamespace(success=success), SimpleNamespace(recapture_cuda_graph=recapture)
-    assert Round(None, controller).update_weights(lambda *_: result, None, request) is result
+    assert Rounds(None, controller).update_weights(lambda *_: result, None, request) is result
 
 
 def test_every_depth_is_captured_anew_at_its_batch_sizes() -> None:

@@ -50,13 +50,13 @@ from sglang_adaptive.sglang_plugin.start.state_builds import build_state, draft_
 S = TypeVar("S", bound=Stage)
 
 
-def first_stages(now: Round) -> Iterator[Stage]:
+def first_stages(rounds: Rounds) -> Iterator[Stage]:
     """Yield the stages that act from the launch on, in order: SGLang captures graphs before its setup is complete.
 
     A stage without a reason here shares no event with another, or does not depend on it.
     """
     yield Repairs()  # first, because it also corrects what the others return
-    yield now.captures
+    yield rounds.captures
     yield AlignedCopies()
     decode_kernel = DecodeKernel()
     yield ChainKernel()  # before the decode kernel, which makes a verify pass of zero steps look like a decode
@@ -66,12 +66,12 @@ def first_stages(now: Round) -> Iterator[Stage]:
     yield VerifySchedule()
     yield ExtendMetadata()
     yield LengthKernel()
-    yield KnownLengths(partial(plans.reads_none, now.worker))
+    yield KnownLengths(partial(plans.reads_none, rounds.worker))
 
 
-def stages_of_rounds(now: Round, looks_up: bool) -> Iterator[Stage]:
+def stages_of_rounds(rounds: Rounds, looks_up: bool) -> Iterator[Stage]:
     """Yield the stages that act after those, in order, if features and setup allow; all runtime states are built."""
-    worker, controller = now.worker, now.controller
+    worker, controller = rounds.worker, rounds.controller
     short_draft, looked_up = ShortDraft(), _never
     yield Metrics(controller)
     yield ProposedDrafts()
@@ -102,8 +102,8 @@ def _never(batch: Any) -> bool:
     return False
 
 
-class Round(Stage):
-    """All rounds of one scheduler. A process has one `Round`, or none where steps are fixed.
+class Rounds(Stage):
+    """All rounds of this process, a scheduler; there are none where steps are fixed.
 
     It holds the stages, and is the first one itself: it lets the controller choose steps and learn from results.
     """
@@ -232,9 +232,9 @@ class Round(Stage):
         return result
 
 
-def begin(worker: Any, policy: AdaptivePolicy) -> Round:
-    """Create the round of this process, with a controller for SGLang's *worker* that starts with *policy*."""
-    assert not current(), "this process has a round already"
-    made = Round(worker, make_controller(worker, policy))
+def begin(worker: Any, policy: AdaptivePolicy) -> Rounds:
+    """Create the rounds of this process, with a controller for SGLang's *worker* that starts with *policy*."""
+    assert not current(), "this process has its rounds already"
+    made = Rounds(worker, make_controller(worker, policy))
     use(made)
     return made
