@@ -46,7 +46,7 @@ def one(rank: int, ranks: int, file: str) -> dict[str, Any]:
         found = controller(ThroughputPolicy(3, ThroughputOptions((0, 1, 2, 3, 5, 7))))
         now = Rounds(None, found)
         now.use([AgreedSteps(found, JointSteps(found, rank))])
-        current.use(now)
+        current.set_current(now)
         after = _fields(_gathered(ranks, group, 5 + rank))
         rounds = [_round(at, rank, ranks, group, now) for at in range(ROUNDS)]
     steps, largest = zip(*rounds, strict=True)

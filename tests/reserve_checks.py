@@ -50,7 +50,7 @@ def slots_are_given_in_one_round_of_many() -> None:
     assert _rounds_with_slots(batch, ROUNDS, [1]) == 1 + (ROUNDS - 1) // (AHEAD + 1)
     reserve.guard.closed = True
     assert _rounds_with_slots(_batch(2), ROUNDS, [1]) == ROUNDS
-    current.use(None)
+    current.set_current(None)
     assert _rounds_with_slots(_batch(2), ROUNDS, [1]) == ROUNDS
 
 
@@ -139,7 +139,7 @@ def _begin(controller: Any = None) -> ReserveAhead:
     reserve = ReserveAhead(controller or SimpleNamespace(warm_up=SimpleNamespace(runs=False)))
     now: Any = Rounds(None, None)
     now.use([reserve])
-    current.use(now)
+    current.set_current(now)
     return reserve
 
 

@@ -15,7 +15,7 @@ def current() -> Rounds | None:
     return _rounds
 
 
-def use(made: Rounds | None) -> None:
+def set_current(made: Rounds | None) -> None:
     """Set the rounds of this process, or None. Tests replace them; a server does not."""
     global _rounds
     _rounds = made

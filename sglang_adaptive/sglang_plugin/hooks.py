@@ -2,8 +2,8 @@
 
 A hook is a small function in ``seams/`` that wraps or replaces one function of SGLang:
 
-    @around(WORKER + "EAGLEWorkerV2.build_adaptive_runtime_state", "speculative_num_steps")
-    def build_state(original, worker, *args, **kwargs): ...
+    @around(SRT + "managers.scheduler.Scheduler.get_init_info", "self")
+    def scheduler_ready(original, scheduler): ...
 
 The decorator names SGLang's function and the parameters that the hook relies on. `to_stages` declares a hook at which
 the stages of the process's `Rounds` act, in their order. Where speculation is static there are none, and only
@@ -148,13 +148,13 @@ def replace(target: str, *parameters: str, process: Processes = Process.SCHEDULE
     return _declare("replace", target, parameters, process, before=0)
 
 
-def to_stages(of: Callable[..., Any], target: str, *parameters: str, process: Processes = Process.SCHEDULER) -> None:
-    """Declare that the stages of the `Rounds` act at *target* with *of*, a method of `Stage`."""
+def to_stages(event: Callable[..., Any], target: str, *parameters: str, process: Processes = Process.SCHEDULER) -> None:
+    """Declare that the stages of the `Rounds` act at *target* with *event*, a method of `Stage`."""
 
-    @functools.wraps(of)
+    @functools.wraps(event)
     def raised(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         rounds = current()
-        return (original if rounds is None else rounds.around(of, original))(*args, **kwargs)
+        return (original if rounds is None else rounds.around(event, original))(*args, **kwargs)
 
     _declare("around", target, parameters, process, before=2)(raised)
 

@@ -262,7 +262,7 @@ class Repairs(Stage):
     """The fixes that act in rounds of adaptive speculation."""
 
     def switch(self, rest: Rest, worker: Any, state: Any) -> None:
-        """Switch to other steps, and keep SGLang's log of such switches short."""
+        """Switch to other steps, and keep SGLang's list of such switches short."""
         rest(worker, state)
         keep_latest_switch()
 

@@ -1,4 +1,4 @@
-"""One round of adaptive speculation, from choosing its steps to learning from its result.
+"""The rounds of a server: its stages, in the order in which they act, and what `Rounds` does at each event itself.
 
 SGLang's loop launches a decode round. With overlap scheduling, it processes the previous result while the round runs.
 At each of the functions that SGLang calls for that, the stages of a server may act (`stage.py`).
@@ -15,7 +15,7 @@ from sglang_adaptive.policy.choice import Source
 from sglang_adaptive.runtime.controller import AdaptiveController
 from sglang_adaptive.runtime.round_note import RoundNote
 from sglang_adaptive.sglang_plugin.configuration import configuration
-from sglang_adaptive.sglang_plugin.current import current, use
+from sglang_adaptive.sglang_plugin.current import current, set_current
 from sglang_adaptive.sglang_plugin.notes import note_of
 from sglang_adaptive.sglang_plugin.repairs import Repairs
 from sglang_adaptive.sglang_plugin.stage import Rest, Stage
@@ -47,7 +47,11 @@ from sglang_adaptive.sglang_plugin.stages.zero_steps.lengths import KnownLengths
 from sglang_adaptive.sglang_plugin.start.controller import make_controller
 from sglang_adaptive.sglang_plugin.start.state_builds import build_state, draft_parts_in_their_scope
 
+Event = Callable[..., Any]
+"""A method of `Stage`."""
 S = TypeVar("S", bound=Stage)
+
+_EVENTS: list[Event] = [event for name, event in vars(Stage).items() if not name.startswith("_")]
 
 
 def first_stages(rounds: Rounds) -> Iterator[Stage]:
@@ -70,7 +74,7 @@ def first_stages(rounds: Rounds) -> Iterator[Stage]:
 
 
 def stages_of_rounds(rounds: Rounds, looks_up: bool) -> Iterator[Stage]:
-    """Yield the stages that act after those, in order, if features and setup allow; all runtime states are built."""
+    """Yield the stages after `first_stages`, in order, if features and setup allow; all runtime states are built."""
     worker, controller = rounds.worker, rounds.controller
     short_draft, looked_up = ShortDraft(), _never
     yield Metrics(controller)
@@ -92,10 +96,6 @@ def stages_of_rounds(rounds: Rounds, looks_up: bool) -> Iterator[Stage]:
     yield ShortVerify()  # after the short draft: only SGLang's extend needs the slots that it looks up
     yield LikeliestTokens()  # before the exact verify: greedy tokens need no sampler
     yield from ExactVerify.where_it_can(worker)
-
-
-Event = Callable[..., Any]
-_EVENTS: list[Event] = [of for name, of in vars(Stage).items() if not name.startswith("_")]
 
 
 def _never(batch: Any) -> bool:
@@ -123,20 +123,20 @@ class Rounds(Stage):
         self.stages = tuple(stages)
         self._acting: dict[Event, list[Event]] = {}
         """By event, the methods of the stages that act at it, in order."""
-        for of in _EVENTS:
-            acting = [stage for stage in (self, *self.stages) if getattr(type(stage), of.__name__) is not of]
-            self._acting[of] = [getattr(stage, of.__name__) for stage in acting]
-        self.around = cache(self._bound)
-        """Returns a function of SGLang, given second, with the stages that act at the event, given first, around it."""
+        for event in _EVENTS:
+            acting = [stage for stage in (self, *self.stages) if getattr(type(stage), event.__name__) is not event]
+            self._acting[event] = [getattr(stage, event.__name__) for stage in acting]
+        self.around = cache(self._around)
+        """Called with an event and SGLang's function; returns that with the stages that act at the event around it."""
 
-    def _bound(self, of: Event, original: Rest) -> Rest:
-        for act in reversed(self._acting[of]):
+    def _around(self, event: Event, original: Rest) -> Rest:
+        for act in reversed(self._acting[event]):
             original = partial(act, original)
         return original
 
-    def tell(self, of: Event, *args: Any) -> None:
-        """Give the stages the notice *of*."""
-        for act in self._acting[of]:
+    def tell(self, notice: Event, *args: Any) -> None:
+        """Give the stages *notice*, in order."""
+        for act in self._acting[notice]:
             act(*args)
 
     def of(self, kind: type[S]) -> list[S]:
@@ -165,15 +165,15 @@ class Rounds(Stage):
 
     # -- a round, in order ----------------------------------------------------------------------------------------
 
-    def choose_steps(self, rest: Rest, worker: Any, batch_size: int) -> None:
-        """Choose the steps of the next round, and make them live."""
-        self.controller.choose(batch_size)
-
     def launch(self, rest: Rest, worker: Any, *args: Any, **kwargs: Any) -> Any:
         """Launch a batch, and note what its round does: once its result arrives, something else may be live."""
         result = rest(worker, *args, **kwargs)
         note_of(result, self.controller.states)
         return result
+
+    def choose_steps(self, rest: Rest, worker: Any, batch_size: int) -> None:
+        """Choose the steps of the next round, and make them live."""
+        self.controller.choose(batch_size)
 
     def zero_step_input(self, rest: Rest, worker: Any, batch: Any) -> Any:
         """Begin a round that drafts nothing; return its verify input, one token per request."""
@@ -236,5 +236,5 @@ def begin(worker: Any, policy: AdaptivePolicy) -> Rounds:
     """Create the rounds of this process, with a controller for SGLang's *worker* that starts with *policy*."""
     assert not current(), "this process has its rounds already"
     made = Rounds(worker, make_controller(worker, policy))
-    use(made)
+    set_current(made)
     return made

@@ -84,13 +84,16 @@ class Stage:
     def lengths_on_host(self, rest: Rest, future_map: Any, batch: Any, **kwargs: Any) -> Any:
         """Copy request lengths to the host, without waiting if they are known or unused."""
 
-    def switch(self, rest: Rest, worker: Any, state: Any) -> Any:
-        """Switch to other steps, and keep SGLang's log of such switches short."""
-
     # -- a round --------------------------------------------------------------------------------------------------
+
+    def launch(self, rest: Rest, worker: Any, *args: Any, **kwargs: Any) -> Any:
+        """Launch a batch of any kind."""
 
     def choose_steps(self, rest: Rest, worker: Any, batch_size: int) -> Any:
         """Choose the steps of the next round."""
+
+    def switch(self, rest: Rest, worker: Any, state: Any) -> Any:
+        """Switch to other steps, and keep SGLang's list of such switches short."""
 
     def before_zero_steps(self, batch: Any) -> None:
         """Hear that a round of *batch* begins that drafts nothing."""
@@ -121,9 +124,6 @@ class Stage:
 
     def write_relay(self, rest: Rest, future_map: Any, indices: Any, payload: Any) -> Any:
         """Write what the next round starts from."""
-
-    def launch(self, rest: Rest, worker: Any, *args: Any, **kwargs: Any) -> Any:
-        """Launch a batch of any kind."""
 
     # -- attention in a round -------------------------------------------------------------------------------------
 
@@ -203,10 +203,6 @@ class Stage:
     def reconfigured(self, config: AdaptiveConfig) -> None:
         """Follow a new configuration from the next round on."""
 
-    def shortened(self) -> Mapping[str, int]:
-        """Return the number of passes that this stage has shortened, by their names in /server_info."""
-        return {}
-
     def report_decode(self, rest: Rest, reporter: Any, *args: Any, **kwargs: Any) -> Any:
         """Log and count the decode rounds of an interval."""
 
@@ -215,3 +211,7 @@ class Stage:
 
     def log_stats(self, rest: Rest, *args: Any, **kwargs: Any) -> Any:
         """Set the metrics."""
+
+    def shortened(self) -> Mapping[str, int]:
+        """Return how many passes this stage has shortened, by their names in /server_info, which asks; no event."""
+        return {}

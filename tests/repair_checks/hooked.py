@@ -26,7 +26,7 @@ TARGETS = (
 
 def install() -> None:
     """Install the hooks, and let the checks use this package's controller."""
-    current.use(Rounds(None, None))
+    current.set_current(Rounds(None, None))
     hooks.install_now(hook for hook in hooks.hooks(Process.SCHEDULER) if hook.target.endswith(TARGETS))
     for module in ("feedback", "graph_sizes", "override_log", "target_scope", "zero_step_sampling"):
         setattr(import_module(f"tests.repair_checks.{module}"), adaptive_worker.__name__, worker_in_a_round)
@@ -42,5 +42,5 @@ def worker_in_a_round(config: Any = LADDER, launch_steps: int = 3) -> Any:
     worker.adaptive_controller = ForWorker(controller)
     worker.adaptive_controller._states = controller.states._states
     now = Rounds(worker, controller)
-    current.use(now)
+    current.set_current(now)
     return worker
