@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from sglang_adaptive.policy.base import AdaptivePolicy, Finding, build_policy
+from sglang_adaptive.policy.base import AdaptivePolicy, build_policy
 from sglang_adaptive.policy.choice import Choice, Coming, drafted
 from sglang_adaptive.policy.config import AuditOptions, check_config
 from sglang_adaptive.policy.observation import RoundObservation
-from sglang_adaptive.runtime.alarms import ACCEPTANCE
+from sglang_adaptive.runtime.alarms import ACCEPTANCE, Finding
 from sglang_adaptive.runtime.controller import AdaptiveController
 from sglang_adaptive.runtime.round_times import RoundClock
 from sglang_adaptive.runtime.start_up import Device

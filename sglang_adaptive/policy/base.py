@@ -209,15 +209,6 @@ class TakesOver(Protocol):
         """Continue with what *former* has learned, where it fits; choose only depths with graphs in *built*."""
 
 
-class Finding(NamedTuple):
-    """Something that the server has noticed about itself and that an operator should know: the content of an alarm."""
-
-    words: str
-    """A sentence without its period, for the log and for people."""
-    details: Mapping[str, Any]
-    """The numbers behind it, as JSON builtins."""
-
-
 # -- the registry ----------------------------------------------------------------------------------------------------
 
 

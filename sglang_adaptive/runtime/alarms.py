@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
-from sglang_adaptive.policy.base import Finding
 from sglang_adaptive.policy.observation import RoundObservation
 
 logger = logging.getLogger(__name__)
@@ -17,6 +16,15 @@ ACCEPTANCE = "acceptance"
 NAMES = (ACCEPTANCE,)
 """Every alarm that may be raised."""
 CAUSES = "; docs/troubleshooting.md has likely causes"
+
+
+class Finding(NamedTuple):
+    """Something that the server has noticed about itself and that an operator should know: the content of an alarm."""
+
+    words: str
+    """A sentence without its period, for the log and for people."""
+    details: Mapping[str, Any]
+    """The numbers behind it, as JSON builtins."""
 
 
 class Alarms:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from sglang_adaptive.lab.traces import Trace, read
-from sglang_adaptive.policy.base import AdaptivePolicy, Finding, build_policy
+from sglang_adaptive.policy.base import AdaptivePolicy, build_policy
 from sglang_adaptive.policy.choice import Choice, Source, drafted
 from sglang_adaptive.policy.config import check_config
 from sglang_adaptive.policy.ema import BUILT_IN_EMA
@@ -25,6 +25,7 @@ from sglang_adaptive.runtime.alarms import (
     WINDOW_SECONDS,
     AcceptanceWatch,
     Alarms,
+    Finding,
 )
 from sglang_adaptive.runtime.controller import AdaptiveController
 from sglang_adaptive.runtime.round_note import RoundNote
