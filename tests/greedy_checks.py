@@ -11,9 +11,8 @@ from typing import Any
 
 import torch
 
-from sglang_adaptive.sglang_plugin.stages.fast_path import choice as zero_step_choice
-from sglang_adaptive.sglang_plugin.stages.fast_path import greedy_commit
-from sglang_adaptive.sglang_plugin.stages.fast_path.choice import LikeliestTokens
+from sglang_adaptive.sglang_plugin.stages.fast_path import greedy_commit, likeliest_tokens
+from sglang_adaptive.sglang_plugin.stages.fast_path.likeliest_tokens import LikeliestTokens
 from tests import checks
 
 DEVICE = checks.device()
@@ -73,7 +72,7 @@ def it_is_what_sglang_verifies() -> None:
         ones = torch.full((requests, 1), -1, dtype=torch.int64, device=DEVICE)
         verified.retrieve_index = torch.arange(requests, device=DEVICE).unsqueeze(1)
         verified.retrieve_next_token, verified.retrieve_next_sibling = ones, ones
-        mine, theirs = zero_step_choice.choose(logits), _sglang(verified, batch, output)
+        mine, theirs = likeliest_tokens.choose(logits), _sglang(verified, batch, output)
         for one, other in zip(mine, theirs, strict=True):
             assert one.dtype == other.dtype and one.shape == other.shape and torch.equal(one, other), (one, other)
 
@@ -175,7 +174,7 @@ class _OnDevice:
 
 
 def _as_torch(logits: torch.Tensor) -> None:
-    chosen, accept_lens, accept_index = zero_step_choice.choose(logits)
+    chosen, accept_lens, accept_index = likeliest_tokens.choose(logits)
     wanted, requests = torch.argmax(logits, dim=-1).tolist(), logits.shape[0]
     assert chosen.tolist() == wanted, (logits.shape, logits.dtype, chosen.tolist(), wanted)
     assert accept_lens.tolist() == [1] * requests and accept_index.tolist() == [[row] for row in range(requests)]
@@ -215,11 +214,11 @@ def _choosing(what: Any, ask: Any) -> Any:
             raise what
         return what
 
-    before, zero_step_choice.choose = zero_step_choice.choose, choose
+    before, likeliest_tokens.choose = likeliest_tokens.choose, choose
     try:
         return ask()
     finally:
-        zero_step_choice.choose = before
+        likeliest_tokens.choose = before
 
 
 def _given(requests: int, width: int, vocabulary: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, int]:

@@ -25,7 +25,6 @@ from sglang_adaptive.sglang_plugin.stages.capacity import Capacity
 from sglang_adaptive.sglang_plugin.stages.captures import Captures
 from sglang_adaptive.sglang_plugin.stages.exact.verify import ExactVerify
 from sglang_adaptive.sglang_plugin.stages.fast_path.chain_kernel import ChainKernel
-from sglang_adaptive.sglang_plugin.stages.fast_path.choice import LikeliestTokens
 from sglang_adaptive.sglang_plugin.stages.fast_path.decode_kernel import DecodeKernel
 from sglang_adaptive.sglang_plugin.stages.fast_path.fa3 import ExtendMetadata, QueriesInPlace, VerifySchedule
 from sglang_adaptive.sglang_plugin.stages.fast_path.flashinfer import DevicePlans
@@ -33,6 +32,7 @@ from sglang_adaptive.sglang_plugin.stages.fast_path.isolation import Isolation
 from sglang_adaptive.sglang_plugin.stages.fast_path.kv_only import Chunks
 from sglang_adaptive.sglang_plugin.stages.fast_path.launches import AlignedCopies, ignore_alignment
 from sglang_adaptive.sglang_plugin.stages.fast_path.length_kernel import LengthKernel
+from sglang_adaptive.sglang_plugin.stages.fast_path.likeliest_tokens import LikeliestTokens
 from sglang_adaptive.sglang_plugin.stages.fast_path.relay import Relay
 from sglang_adaptive.sglang_plugin.stages.fast_path.reserve_ahead import ReserveAhead
 from sglang_adaptive.sglang_plugin.stages.fast_path.short_draft import ShortDraft

@@ -18,8 +18,8 @@ import torch
 from sglang_adaptive.sglang_plugin.guard import Guard
 from sglang_adaptive.sglang_plugin.setup import Setup, is_plain_flashinfer
 from sglang_adaptive.sglang_plugin.stage import Rest, Stage
-from sglang_adaptive.sglang_plugin.stages.fast_path import plain
 from sglang_adaptive.sglang_plugin.stages.fast_path.decode_kernel import DecodeKernel
+from sglang_adaptive.sglang_plugin.stages.fast_path.plans import Plans
 from sglang_adaptive.sglang_plugin.stages.fast_path.tile_kernel import Layout, lay_out, with_small_tiles
 
 AMPERE, MOST_HEAD_DIM = 8, 256
@@ -33,7 +33,7 @@ class DevicePlans(Stage):
         """*decode_kernel* says which passes run as a plain decode."""
         self._decode_kernel = decode_kernel
         self.guard = Guard("device-plans")
-        self._rounds: plain.Plans[Any] = plain.Plans("device-plans")
+        self._rounds: Plans[Any] = Plans("device-plans")
         self._plain: WeakKeyDictionary[Any, bool] = WeakKeyDictionary()
         self._layouts: WeakKeyDictionary[Any, Layout] = WeakKeyDictionary()
 

@@ -2,7 +2,7 @@
 
 SGLang 0.5.23 runs ``torch.argmax``, which reads a row of the vocabulary with one thread block, walks the drafts as a
 tree, and prepares the next round's inputs: eight launches. Here many blocks read a row, as at zero steps
-(`choice.py`), and one kernel does the rest. SGLang's code runs for batches in which a penalty, a bias, a
+(`likeliest_tokens.py`), and one kernel does the rest. SGLang's code runs for batches in which a penalty, a bias, a
 grammar or sampling changes the choice.
 """
 
@@ -16,8 +16,8 @@ import triton.language as tl
 from torch import Tensor
 
 from sglang_adaptive.sglang_plugin.guard import Guard
-from sglang_adaptive.sglang_plugin.stages.fast_path.choice import PARTS, best_of_parts, is_plainly_greedy
 from sglang_adaptive.sglang_plugin.stages.fast_path.launches import Launches
+from sglang_adaptive.sglang_plugin.stages.fast_path.likeliest_tokens import PARTS, best_of_parts, is_plainly_greedy
 
 
 @triton.jit(do_not_specialize=["vocabulary"], do_not_specialize_on_alignment=["drafts", "seq_lens"])  # type: ignore[untyped-decorator, unused-ignore]

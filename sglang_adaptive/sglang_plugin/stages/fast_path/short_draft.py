@@ -16,7 +16,7 @@ import torch
 from sglang_adaptive.sglang_plugin.guard import Guard
 from sglang_adaptive.sglang_plugin.setup import Setup
 from sglang_adaptive.sglang_plugin.stage import Rest, Stage
-from sglang_adaptive.sglang_plugin.stages.fast_path import graph_inputs, plain
+from sglang_adaptive.sglang_plugin.stages.fast_path import graph_inputs, plans
 
 
 @dataclass(slots=True)
@@ -43,7 +43,7 @@ class ShortDraft(Stage):
 
     def __init__(self) -> None:
         self.guard = Guard("short-draft")
-        self._plans: plain.Plans[_Plan] = plain.Plans("short-draft")
+        self._plans: plans.Plans[_Plan] = plans.Plans("short-draft")
         self.drafts = self.extends = 0
 
     # -- the draft ------------------------------------------------------------------------------------------------

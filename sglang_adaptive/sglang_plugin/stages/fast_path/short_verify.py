@@ -17,7 +17,7 @@ from sglang_adaptive.sglang_plugin.guard import Guard
 from sglang_adaptive.sglang_plugin.setup import VERIFY_INPUTS, Setup
 from sglang_adaptive.sglang_plugin.stage import Rest, Stage
 from sglang_adaptive.sglang_plugin.stages.capacity import slots_of_a_round
-from sglang_adaptive.sglang_plugin.stages.fast_path import graph_inputs, plain
+from sglang_adaptive.sglang_plugin.stages.fast_path import graph_inputs, plans
 from sglang_adaptive.sglang_plugin.stages.fast_path.greedy_commit import GreedyCommit
 
 
@@ -28,7 +28,7 @@ class ShortVerify(Stage):
         self.guard = Guard("short-verify")
         self.commit = GreedyCommit()
         self.rounds = 0
-        self._plans: plain.Plans[_Plan] = plain.Plans("short-verify")
+        self._plans: plans.Plans[_Plan] = plans.Plans("short-verify")
 
     def verify(self, rest: Rest, worker: Any, batch: Any, **kwargs: Any) -> Any:
         """Verify the drafts of a round."""
