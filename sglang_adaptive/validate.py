@@ -15,6 +15,7 @@ from sglang_adaptive.policy import options
 from sglang_adaptive.policy.config import AdaptiveConfig, load_config, presets
 from sglang_adaptive.policy.errors import ConfigError
 from sglang_adaptive.policy.throughput.choice import HOLD_ROUNDS, MARGIN
+from sglang_adaptive.policy.throughput.lookups import LEAST_SECONDS
 
 MEASURED = {
     "throughput": "tokens/s of several shapes",
@@ -37,7 +38,10 @@ def measured(config: AdaptiveConfig) -> str | None:
 
 
 def facts(config: AdaptiveConfig) -> dict[str, Any]:
-    """Return policy, steps, behavior by batch size, and differences from the defaults, as JSON builtins."""
+    """Return policy, steps, drafts of lookup rounds, behavior by batch size, and differences from the defaults.
+
+    They are JSON builtins.
+    """
     of_policy = config.options.facts()
     return {
         "policy": config.policy,
@@ -45,6 +49,7 @@ def facts(config: AdaptiveConfig) -> dict[str, Any]:
         "candidate_steps": config.candidate_steps,
         "measured": measured(config),
         "watch": config.watch,
+        "lookup_drafts": list(config.options.lookup_kinds),
         **of_policy,
         "changed": [*options.changed(config, ""), *of_policy["changed"]],
     }
@@ -62,6 +67,7 @@ def words(found: dict[str, Any]) -> Iterator[str]:
         told = "nobody has timed its steps" if found["measured"] == UNMEASURED else found["measured"]
         yield f"Measured with this preset on a GPU: {told}."
     yield from _of_slots(found["slots"]) if "slots" in found else _of_options(found["options"])
+    yield from _of_lookups(found)
     if found["watch"]:
         yield "The server reloads the file when it changes, and keeps the old one if the new one is invalid."
     yield ""
@@ -128,6 +134,28 @@ def _of_options(options: dict[str, Any]) -> Iterator[str]:
     if "profile_dir" in options:
         folder = options["profile_dir"] or "the user's cache folder"
         yield f"Round times are kept between server starts in {folder}."
+
+
+def _of_lookups(found: dict[str, Any]) -> Iterator[str]:
+    options, drafts = found.get("options", {}), found["lookup_drafts"]
+    if not drafts:
+        why = f'the policy "{found["policy"]}" has none'
+        if "lookup" in options:
+            why = "candidate_steps has all of their numbers of drafts" if options["lookup"] else "lookup is false"
+        yield f"Lookups are off: {why}."
+        return
+    what = f"rounds may verify {listed(drafts, 'or')} drafts copied from a request's text"
+    if options["lookup"] == "auto":
+        yield f"Lookups are auto: {what}, while live rounds take at least {1000 * LEAST_SECONDS:g} ms."
+        yield "NGRAM, block drafters, DeepSeek-V4 and some other setups have none; there off in /server_info says why."
+    else:
+        yield f"Lookups are on: {what}, however short rounds are."
+        yield "NGRAM, block drafters and DeepSeek-V4 refuse that; in other setups without lookups the log says why."
+    if not options["lookup_memory_mb"]:
+        yield "Texts of other requests are not searched: lookup_memory_mb is 0."
+        return
+    file = f", from the start those of {options['lookup_texts']}" if options["lookup_texts"] else ""
+    yield f"Texts of other requests are searched too, in {options['lookup_memory_mb']} MB of each rank{file}."
 
 
 def _probes(budget: float) -> str:

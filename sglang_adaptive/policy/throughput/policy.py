@@ -64,7 +64,7 @@ class ThroughputOptions(PolicyOptions):
     )
 
     def require_consistent(self, source: str) -> None:
-        """Raise ConfigError for options that never draft, never leave zero steps, or conflict with lookups."""
+        """Raise ConfigError for options that never draft, never leave zero steps, or have no room for texts."""
         ladder, place = self.candidate_steps, f"{self.policy}.candidate_steps"
         if ladder == (0,):
             raise ConfigError(source, place, f"got {shown(list(ladder))}", "at least one depth above 0 to choose")
@@ -72,6 +72,9 @@ class ThroughputOptions(PolicyOptions):
             # Some setups have no shadow drafts; there only a probe leaves zero steps.
             expected = f"above 0, or {place} without 0: only a probe can leave zero steps"
             raise ConfigError(source, f"{self.policy}.probe_budget", f"got {shown(self.probe_budget)}", expected)
+        if self.lookup_texts is not None and self.lookup_memory_mb == 0:
+            expected = "above 0 beside lookup_texts, whose texts are kept there"
+            raise ConfigError(source, f"{self.policy}.lookup_memory_mb", "got 0", expected)
 
     @property
     def lookup_kinds(self) -> Mapping[int, range]:

@@ -95,18 +95,24 @@ def test_lookups_beside_an_algorithm_that_verifies_none(tmp_path: Path) -> None:
     [
         ('"a"\n{}\n', 1, 'line 2: got "{}"; expected a JSON string or list of token ids a line'),
         (
-            '"abcd"\n[1, 2]\n',
+            f'"{"a" * (1 << 17)}"\n[1, 2]\n',
+            1,
+            "has 131,076 bytes of text or tokens; expected 131,072 at most with a lookup_memory_mb of 1",
+        ),
+        (
+            None,
             0,
-            "has 8 bytes of text or tokens; expected 0 at most with a lookup_memory_mb of 0",
+            "throughput.lookup_memory_mb: got 0; expected above 0 beside lookup_texts, whose texts are kept there",
         ),
     ],
 )
-def test_texts_that_cannot_be_looked_up(text: str, megabytes: int, told: str, tmp_path: Path) -> None:
+def test_texts_that_cannot_be_looked_up(text: str | None, megabytes: int, told: str, tmp_path: Path) -> None:
     file, config = tmp_path / "texts.jsonl", tmp_path / "adaptive.json"
-    file.write_text(text)
+    if text is not None:
+        file.write_text(text)
     options = {"lookup": True, "lookup_memory_mb": megabytes, "lookup_texts": str(file)}
     config.write_text(json.dumps({"policy": "throughput", "throughput": options}))
-    assert refusal(launch(config)) == f"{file}: {told}"
+    assert refusal(launch(config)) == f"{config if text is None else file}: {told}"
 
 
 @pytest.mark.parametrize(

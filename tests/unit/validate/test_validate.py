@@ -15,7 +15,14 @@ from sglang_adaptive.policy.profile import shipped_config
 from sglang_adaptive.sglang_plugin.launch import activation
 from sglang_adaptive.validate import MEASURED, facts, main, words
 
-BAD = ['{"1": {"candidate_steps": [1, true]}}', '{"ema_alpha": 2, "1": {"candidate_steps": [1]}}', "", "[1]", "{"]
+BAD = [
+    '{"throughput": {"lookup_texts": "a.jsonl"}}',
+    '{"1": {"candidate_steps": [1, true]}}',
+    '{"ema_alpha": 2, "1": {"candidate_steps": [1]}}',
+    "",
+    "[1]",
+    "{",
+]
 
 
 def reading(config: dict[str, Any]) -> str:
@@ -103,6 +110,29 @@ def test_throughput_options_are_told_and_compared() -> None:
     assert "probe_budget is 0 instead of 0.005: largest share of time that probes may cost; 0 turns them off" in told
     assert reading({}).endswith("Nothing differs from the defaults.")
     assert "reloads the file" in reading({"watch": True}) and "reloads" not in reading({"watch": False})
+
+
+@pytest.mark.parametrize(
+    ("config", "told"),
+    [
+        ({}, "Lookups are auto: rounds may verify 4, 8, 15 or 31 drafts copied"),
+        ({}, "while live rounds take at least 4 ms.\nNGRAM, block drafters, DeepSeek-V4 and some"),
+        ({}, "Texts of other requests are not searched: lookup_memory_mb is 0."),
+        ({"lookup": True}, "Lookups are on: rounds may verify 4, 8, 15 or 31 drafts"),
+        ({"lookup": True}, "however short rounds are.\nNGRAM, block drafters and DeepSeek-V4 refuse that"),
+        ({"lookup": False}, "Lookups are off: lookup is false.\n"),
+        ({"candidate_steps": [3, 8, 15]}, "Lookups are auto: rounds may verify 4 or 31 drafts"),
+        ({"candidate_steps": [4, 8, 15, 31]}, "Lookups are off: candidate_steps has all of their numbers of drafts."),
+        ({"lookup_memory_mb": 64}, "Texts of other requests are searched too, in 64 MB of each rank.\n"),
+        ({"lookup_memory_mb": 64, "lookup_texts": "a.jsonl"}, "64 MB of each rank, from the start those of a.jsonl.\n"),
+    ],
+)
+def test_lookups_are_told_with_the_reason(config: dict[str, Any], told: str) -> None:
+    assert told in reading({"throughput": config})
+
+
+def test_other_policies_look_nothing_up() -> None:
+    assert 'Lookups are off: the policy "ema" has none.' in reading({"1": {"candidate_steps": [1, 3]}})
 
 
 def test_what_the_server_is_told_differs_from_the_defaults_too() -> None:

@@ -455,6 +455,10 @@ def test_the_curve_foretells_an_edited_file() -> None:
     [
         ({"lookup": "yes"}, 'throughput.lookup: got "yes"; expected "auto", true or false'),
         ({"lookup": 1}, "throughput.lookup: got 1"),
+        (
+            {"lookup_texts": "a.jsonl"},
+            "throughput.lookup_memory_mb: got 0; expected above 0 beside lookup_texts, whose texts are kept there",
+        ),
     ],
 )
 def test_what_does_not_go_together_is_refused(options: dict[str, object], line: str) -> None:
@@ -486,3 +490,6 @@ def test_other_texts_that_bring_nothing_are_left_out_and_looked_at_again() -> No
     learnt = made.snapshot()["lookup_rounds"]
     assert learnt["memory"]["tokens"] == WIDEST * learnt["memory"]["rounds"] > 0
     assert learnt["own_text"]["rounds"] == learnt["own_text"]["tokens"] == 0
+    without = ThroughputPolicy(3, ThroughputOptions(lookup=True))
+    without.allow_lookups(True)
+    assert without.snapshot()["lookup_rounds"]["memory"] is None
