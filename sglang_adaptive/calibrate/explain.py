@@ -58,8 +58,8 @@ def explain(state: dict[str, Any]) -> Iterator[str]:
     if lookups := looked_up(state):
         yield f"Rounds may also verify {listed(lookups)} drafts looked up in text."
         for kind, words in (("own_text", "each request's own text"), ("memory", "other requests' texts")):
-            brought = state["lookup_rounds"][kind]
-            yield f"Those of {words} have brought {brought['tokens']} tokens in {brought['rounds']} rounds."
+            if brought := state["lookup_rounds"][kind]:
+                yield f"Those of {words} have brought {brought['tokens']} tokens in {brought['rounds']} rounds."
     if left_out := [steps for steps in state["tiers"] if steps not in (*depths, *lookups)]:
         yield f"Built, but not used by the current configuration: {listed(left_out)}."
     yield from _last_switch(state)

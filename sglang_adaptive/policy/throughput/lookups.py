@@ -87,8 +87,6 @@ tracking, the worst of 30 cells of SmolLM2's answers is at 0.990 of the policy w
 MEMORY_LOOK, MEMORY_REST, BROUGHT = 256, 1024, 0.02
 """Tracked rounds after which the memory is left out, those until it is searched again, and the accepted tokens of
 memory per request and round that keep it."""
-SOURCES = ("own_text", "memory")
-"""Where drafts are from, as named in JSON."""
 LEAST_SECONDS = 0.004
 """Shortest rounds for which ``"auto"`` looks up. Chat was served at 1.03 to 1.14 of the policy without lookups where
 rounds take 7 ms, and at 0.88 to 0.99 where a busy host paces rounds of 1.8 to 3.5 ms."""
@@ -425,12 +423,13 @@ class Lookups:
         seconds = {str(drafts): seconds for drafts, seconds in row.lookups.items()}
         return {
             "requests": {str(drafts): [sizes[0], sizes[-1]] for drafts, sizes in kinds.items()},
-            **{
-                name: {
-                    "agreement": self.agreements[kind].as_list(), "drafted": self._drafted[kind].as_list(),
-                    "rounds": self.brought[kind][0], "tokens": self.brought[kind][1],
-                }
-                for kind, name in enumerate(SOURCES)
-            },
+            "own_text": self._of_source(0),
+            "memory": self._of_source(1) if self.options.lookup_memory_mb > 0 else None,
             "seconds": seconds, "tracking_seconds": self.tracking.seconds, "least_seconds": self.least_seconds,
+        }  # fmt: skip
+
+    def _of_source(self, kind: int) -> dict[str, object]:
+        return {
+            "agreement": self.agreements[kind].as_list(), "drafted": self._drafted[kind].as_list(),
+            "rounds": self.brought[kind][0], "tokens": self.brought[kind][1],
         }  # fmt: skip

@@ -10,7 +10,7 @@ import pytest
 
 from sglang_adaptive.calibrate.explain import because, explain, main
 from sglang_adaptive.client import Client
-from sglang_adaptive.policy.throughput import ThroughputPolicy
+from sglang_adaptive.policy.throughput import ThroughputOptions, ThroughputPolicy
 from tests.answering import answering
 from tests.fakes import controller, ema, serve, with_alarm
 
@@ -61,6 +61,14 @@ def test_throughput_gives_reason_and_every_depth() -> None:
     rows = [line.split() for line in lines if line.startswith("  ") and line.split()[0].isdigit()]
     assert [int(row[0]) for row in rows] == [0, 1, 2, 3, 5, 7]
     assert sum("<- live" in line for line in lines) == 1
+
+
+@pytest.mark.parametrize("megabytes", [0, 1])
+def test_only_sources_that_exist_are_told(megabytes: int) -> None:
+    policy = ThroughputPolicy(3, ThroughputOptions(lookup=True, lookup_memory_mb=megabytes))
+    text = told(controller(policy, looks_up=True).snapshot())
+    assert "Those of each request's own text have brought 0 tokens in 0 rounds." in text
+    assert ("Those of other requests' texts have brought 0 tokens in 0 rounds." in text) is bool(megabytes)
 
 
 def test_probes_say_of_which_time_each_share_is() -> None:

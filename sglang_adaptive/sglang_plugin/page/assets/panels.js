@@ -52,7 +52,8 @@ function drawRates(rank) {
     const words = wideCell("what they bring depends on the text");
     rows.push(row(...named(Number(drafts), " looked up"), element("td"), "-", "-", number(1000 * seconds), words));
   }
-  for (const [kind, words] of rank.lookup_rounds ? [["own_text", "Own text"], ["memory", "Other texts"]] : []) {
+  for (const [kind, words] of [["own_text", "Own text"], ["memory", "Other texts"]]) {
+    if (!rank.lookup_rounds?.[kind]) continue;
     const { rounds, tokens } = rank.lookup_rounds[kind];
     const each = rounds ? (1 + tokens / rounds).toFixed(2) : "-";
     const brought = wideCell(`${tokens} tokens so far in ${plural(rounds, "round")} of a request`);

@@ -63,7 +63,7 @@ def encoded(*ranks: dict[str, Any]) -> dict[str, Any]:
 def test_the_documented_schema_is_what_is_sent() -> None:
     seen: set[str] = set()
     audited = {**with_audit(with_alarm(served(ema())), "wrong").snapshot(), "dp_rank": 0}
-    looks_up = ThroughputPolicy(3, ThroughputOptions(lookup=True))
+    looks_up = ThroughputPolicy(3, ThroughputOptions(lookup=True, lookup_memory_mb=1))
     policies = (ThroughputPolicy(3), looks_up, ema())
     for document in (*(encoded(rank(policy)) for policy in policies), encoded(INACTIVE, audited)):
         seen |= documented_paths(document)
