@@ -17,18 +17,20 @@ import argparse
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
 from benchmarks.harness.results import Report, command_parser
 from sglang_adaptive.lookup import DRAFTS
-from sglang_adaptive.sglang_plugin.stages.lookups.memory import END, SEARCHED, SIBLINGS, SOURCES, Memory, marks_of
-from sglang_adaptive.sglang_plugin.stages.lookups.texts import SLOTS, Texts, longest_match
+from sglang_adaptive.policy.observation import Lookup
+from sglang_adaptive.sglang_plugin.stages.lookups.memory import SEARCHED, SIBLINGS, SOURCES, Memory, Range, marks_of
+from sglang_adaptive.sglang_plugin.stages.lookups.texts import SLOTS, Texts
 
 Tokens = npt.NDArray[np.int64]
 LONGEST_TEXT = 1 << 17
@@ -43,56 +45,92 @@ class Round(NamedTuple):
     remembered: bool
 
 
+class Request:
+    """A request that runs in a slot of the product's texts."""
+
+    def __init__(self, text: Tokens, prompt: int, slot: int) -> None:
+        self.text, self.prompt, self.slot = text, prompt, slot
+        self.marks = marks_of(None, text[:prompt])
+        self.known, self.new = prompt, 1
+        """Tokens on the device, and those that the latest round has brought; the prefill brings one."""
+        self.version, self.ranges = 0, list[Range]()
+        """The memory's version when the ranges to search were chosen."""
+
+    @property
+    def done(self) -> bool:
+        """Whether no token is left that a round could bring."""
+        return self.known + self.new >= len(self.text)
+
+
 class Replay:
     """Requests that run at once, and the memory of those that have finished."""
 
-    def __init__(self, megabytes: float) -> None:
+    def __init__(self, megabytes: float, vocabulary: int) -> None:
         capacity = int(megabytes * (1 << 18))
-        self._ring = np.full(capacity, END, np.int64)
+        self._texts = Texts(LONGEST_TEXT, vocabulary, "cpu", capacity)
         self._memory = Memory(capacity, LONGEST_TEXT, SEARCHED["cuda"]) if capacity else None
-        self._running: dict[int, tuple[Tokens, int]] = {}
-        """By number of a request: its known text and the mark of its prompt."""
 
-    def rounds(self, number: int, text: Tokens, prompt: int, kept: list[Round]) -> Iterator[None]:
-        """Run a request, one round at a time; *kept* gets its rounds."""
-        place, version, ranges, marks = prompt, 0, list[tuple[int, int]](), marks_of(None, text[:prompt])
-        while place < len(text) - 1:
-            known, follows = text[: place + 1], text[place + 1 : place + 1 + DRAFTS]
-            others: list[Tokens] = []
-            if self._memory is not None:
-                if version != self._memory.version:
-                    version, ranges = self._memory.version, self._memory.sources(None, marks)
-                self._running[number] = known, marks[-1]
-                siblings = [text for at, (text, mark) in self._running.items() if mark == marks[-1] and at != number]
-                others = [*siblings[:SIBLINGS], *(self._ring[begin:end] for begin, end in ranges)][:SOURCES]
-            match, source = longest_match(known)
-            copied, remembered = known[source + 1 + np.arange(DRAFTS) % (place - source)] if match else known[:0], False
-            for other in others:
-                found, source = longest_match(known, other)
-                if found > match:
-                    match, copied, remembered = found, other[source + 1 : source + 1 + DRAFTS], True
-            size = min(len(copied), len(follows))
-            wrong = np.flatnonzero(copied[:size] != follows[:size])
-            kept.append(Round(int(wrong[0]) if len(wrong) else size, remembered))
-            place += kept[-1].right + 1
-            yield
+    def join(self, one: Request) -> None:
+        """Write the prompt of a request."""
+        self._texts.write(one.slot, 0, one.text[: one.prompt], comes=True)
+
+    def round(self, running: Sequence[Request]) -> list[Round]:
+        """Append the latest tokens of all requests, and verify the drafts that are looked up next."""
         if self._memory is not None:
-            self._running.pop(number, None)
-            self._memory.keep(None, text, prompt)
-            for begin, new in self._memory.arrivals():
-                self._ring[begin : begin + len(new)] = new
+            self._search(self._memory, running)
+        tokens = torch.zeros(len(running), 1 + DRAFTS, dtype=torch.int32)
+        for row, one in zip(tokens, running, strict=True):
+            row[: one.new] = torch.from_numpy(one.text[one.known : one.known + one.new])
+        slots, last, new = (
+            torch.tensor(column)
+            for column in zip(*((one.slot, one.known - 1, one.new) for one in running), strict=True)
+        )
+        told = self._texts.follow(slots.int(), last, tokens.flatten(), new)
+        return [
+            self._verified(one, drafts, Lookup(*row))
+            for one, drafts, row in zip(running, self._texts.drafts(slots, DRAFTS).numpy(), told.tolist(), strict=True)
+        ]
+
+    def finish(self, one: Request) -> None:
+        """Keep the text of a request."""
+        if self._memory is not None:
+            self._memory.keep(None, one.text, one.prompt)
+
+    def _search(self, memory: Memory, running: Sequence[Request]) -> None:
+        for begin, new in memory.arrivals():
+            self._texts.remember(begin, new)
+        found = []
+        for one in running:
+            if one.version != memory.version:
+                one.version, one.ranges = memory.version, memory.sources(None, one.marks)
+            alike = [(other.slot, 0) for other in running if other is not one and other.marks[-1] == one.marks[-1]]
+            found.append((alike[:SIBLINGS], one.ranges[: SOURCES - len(alike[:SIBLINGS])]))
+        self._texts.search(found)
+
+    def _verified(self, one: Request, drafts: Tokens, found: Lookup) -> Round:
+        one.known, follows = one.known + one.new, one.text[one.known + one.new :][:DRAFTS]
+        wrong = np.flatnonzero(drafts[: len(follows)] != follows)
+        right = (int(wrong[0]) if len(wrong) else len(follows)) if found.now else 0
+        one.new = right + 1
+        return Round(right, bool(found.next_remembered))
 
 
 def played(texts: Sequence[tuple[Tokens, int]], at_once: int, megabytes: float) -> list[Round]:
     """Return the rounds of all texts, which have a prompt of so many tokens."""
-    replay, waiting, found = Replay(megabytes), iter(enumerate(texts)), list[Round]()
-    running: list[Iterator[None]] = []
+    replay = Replay(megabytes, 1 + max(int(text.max()) for text, _ in texts))
+    waiting, slots, running, found = iter(texts), list(range(SLOTS)), list[Request](), list[Round]()
     while True:
+        for done in [one for one in running if one.done]:
+            running.remove(done)
+            slots.append(done.slot)
+            replay.finish(done)
         while len(running) < at_once and (one := next(waiting, None)):
-            running.append(replay.rounds(one[0], *one[1], found))
+            running.append(Request(*one, slots.pop()))
+            replay.join(running[-1])
         if not running:
             return found
-        running = [one for one in running if next(one, running) is None]
+        if live := [one for one in running if not one.done]:  # an answer may have one token
+            found += replay.round(live)
 
 
 def recorded(path: Path) -> dict[str, list[tuple[Tokens, int]]]:
@@ -109,8 +147,6 @@ def recorded(path: Path) -> dict[str, list[tuple[Tokens, int]]]:
 
 def kernel_seconds(requests: int, searched: int) -> float:
     """Return the median seconds of the kernels of a round on this GPU; each request searches *searched* tokens."""
-    import torch
-
     vocabulary, draw = 128_000, np.random.default_rng(1)
     texts = Texts(LONGEST_TEXT, vocabulary, "cuda", 64 << 18)
 
