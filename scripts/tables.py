@@ -37,18 +37,30 @@ PAGES: dict[str, Callable[[], Parts]] = {
 }  # fmt: skip
 
 
+class MarkerError(ValueError):
+    """A page lacks a marker, or has it twice."""
+
+
 DASHBOARD = "monitoring/grafana-dashboard.json"
 
 
 def current(name: str) -> str:
-    """Return the expected content of the file *name*."""
-    return dashboard.text() if name == DASHBOARD else filled((ROOT / name).read_text(), PAGES[name]())
+    """Return the expected content of the file *name*. Raises MarkerError, with the file."""
+    if name == DASHBOARD:
+        return dashboard.text()
+    try:
+        return filled((ROOT / name).read_text(), PAGES[name]())
+    except MarkerError as error:
+        raise MarkerError(f"{name}: {error}") from None
 
 
 def filled(page: str, parts: Parts) -> str:
-    """Return *page* with the lines of each name replaced. Raises ValueError if a name is not marked exactly once."""
+    """Return *page* with the lines of each name replaced. Raises MarkerError if a name is not marked exactly once."""
     for name, lines in parts.items():
         begin, end = f"<!-- {name}: begin -->\n", f"<!-- {name}: end -->\n"
+        for marker in (begin, end):
+            if (times := page.count(marker)) != 1:
+                raise MarkerError(f"has {times} lines {marker.strip()}; expected one")
         before, rest = page.split(begin)
         _, after = rest.split(end)
         page = "".join([before, begin, *(f"{line}\n" for line in lines), end, after])
@@ -63,7 +75,10 @@ def main() -> int:
     given = parser.parse_args()
     stale = []
     for name in given.pages or [*PAGES, DASHBOARD]:
-        text = current(name)
+        try:
+            text = current(name)
+        except MarkerError as error:
+            sys.exit(f"tables: {error}")
         if (ROOT / name).read_text() != text:
             stale.append(name)
             if not given.check:

@@ -42,6 +42,9 @@ def test_what_is_old_is_named_and_written_anew(
         assert tables.main() == code
     assert page.read_text() == current
     assert "not current: README.md" in capsys.readouterr().err
+    page.write_text(current.replace("<!-- real: end -->", ""))
+    with pytest.raises(SystemExit, match=r"^tables: README\.md: has 0 lines <!-- real: end -->; expected one$"):
+        tables.main()
 
 
 @pytest.mark.parametrize(
