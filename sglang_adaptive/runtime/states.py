@@ -70,7 +70,7 @@ class RuntimeStates:
         """The steps that the server was launched with."""
         self.live = self.launch
         """What the current round does, or the latest one."""
-        self.building = self.launch.source
+        self.building_source = self.launch.source
         """The source of drafts of the state that is being built."""
         self.graph_batch_sizes: list[int] | None = None
         """Every batch size with CUDA graphs; None when they are off."""
@@ -93,7 +93,7 @@ class RuntimeStates:
         return max(self.deepest, *(steps for _, steps in self._kinds(batch_size)))
 
     @property
-    def built(self) -> CapturedSteps:
+    def captured(self) -> CapturedSteps:
         """The steps with a runtime state, and the batch sizes of their CUDA graphs."""
         graphs = {steps: None if sizes is None else tuple(sizes) for (_, steps), sizes in self._graphs.items()}
         return CapturedSteps(
@@ -126,7 +126,7 @@ class RuntimeStates:
         self.graph_batch_sizes = every = self._device.graph_batch_sizes()
         policy.set_cuda_graph_bs(every)
         for kind in self._states:
-            self._built(kind, every)
+            self._record(kind, every)
         wanted = {drafted(steps).state: policy.cuda_graph_bs_for_step(steps) for steps in policy.candidate_steps}
         self._lookups = policy.lookup_kinds
         wanted |= {
@@ -144,7 +144,7 @@ class RuntimeStates:
                 free, begun = self._device.free_gigabytes(), time.perf_counter()
                 self._build(kind, sizes)
                 seconds, left = time.perf_counter() - begun, self._device.free_gigabytes()
-                self._built(kind, sizes, seconds, None if free is None or left is None else free - left)
+                self._record(kind, sizes, seconds, None if free is None or left is None else free - left)
         if not self.has(self.launch):
             steps = self.launch.steps
             raise ValueError(f"no runtime state for the launch depth, {steps} steps; built: {self.tiers}")
@@ -192,7 +192,7 @@ class RuntimeStates:
         return [kind for kind in self._states if padded in (self._graphs[kind] or ())]
 
     def _build(self, kind: tuple[Source, int], sizes: list[int] | None) -> None:
-        self.building, steps = kind
+        self.building_source, steps = kind
         made = self._worker.build_adaptive_runtime_state(
             speculative_num_steps=steps,
             speculative_num_draft_tokens=steps + 1,
@@ -206,7 +206,7 @@ class RuntimeStates:
         self.tiers = tuple(sorted(self._sources))
         self.deepest = max((steps for steps, of in self._sources.items() if of is not Source.LOOKUP), default=0)
 
-    def _built(
+    def _record(
         self,
         kind: tuple[Source, int],
         sizes: list[int] | None,

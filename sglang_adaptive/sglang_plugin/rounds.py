@@ -159,7 +159,7 @@ class Rounds(Stage):
 
     def build_state(self, rest: Rest, worker: Any, speculative_num_steps: int, *args: Any, **kwargs: Any) -> Any:
         """Build another runtime state: each part in its own scope, with fewer model runs."""
-        drafts_nothing = self.controller.states.building is Source.LOOKUP
+        drafts_nothing = self.controller.states.building_source is Source.LOOKUP
         with self.captures.of_a_further_state(), draft_parts_in_their_scope(worker._draft_worker, drafts_nothing):
             return build_state(rest, worker, speculative_num_steps, *args, **kwargs)
 

@@ -255,7 +255,7 @@ class Reconfigure(OfController):
             config = config.after_start(value.config, running)
             if value.by == WATCH and config.as_dict() == running:
                 return None
-            built = controller.states.built
+            built = controller.states.captured
             built.require(config)
             policy = build_successor(config, controller.policy, controller.states.live.steps, built)
             self._successor = config, policy, CostSharing(policy)

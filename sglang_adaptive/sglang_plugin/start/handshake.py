@@ -29,7 +29,7 @@ def report(info: dict[str, Any]) -> dict[str, Any]:
     hooks.require_installed((*hooks.hooks(Process.EVERY), *wanted))
     gc.unfreeze()  # what the captures have frozen
     rounds = current()
-    built = {} if rounds is None else {BUILT: rounds.controller.states.built.as_pairs()}
+    built = {} if rounds is None else {BUILT: rounds.controller.states.captured.as_pairs()}
     return {**info, TIMES: {**(info.get(TIMES) or {}), KEY: len(wanted), **built}}
 
 

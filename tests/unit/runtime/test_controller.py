@@ -358,10 +358,10 @@ def test_lookup_rounds_have_graphs_at_their_batch_sizes_alone() -> None:
         controller.allow_lookups(True)
         controller.build_states()
         states = controller.states
-        assert sorted(states.built.lookups) == drafts
+        assert sorted(states.captured.lookups) == drafts
         for count in drafts:
             captured = None if sizes is None else tuple(size for size in sizes if size in KINDS[count])
-            assert states.built.graphs[count] == captured
+            assert states.captured.graphs[count] == captured
         assert [states.widest(size) for size in (1, 8, 16, 33)] == [31, 15, 7 if sizes == [1, 8] else 8, 7]
         assert states.fitting(states.of(31), 10) == drafted(7, why="capacity")
 

@@ -165,7 +165,7 @@ def successor(found: AdaptiveController, policy: str, ladder: tuple[int, ...]) -
     if policy == "ema":
         return build_policy(check_config({"1": {"candidate_steps": list(ladder)}}, "test"), live)
     new = ThroughputPolicy(live, ThroughputOptions(candidate_steps=ladder))
-    new.take_over(found.policy, found.states.built)
+    new.take_over(found.policy, found.states.captured)
     return new
 
 

@@ -55,13 +55,13 @@ def update(controller: AdaptiveController, *, success: bool = True, recapture: b
 
 def test_every_depth_is_captured_anew_at_its_batch_sizes() -> None:
     controller, worker = throughput([0, 1, 3], Sized(SIZES))
-    before, graphs = controller.states.by_steps, dict(controller.states.built.graphs)
+    before, graphs = controller.states.by_steps, dict(controller.states.captured.graphs)
     worker.built.clear()
     update(controller, recapture=True)
     assert dict(worker.built) == {steps: list(sizes or ()) for steps, sizes in graphs.items()}
     assert controller.states.tiers == (0, 1, 3) and not {*map(id, before)} & {*map(id, controller.states.by_steps)}
     assert worker.speculative_num_steps == 3 and worker.live is controller.states.by_steps[-1]
-    assert dict(controller.states.built.graphs) == graphs
+    assert dict(controller.states.captured.graphs) == graphs
 
 
 @pytest.mark.parametrize(("success", "recapture"), [(True, False), (False, True)])
