@@ -44,12 +44,16 @@ VOCABULARY = 256
 
 GREEDY: Mapping[str, Any] = {"temperature": 0.0}
 SAMPLED: Mapping[str, Any] = {"temperature": 1.0, "top_p": 0.9, "top_k": 20}
+UNFILTERED: Mapping[str, Any] = {"temperature": 1.0}
+"""Without top-k and top-p SGLang draws with other kernels; seeded, it compiles a function for each kind."""
 NOTHING: Mapping[str, Any] = {}
 LOGPROBS: Mapping[str, Any] = {"return_logprob": True}
 """SGLang prepares rounds with these requests (``fast_path``), with kernels that other rounds do not need."""
 
 FEW_SIZES = (1, 3)
 """For passes whose kernels depend only on whether the batch size is 1."""
+SAMPLED_SIZES = (1, 3, 16)
+"""For kernels that Triton specializes by whether the number of rows is 1, a multiple of 16 or neither."""
 PREFILL_SIZES = (1, 3, 16)
 PREFILL_TOKENS = (32, 33)
 """Lengths of the last prompt; the others have the first length. Triton specializes by whether the numbers of prompts
@@ -88,6 +92,14 @@ def batch_sizes(largest: int) -> list[int]:
         sizes |= {power, 3 * power // 4 + (power > 4)}
         power *= 2
     return sorted(sizes)
+
+
+def few_sizes(sizes: Iterable[int], tiers: Iterable[Mapping[str, Any]]) -> list[int]:
+    """Return *sizes*, and for each of *tiers*, entries of ``startup``, the smallest at which it may run: it has graphs.
+
+    A tier may have none at the small sizes, as in a configuration with other steps from a batch size on.
+    """
+    return sorted({*sizes, *(min(tier["graph_batch_sizes"]) for tier in tiers if tier["graph_batch_sizes"])})
 
 
 def _warm_up(server_args: Any) -> bool:
@@ -146,6 +158,7 @@ class _Server:
     """An HTTP client of this process's server, as in SGLang's own warm-up."""
 
     def __init__(self, server_args: Any) -> None:
+        from sglang.srt.arg_groups.overrides import resolved_view
         from sglang.srt.arg_groups.serving_hook import ssl_verify_of
         from sglang.srt.runtime_context import get_parallel, get_serving
 
@@ -154,6 +167,9 @@ class _Server:
         self._verify = ssl_verify_of(server_args)
         self._key, self._admin_key = serving.api_key, serving.admin_api_key or serving.api_key
         self._replicas = get_parallel().num_dp_ranks
+        torch_draws = resolved_view(server_args).sampling_backend == "pytorch"
+        self._needs_compiler = not (torch_draws and reading_of(server_args).config.exact)
+        """Whether a sampled request does. PyTorch's sampler, which seeds need, has no module, nor an exact verify."""
         self._is_up = False
         self._draw = random.Random(0)
         self._progress: Progress
@@ -164,21 +180,25 @@ class _Server:
         return self._states()[0]["adaptive"]["startup"]["warm_up_seconds"] is not None
 
     def warm_up(self) -> None:
-        """Run all batch sizes greedily, and a few with log-probabilities and with sampling; then flush the cache."""
+        """Run all batch sizes greedily, and a few with log-probabilities and sampling; then flush the cache."""
         begun = time.perf_counter()
         seconds: dict[str, float] = {}
         with Progress(lambda line: logger.info("adaptive: warm-up: %s", line)) as self._progress:
             try:
                 states = self._states()
                 tiers, largest = states[0]["adaptive"]["tiers"], _largest(states)
-                missed = []
+                built = [tier for state in states for tier in state["adaptive"]["startup"]["tiers"]]
+                missed, compiles = [], False
                 for name, sampling, more, sizes in (
                     ("greedy", GREEDY, NOTHING, batch_sizes(largest)),
-                    ("logprobs", GREEDY, LOGPROBS, FEW_SIZES),
-                    ("sampled", SAMPLED, NOTHING, FEW_SIZES),
+                    ("logprobs", GREEDY, LOGPROBS, few_sizes(FEW_SIZES, built)),
+                    ("sampled", SAMPLED, NOTHING, few_sizes(SAMPLED_SIZES, built)),
+                    ("unfiltered", UNFILTERED, NOTHING, few_sizes(FEW_SIZES, built)),
                 ):
                     pass_begun = time.perf_counter()
-                    if sampling is GREEDY or self._can_sample(compile_ahead.compiler()):
+                    if sampling is SAMPLED:  # asked when the greedy passes have given the compiler time
+                        compiles = not self._can_sample(states, compile_ahead.compiler())
+                    if sampling is GREEDY or not compiles:
                         fitting = [size for size in sizes if size <= largest]
                         missed += self._pass(name, fitting, tiers, sampling, more)
                     seconds[name] = time.perf_counter() - pass_begun
@@ -200,9 +220,10 @@ class _Server:
             f"; not every depth ran at batch sizes {missed}" if missed else "",
         )
 
-    def _can_sample(self, compiler: compile_ahead.Compiler | None) -> bool:
+    def _can_sample(self, states: Sequence[Mapping[str, Any]], compiler: compile_ahead.Compiler | None) -> bool:
         """Return whether a sampled request would compile nothing; otherwise run one once the compiler is done."""
-        if compiler is None or compiler.succeeded:
+        needs = self._needs_compiler or any("exact" in state["adaptive"]["off"] for state in states)
+        if not needs or compiler is None or compiler.succeeded:
             return True
         if not compiler.running:
             logger.warning("adaptive: no sampled warm-up, because its kernels could not be compiled; see above")

@@ -154,13 +154,19 @@ def test_the_server_does_not_wait_and_samples_once_the_kernels_are_there() -> No
     server = warm_up._Server.__new__(warm_up._Server)
     server._generate = lambda *given: sampled.set()  # type: ignore[method-assign]
     compiler = SimpleNamespace(running=True, succeeded=False, wait=lambda seconds: ended.wait(60))
-    assert not server._can_sample(compiler)  # type: ignore[arg-type]
+    failed, done = (SimpleNamespace(running=False, succeeded=well) for well in (False, True))
+    exact, inexact = ({"adaptive": {"off": off}} for off in ({}, {"exact": "it drafts blocks"}))
+    server._needs_compiler = True
+    assert not server._can_sample([exact], compiler)  # type: ignore[arg-type]
     assert not sampled.is_set()
     ended.set()
     assert sampled.wait(60)
-    assert not server._can_sample(SimpleNamespace(running=False, succeeded=False))  # type: ignore[arg-type]
-    assert server._can_sample(SimpleNamespace(running=False, succeeded=True))  # type: ignore[arg-type]
-    assert server._can_sample(None)
+    assert not server._can_sample([exact], failed)  # type: ignore[arg-type]
+    assert server._can_sample([exact], done) and server._can_sample([exact], None)  # type: ignore[arg-type]
+    server._needs_compiler = False
+    for unfinished in (compiler, failed):
+        assert server._can_sample([exact], unfinished)  # type: ignore[arg-type]
+        assert not server._can_sample([exact, inexact], unfinished)  # type: ignore[arg-type]
 
 
 def _environment(cache: Path, cuda: Path) -> dict[str, str]:

@@ -14,13 +14,35 @@ from sglang.srt.entrypoints import http_server
 
 from sglang_adaptive.sglang_plugin.admin.handlers import WARM_UP_KEY
 from sglang_adaptive.sglang_plugin.launch import warm_up
-from sglang_adaptive.sglang_plugin.launch.warm_up import batch_sizes, wait_and_warm_up
+from sglang_adaptive.sglang_plugin.launch.warm_up import batch_sizes, few_sizes, wait_and_warm_up
 
 
 def test_each_power_of_two_has_a_size_that_is_no_multiple_of_16() -> None:
     assert batch_sizes(64) == [1, 2, 3, 4, 7, 8, 13, 16, 25, 32, 49, 64]
     assert batch_sizes(1) == [1]
     assert batch_sizes(40) == [1, 2, 3, 4, 7, 8, 13, 16, 25, 32, 40]
+
+
+def test_a_tier_without_graphs_at_small_sizes_runs_at_its_smallest() -> None:
+    graphs: list[list[int] | None] = [[1, 2, 3, 4], [4, 8], [], None]
+    assert few_sizes((1, 3), [{"graph_batch_sizes": sizes} for sizes in graphs]) == [1, 3, 4]
+
+
+@pytest.mark.parametrize(("sampling", "exact", "needs"), [
+    ("pytorch", True, False), ("pytorch", False, True), ("flashinfer", True, True),
+])  # fmt: skip
+def test_torchs_sampler_waits_for_no_compiler(
+    sampling: str, exact: bool, needs: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from sglang.srt import runtime_context
+    from sglang.srt.arg_groups import overrides, serving_hook
+
+    monkeypatch.setattr(overrides, "resolved_view", lambda server_args: SimpleNamespace(sampling_backend=sampling))
+    monkeypatch.setattr(serving_hook, "ssl_verify_of", lambda server_args: True)
+    monkeypatch.setattr(runtime_context, "get_parallel", lambda: SimpleNamespace(num_dp_ranks=1))
+    monkeypatch.setattr(runtime_context, "get_serving", lambda: SimpleNamespace(api_key=None, admin_api_key=None))
+    monkeypatch.setattr(warm_up, "reading_of", lambda server_args: SimpleNamespace(config=SimpleNamespace(exact=exact)))
+    assert warm_up._Server(SimpleNamespace(url=lambda: ""))._needs_compiler is needs
 
 
 def test_ours_runs_before_sglangs_and_its_failure_costs_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -58,6 +80,7 @@ class Noted(warm_up._Server):
 
     def __init__(self) -> None:
         self._replicas = 2
+        self._needs_compiler = True
         self._draw = random.Random(0)
         self.sent: list[tuple[str, Any]] = []
         self.covered_after = 2
@@ -80,7 +103,7 @@ def answered(covered: Sequence[int] = (), seconds: float | None = None) -> Any:
         "warm_up_rounds": 7,
         "warm_up_seconds": seconds,
     }
-    state = {"adaptive": {"tiers": [0, 3], "startup": startup}, "effective_max_running_requests_per_dp": 8}
+    state = {"adaptive": {"tiers": [0, 3], "startup": startup, "off": {}}, "effective_max_running_requests_per_dp": 8}
     return SimpleNamespace(json=lambda: {"internal_states": [state]}, raise_for_status=lambda: None)
 
 
@@ -88,15 +111,16 @@ def test_a_size_is_tried_again_until_every_depth_has_run_and_the_end_is_always_s
     server = Noted()
     server.warm_up()
     loads = [body for path, body in server.sent if path == "/generate"]
-    # One request per replica; then a pass with log probabilities, a sampled one, and prefills of both kinds of length.
-    assert [len(load["input_ids"]) for load in loads] == [2, 2, 2, 2, 2, 2]
-    assert [load["sampling_params"]["max_new_tokens"] for load in loads] == [3, 12, 3, 3, 1, 1]
-    assert [load["sampling_params"]["temperature"] for load in loads] == [0.0, 0.0, 0.0, 1.0, 0.0, 0.0]
-    assert [load.get("return_logprob", False) for load in loads] == [False, False, True, False, False, False]
-    assert [[len(ids) for ids in load["input_ids"]] for load in loads[4:]] == [[32, 32], [33, 33]]
+    # One request per replica; then passes with log probabilities and both samplings, and prefills of both lengths.
+    assert [len(load["input_ids"]) for load in loads] == [2, 2, 2, 2, 2, 2, 2]
+    assert [load["sampling_params"]["max_new_tokens"] for load in loads] == [3, 12, 3, 3, 3, 1, 1]
+    assert [load["sampling_params"]["temperature"] for load in loads] == [0.0, 0.0, 0.0, 1.0, 1.0, 0.0, 0.0]
+    assert ["top_k" in load["sampling_params"] for load in loads] == [False] * 3 + [True] + [False] * 3
+    assert [load.get("return_logprob", False) for load in loads] == [False, False, True] + [False] * 4
+    assert [[len(ids) for ids in load["input_ids"]] for load in loads[5:]] == [[32, 32], [33, 33]]
     first_tokens = [tuple(ids[:8]) for load in loads for ids in load["input_ids"]]
     assert len(set(first_tokens)) == len(first_tokens)  # not in the prefix cache
-    assert [value for path, value in server.sent if path == WARM_UP_KEY] == [1, 1, 1, 0]
+    assert [value for path, value in server.sent if path == WARM_UP_KEY] == [1, 1, 1, 1, 0]
     assert [path for path, _ in server.sent][-2] == "/flush_cache"
 
 
