@@ -11,6 +11,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from sglang_adaptive.lab.cpu_engine.server import PortTaken
+
+ATTEMPTS = 3
+"""Runs of a unit whose server loses its port each time."""
 MOST_LOSSES = 200
 """Losses of one unit that are written down; all are counted."""
 
@@ -78,15 +82,24 @@ class Record:
         return sum(unit.stage == stage for unit in self.units.values())
 
     def run(self, stage: str, act: Callable[[Unit], None]) -> Unit:
-        """Run the next unit of *stage* and write it down; an exception counts as a loss."""
-        unit = Unit(stage, self.done(stage), self.seed)
+        """Run the next unit of *stage* and write it down; an exception counts as a loss.
+
+        A unit whose server lost its port to another process runs again: its servers get other ports.
+        """
         begin = time.monotonic()
-        try:
-            act(unit)
-        except Lost as lost:
-            unit.lose("the unit was given up", lost)
-        except Exception as error:
-            unit.lose("the unit was cut off", f"{type(error).__name__}: {error}")
+        for left in reversed(range(ATTEMPTS)):
+            unit = Unit(stage, self.done(stage), self.seed)
+            try:
+                act(unit)
+            except PortTaken as taken:
+                if left:
+                    continue
+                unit.lose("the unit was cut off", f"{ATTEMPTS} times: {taken}")
+            except Lost as lost:
+                unit.lose("the unit was given up", lost)
+            except Exception as error:
+                unit.lose("the unit was cut off", f"{type(error).__name__}: {error}")
+            break
         unit.seconds = time.monotonic() - begin
         self.units[unit.name] = unit
         _write(self.folder / f"{unit.name}.json", unit)

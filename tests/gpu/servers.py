@@ -21,7 +21,8 @@ import pytest
 
 from sglang_adaptive.client import Client
 from sglang_adaptive.lab.cpu_engine import models
-from sglang_adaptive.lab.cpu_engine.server import BootLog, free_port
+from sglang_adaptive.lab.cpu_engine.ports import free_port
+from sglang_adaptive.lab.cpu_engine.server import BootLog
 from sglang_adaptive.lab.models.smollm2 import target_folder
 from tests.engine.workload import Case
 
@@ -124,7 +125,7 @@ def wait_until_ready(process: subprocess.Popen[bytes], log: Path) -> None:
     boot, end = BootLog(log), time.monotonic() + START_SECONDS
     while not boot.ready:
         said = log.read_text(errors="replace")[-3000:]
-        assert process.poll() is None, said
+        assert process.poll() is None and not boot.port_taken, said
         assert time.monotonic() < end, f"not ready after {START_SECONDS:.0f} s: {said}"
         time.sleep(1)
         boot.new_stages()

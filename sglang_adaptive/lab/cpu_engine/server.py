@@ -5,10 +5,8 @@ from __future__ import annotations
 import atexit
 import contextlib
 import os
-import random
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 import time
@@ -18,6 +16,7 @@ from types import TracebackType
 from typing import IO
 
 from sglang_adaptive.client import Client
+from sglang_adaptive.lab.cpu_engine.ports import free_port
 from sglang_adaptive.serve_cpu import command, environment
 
 GRACE_SECONDS = 10.0
@@ -73,6 +72,10 @@ class BootLog:
 
 class ServerError(RuntimeError):
     """The server did not start, or has ended; the message ends with the last lines of its log."""
+
+
+class PortTaken(ServerError):
+    """Another process has taken the server's port; another server may start."""
 
 
 class CpuServer(Client):
@@ -160,7 +163,7 @@ class CpuServer(Client):
         if self._process.poll() is not None:
             raise ServerError(f"the server ended with code {self._process.returncode}:\n{self.log_tail()}")
         if self._boot.port_taken:
-            raise ServerError(f"another process has taken port {self.port}:\n{self.log_tail()}")
+            raise PortTaken(f"another process has taken port {self.port}:\n{self.log_tail()}")
         if waited > self.start_timeout:
             raise ServerError(f"the server was not ready after {waited:.0f} s:\n{self.log_tail()}")
         return False
@@ -195,27 +198,3 @@ class CpuServer(Client):
         """Return the last lines of the log, each cut at 300 characters."""
         text = self.log_path.read_text(errors="replace").splitlines()
         return "\n".join(line[:300] for line in text[-lines:])
-
-
-def free_port() -> int:
-    """Return a port of 127.0.0.1 on which no process listens.
-
-    It is below the system's range of outgoing connections, if known. A connection could take a port of that range in
-    the seconds before the server binds it.
-    """
-    for port in random.sample(_SERVER_PORTS, 100):
-        with socket.socket() as probe, contextlib.suppress(OSError):
-            probe.bind(("127.0.0.1", port))
-            return port
-    raise ServerError(f"no free port between {_SERVER_PORTS.start} and {_SERVER_PORTS.stop - 1}")
-
-
-def _below_outgoing() -> range:
-    try:
-        outgoing = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
-    except (OSError, ValueError):
-        outgoing = 32768  # Linux's default; other systems begin higher
-    return range(max(1024, outgoing // 2), max(2048, outgoing))
-
-
-_SERVER_PORTS = _below_outgoing()

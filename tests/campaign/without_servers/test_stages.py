@@ -9,9 +9,11 @@ from typing import Any
 
 import pytest
 
+from sglang_adaptive.lab.cpu_engine.server import PortTaken
 from tests import forked_servers
 from tests.campaign import stages
 from tests.campaign.__main__ import main
+from tests.campaign.record import ATTEMPTS, Record, Unit
 from tests.campaign.short import require_nothing_lost
 from tests.campaign.stages import STEPPED
 
@@ -40,3 +42,19 @@ def test_a_campaign_that_was_cut_off_goes_on(
     assert run("--units", "2", "--seed", "5", "--resume") == 2
     assert run("--units", "1", "--resume") == 0
     assert len(list((tmp_path / "units").glob("*.json"))) == 1
+
+
+@pytest.mark.parametrize("taken", [2, 3])
+def test_a_unit_runs_again_if_its_server_lost_its_port(taken: int, tmp_path: Path) -> None:
+    record, ran = Record(tmp_path, 3, resume=False), []
+
+    def act(unit: Unit) -> None:
+        ran.append(unit.random().random())
+        unit.tried["starts"] += 1
+        if len(ran) <= taken:
+            raise PortTaken("another process has taken port 27258")
+
+    unit = record.run("seeds", act)
+    assert len(ran) == ATTEMPTS and len(set(ran)) == 1, "the same unit"
+    assert unit.tried["starts"] == 1 and unit.lost.total() == (taken == ATTEMPTS)
+    assert list(record.units) == ["seeds-0000"]
