@@ -1,6 +1,6 @@
 """Run every test that needs a GPU, in a given time: ``make test-gpu``.
 
-Tests run in parts, the most valuable first: a file, what a file tests on one backend, or all files without servers.
+Tests run in parts, the longest first: a file, what a file tests on one backend, or all files without servers.
 Each part has its own pytest process, and several run side by side. A part that takes too long is ended with every
 process that it started, and its remaining tests run later. The results file says of each test: passed, failed, with the
 last lines, or not run, with the reason. Tests that passed at this commit according to that file are not run again, so
@@ -40,13 +40,14 @@ NOT_RUN = "not run"
 
 KERNELS = "kernels"
 FIRST = (
-    *("test_same_drafts-fa3", "test_exact-fa3", KERNELS, "test_hicache", "test_lookups", "test_memory_saver"),
-    *("test_standalone", "test_exact-triton", "test_block_verification", "test_dflash", "test_exact-flashinfer"),
-    *("test_same_drafts-flashinfer", "test_plan_stream", "test_flashinfer", "test_audit_faults"),
+    *("test_dflash", "test_block_verification", "test_same_drafts-fa3", KERNELS, "test_exact-fa3"),
+    *("test_same_drafts-flashinfer", "test_flashinfer", "test_exact-flashinfer", "test_audit_faults"),
+    *("test_plan_stream", "test_exact-triton", "test_standalone", "test_hicache", "test_lookups", "test_memory_saver"),
 )
 """Parts, or files with all of their parts, in the order in which they begin; others follow.
 
-Those that start three servers are apart, because three take all of the host's cores.
+The longest come first, so that none is left alone at the end, and those that start one server last. Those that start
+three servers are apart, because three take all of the host's cores.
 """
 
 WITHOUT_SERVERS = (

@@ -108,7 +108,7 @@ def test_tests_that_share_servers_are_one_part() -> None:
     found = parts([*tests, stem("same_drafts", "fa3-7"), stem("choice", "a_check"), stem("metadata", "another")])
     told = [(part.name, len(part.tests)) for part in found]
     assert told == [
-        ("test_same_drafts-fa3", 2), ("test_exact-fa3", 1), ("kernels", 2), ("test_exact-triton", 1),
+        ("test_same_drafts-fa3", 2), ("kernels", 2), ("test_exact-fa3", 1), ("test_exact-triton", 1),
         ("test_new-fa3", 1),
     ]  # fmt: skip
     files = {path.stem: path.read_text() for path in (ROOT / "tests" / "gpu").glob("test_*.py")}
