@@ -40,9 +40,9 @@ class MeterReading:
     """The most draft steps with a runtime state; lookup rounds have more drafts."""
     counters: Counters
     forecasts: Mapping[str, Forecast]
-    """By batch region, the policy's forecast for a round like the latest; empty without a cost model."""
+    """By batch region, the policy's forecast for a round like the latest drafted one; empty without a cost model."""
     speedup: float | None
-    """Expected rate over no speculation, for a round like the latest; None without a cost model."""
+    """Expected rate over no speculation, for a round like the latest drafted one; None without a cost model."""
 
     acceptance: tuple[float, ...]
     """The policy's estimate by position; empty if it has none."""
@@ -457,8 +457,9 @@ def _by_steps(counts: Mapping[int, int]) -> dict[str, int]:
 
 
 def _forecasts(policy: AdaptivePolicy | None, counters: Counters) -> dict[str, Forecast]:
-    """Return *policy*'s forecast for a round like the latest of each region, where it has a time."""
+    """Return *policy*'s forecast for a round like the latest drafted one of each region, where it has a time."""
     if policy is None:
         return {}
-    found = {name: policy.forecast(region.batch_size, region.steps) for name, region in counters.regions.items()}
+    regions = counters.regions.items()
+    found = {name: policy.forecast(region.batch_size, region.steps) for name, region in regions if region.batch_size}
     return {name: one for name, one in found.items() if one is not None}

@@ -175,10 +175,10 @@ class Region:
     seconds: float = 0.0
     tokens: int = 0
     batch_size: int = 0
-    """Requests of its latest round."""
+    """Requests of its latest round whose drafts were not looked up; 0 before it."""
 
     steps: int = 0
-    """Steps of its latest round."""
+    """Steps of that round."""
 
 
 class Counters:
@@ -264,7 +264,8 @@ class Counters:
         region = self.regions.get(name)
         if region is None:
             region = self.regions[name] = Region()
-        region.batch_size, region.steps = observation.batch_size, observation.steps
+        if not observation.looked_up:
+            region.batch_size, region.steps = observation.batch_size, observation.steps
         if observation.seconds is not None:
             counts = observation.num_correct_drafts_per_req
             region.seconds += observation.seconds

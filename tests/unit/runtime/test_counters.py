@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sglang_adaptive.policy.base import ProbeTotals
-from sglang_adaptive.policy.choice import Coming, drafted
+from sglang_adaptive.policy.choice import Choice, Coming, Source, drafted
 from sglang_adaptive.policy.observation import RoundObservation
 from sglang_adaptive.policy.throughput import ThroughputOptions, ThroughputPolicy
 from sglang_adaptive.runtime.controller import AdaptiveController
@@ -45,6 +45,16 @@ def test_a_region_s_rate_is_of_the_rounds_that_were_timed() -> None:
     assert (counters.regions["2-3"].tokens, counters.regions["2-3"].seconds) == (7, 0.5)
     assert (counters.regions["2-3"].batch_size, counters.regions["2-3"].steps) == (3, 3)
     assert counters.latest == "1"
+
+
+def test_a_region_s_round_that_a_forecast_is_for_was_drafted() -> None:
+    """No policy has times of a lookup round by its steps: the expected rate would come and go with each of them."""
+    counters = Counters()
+    counters.add_round(RoundObservation(drafted(3), [3, 1], 2, 0.5))
+    counters.add_round(RoundObservation(Choice(31, Source.LOOKUP), [31, 20, 7], 3, 0.5))
+    counters.add_round(RoundObservation(Choice(31, Source.LOOKUP), [31], 1, 0.5))
+    assert (counters.regions["2-3"].batch_size, counters.regions["2-3"].steps) == (2, 3)
+    assert (counters.regions["1"].batch_size, counters.regions["1"].tokens, counters.latest) == (0, 32, "1")
 
 
 def test_switches_by_cause_and_a_reading_that_goes_on_when_degraded() -> None:

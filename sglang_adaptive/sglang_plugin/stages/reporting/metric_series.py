@@ -150,7 +150,7 @@ METRICS = (
     Metric(
         "expected_tokens_per_second",
         GAUGE,
-        "Rate that the cost model expects from a round like the latest one in this region of batch sizes.",
+        "Rate that the cost model expects from a round like the latest drafted one in this region of batch sizes.",
         lambda reading: {name: expected.tokens_per_second for name, expected in reading.forecasts.items()},
         REGION,
         needs="throughput",
@@ -158,7 +158,7 @@ METRICS = (
     Metric(
         "expected_speedup_ratio",
         GAUGE,
-        "Rate that the cost model expects from a round like the latest one, over the rate without speculation.",
+        "Rate that the cost model expects from a round like the latest drafted one, over the rate without speculation.",
         lambda reading: reading.speedup,
         needs="throughput",
     ),
