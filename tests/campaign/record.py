@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from sglang_adaptive.lab.cpu_engine.server import PortTaken
+from sglang_adaptive.lab.cpu_engine.server import PortTakenError
 
 ATTEMPTS = 3
 """Runs of a unit whose server loses its port each time."""
@@ -91,7 +91,7 @@ class Record:
             unit = Unit(stage, self.done(stage), self.seed)
             try:
                 act(unit)
-            except PortTaken as taken:
+            except PortTakenError as taken:
                 if left:
                     continue
                 unit.lose("the unit was cut off", f"{ATTEMPTS} times: {taken}")

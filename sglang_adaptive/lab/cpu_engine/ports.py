@@ -26,8 +26,8 @@ _held: deque[IO[bytes]] = deque()
 """Files whose lock is this process's claim to a port; the system frees them when it ends."""
 
 
-class NoFreePort(RuntimeError):
-    """Every port for servers is in use."""
+class ServerError(RuntimeError):
+    """The server did not start, or has ended; the message ends with the last lines of its log if it has one."""
 
 
 def free_port() -> int:
@@ -35,7 +35,7 @@ def free_port() -> int:
 
     It is below the system's range of outgoing connections, if known, and below the ports that SGLang draws. Either
     could take it in the seconds before the server binds it. The 15 ports after it are no server's, nor are those that
-    SGLang derives from it. The claim lasts until this process ends or has got 24 others. Raises NoFreePort.
+    SGLang derives from it. The claim lasts until this process ends or has got 24 others. Raises ServerError.
     """
     ports = list(_ports())
     random.shuffle(ports)
@@ -49,7 +49,7 @@ def free_port() -> int:
                 _held.popleft().close()
             return port
         claim.close()
-    raise NoFreePort(f"no free port between {ports and min(ports)} and {ports and max(ports)}")
+    raise ServerError(f"no free port between {ports and min(ports)} and {ports and max(ports)}")
 
 
 def _claim(port: int) -> IO[bytes] | None:

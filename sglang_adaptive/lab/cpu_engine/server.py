@@ -16,6 +16,7 @@ from types import TracebackType
 from typing import IO
 
 from sglang_adaptive.client import Client
+from sglang_adaptive.lab.cpu_engine.ports import ServerError as ServerError
 from sglang_adaptive.lab.cpu_engine.ports import free_port
 from sglang_adaptive.serve_cpu import command, environment
 
@@ -70,11 +71,7 @@ class BootLog:
         return []
 
 
-class ServerError(RuntimeError):
-    """The server did not start, or has ended; the message ends with the last lines of its log."""
-
-
-class PortTaken(ServerError):
+class PortTakenError(ServerError):
     """Another process has taken the server's port; another server may start."""
 
 
@@ -163,7 +160,7 @@ class CpuServer(Client):
         if self._process.poll() is not None:
             raise ServerError(f"the server ended with code {self._process.returncode}:\n{self.log_tail()}")
         if self._boot.port_taken:
-            raise PortTaken(f"another process has taken port {self.port}:\n{self.log_tail()}")
+            raise PortTakenError(f"another process has taken port {self.port}:\n{self.log_tail()}")
         if waited > self.start_timeout:
             raise ServerError(f"the server was not ready after {waited:.0f} s:\n{self.log_tail()}")
         return False

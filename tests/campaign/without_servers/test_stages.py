@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from sglang_adaptive.lab.cpu_engine.server import PortTaken
+from sglang_adaptive.lab.cpu_engine.server import PortTakenError
 from tests import forked_servers
 from tests.campaign import stages
 from tests.campaign.__main__ import main
@@ -52,7 +52,7 @@ def test_a_unit_runs_again_if_its_server_lost_its_port(taken: int, tmp_path: Pat
         ran.append(unit.random().random())
         unit.tried["starts"] += 1
         if len(ran) <= taken:
-            raise PortTaken("another process has taken port 27258")
+            raise PortTakenError("another process has taken port 27258")
 
     unit = record.run("seeds", act)
     assert len(ran) == ATTEMPTS and len(set(ran)) == 1, "the same unit"
