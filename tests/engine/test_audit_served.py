@@ -6,7 +6,6 @@ import itertools
 import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,7 +15,7 @@ from sglang_adaptive.lab.cpu_engine.server import CpuServer
 from sglang_adaptive.sglang_plugin.page.routes import PAGE
 from sglang_adaptive.sglang_plugin.stages.audit_scheduler import VERDICTS
 from tests.browser import FOUND, Browser
-from tests.engine import planted, servers
+from tests.engine import planted
 from tests.engine.servers import TIERS
 from tests.engine.workload import (
     Case,
@@ -43,13 +42,12 @@ KINDS: tuple[dict[str, Any], ...] = (
 )
 
 
-@pytest.fixture(scope="module")
-def audited(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[CpuServer, Path]]:
-    """A server that audits every request, with the fault plugin, and the file that selects a fault."""
-    server, order = servers.with_faults(tmp_path_factory.mktemp("audited"), CONFIG, "--enable-metrics")
-    with server:
-        wait_until(lambda: verdicts(server) == 1, "SGLang's own first request is decoded again")
-        yield server, order
+@pytest.fixture
+def audited(spoilt: CpuServer) -> CpuServer:
+    """The server with the fault plugin, which audits every request; what the test before proved stays."""
+    if "audit" not in adaptive(spoilt)["config"]:
+        spoilt.configure(CONFIG)
+    return spoilt
 
 
 def audit(server: CpuServer) -> dict[str, Any]:
@@ -87,8 +85,8 @@ def total(server: CpuServer, metric: str, labels: str = "") -> float:
     return sum(float(line.split()[-1]) for line in exposed if line.startswith(f"{metric}{{") and labels in line)
 
 
-def test_a_sound_server_is_found_sound(audited: tuple[CpuServer, Path], easy: list[str], hard: list[str]) -> None:
-    server, _ = audited
+def test_a_sound_server_is_found_sound(audited: CpuServer, easy: list[str], hard: list[str]) -> None:
+    server = audited
     before, requests = audit(server), total(server, "sglang:num_requests_total")
     asked = cases([easy[0], hard[0]])
     with rotating_depth(server):
@@ -112,8 +110,8 @@ def test_a_sound_server_is_found_sound(audited: tuple[CpuServer, Path], easy: li
     require_whole_pool(server)
 
 
-def test_requests_go_first(audited: tuple[CpuServer, Path], easy: list[str]) -> None:
-    server, _ = audited
+def test_requests_go_first(audited: CpuServer, easy: list[str]) -> None:
+    server = audited
     before, asked = audit(server), 1
     everything = verdicts(server)
     wanted = run(server, [Case(easy[1], 32)], 1)
@@ -132,10 +130,8 @@ def test_requests_go_first(audited: tuple[CpuServer, Path], easy: list[str]) -> 
 
 
 @pytest.mark.parametrize("fault", planted.WRONG_TOKENS)
-def test_a_planted_fault_is_proved(
-    fault: str, audited: tuple[CpuServer, Path], easy: list[str], hard: list[str]
-) -> None:
-    server, order = audited
+def test_a_planted_fault_is_proved(fault: str, audited: CpuServer, easy: list[str], hard: list[str]) -> None:
+    server, order = audited, audited.log_path.parent / "order"
     server.configure(CONFIG)
     before = audit(server)["wrong"]
     order.write_text(fault)
@@ -165,8 +161,8 @@ def test_a_planted_fault_is_proved(
 
 
 @pytest.mark.skipif(FOUND is None, reason="no Chromium here; Debian's package is chromium")
-def test_the_page_tells_what_was_found(audited: tuple[CpuServer, Path]) -> None:
-    server, _ = audited
+def test_the_page_tells_what_was_found(audited: CpuServer) -> None:
+    server = audited
     with Browser() as browser:
         browser.open(server.url + PAGE)
         browser.until("answer?.ranks[0].audit && byId('audit-note').textContent", "the card is filled in")
