@@ -156,7 +156,7 @@ def compare(worker: Any, size: int, width: int, vocabulary: int, device: str, ro
 
     def prepare_exact(_: Any) -> None:
         if penalised:
-            exact.count(_raise, batch)
+            exact.count_penalties(_raise, batch)
 
     def accept_exact(output: Any) -> Any:
         found = exact.accepted(verify, batch, output, None, None)

@@ -3,7 +3,7 @@
 - On a command line and ServerArgs: the launcher's findings, a dict. "reading" is the configuration, a `Reading`.
   "reason" says why adaptive speculation is off, or is None if it is on.
 - On a result: the `RoundNote` of its round.
-- On a batch: what its penalizers have `Counted`, for the next round.
+- On a batch: zeros [requests, vocabulary] for SGLang's penalties, if its next round needs none of them.
 """
 
 from __future__ import annotations

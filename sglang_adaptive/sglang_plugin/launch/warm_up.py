@@ -43,6 +43,7 @@ VOCABULARY = 256
 """Prompts consist of token ids below this; every vocabulary has that many."""
 
 GREEDY: Mapping[str, Any] = {"temperature": 0.0}
+PENALIZED: Mapping[str, Any] = {**GREEDY, "frequency_penalty": 0.1, "presence_penalty": 0.1, "min_new_tokens": 2}
 SAMPLED: Mapping[str, Any] = {"temperature": 1.0, "top_p": 0.9, "top_k": 20}
 UNFILTERED: Mapping[str, Any] = {"temperature": 1.0}
 """Without top-k and top-p SGLang draws with other kernels; seeded, it compiles a function for each kind."""
@@ -180,7 +181,7 @@ class _Server:
         return self._states()[0]["adaptive"]["startup"]["warm_up_seconds"] is not None
 
     def warm_up(self) -> None:
-        """Run all batch sizes greedily, and a few with log-probabilities and sampling; then flush the cache."""
+        """Run all batch sizes greedily, a few with log-probabilities, penalties, sampling; then flush the cache."""
         begun = time.perf_counter()
         seconds: dict[str, float] = {}
         with Progress(lambda line: logger.info("adaptive: warm-up: %s", line)) as self._progress:
@@ -192,13 +193,14 @@ class _Server:
                 for name, sampling, more, sizes in (
                     ("greedy", GREEDY, NOTHING, batch_sizes(largest)),
                     ("logprobs", GREEDY, LOGPROBS, few_sizes(FEW_SIZES, built)),
+                    ("penalties", PENALIZED, NOTHING, few_sizes(FEW_SIZES, built)),
                     ("sampled", SAMPLED, NOTHING, few_sizes(SAMPLED_SIZES, built)),
                     ("unfiltered", UNFILTERED, NOTHING, few_sizes(FEW_SIZES, built)),
                 ):
                     pass_begun = time.perf_counter()
-                    if sampling is SAMPLED:  # asked when the greedy passes have given the compiler time
+                    if sampling is SAMPLED:  # asked when the other passes have given the compiler time
                         compiles = not self._can_sample(states, compile_ahead.compiler())
-                    if sampling is GREEDY or not compiles:
+                    if sampling["temperature"] == 0.0 or not compiles:
                         fitting = [size for size in sizes if size <= largest]
                         missed += self._pass(name, fitting, tiers, sampling, more)
                     seconds[name] = time.perf_counter() - pass_begun

@@ -128,7 +128,7 @@ needs(
             *("origin_input_ids", "output_ids", "output_ids_through_stop", "finished"),
             *("sampling_params", "rid", "finished_reason", "to_finish", "grammar", "custom_logit_processor", "lora_id"),
             *("session", "multimodal_inputs", "input_embeds", "origin_input_ids_unpadded", "finished_len"),
-            *("extra_key", "cache_salt"),
+            *("extra_key", "cache_salt", "eos_token_ids", "tokenizer"),
         ),
     ),
     Need(

@@ -211,6 +211,7 @@ needs(
             *("is_all_greedy", "acc_additive_penalties", "acc_scaling_penalties", "logit_bias", "temperatures"),
             *("top_ps", "top_ks", "min_ps", "sampling_seed", "grammar_mask", "penalizer_orchestrator"),
             *("has_custom_logit_processor", "custom_logit_processor", "custom_params", "has_watermark_candidates"),
+            "vocab_size",
         ),
     ),
     Need(SRT + "sampling.sampling_batch_info.ProcessorEntry", attributes=("processor", "rows", "indices")),

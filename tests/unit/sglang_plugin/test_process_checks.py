@@ -20,6 +20,7 @@ MODULES: dict[str, dict[str, str]] = {
     "attention_dp_checks": {},
     "metadata_checks": INTERPRETED,
     "greedy_checks": INTERPRETED,
+    "penalty_checks": INTERPRETED,
     "graph_input_checks": INTERPRETED,
     "tile_checks": INTERPRETED,
     "device_plan_checks": INTERPRETED,

@@ -1,15 +1,18 @@
 """Applies penalties and minimum lengths to each row of a verify, by the text before it.
 
 SGLang 0.5.23 gives its penalizers one token per round, the last that the host knows, and applies the first row's
-penalties to all rows of a verify. Here they get all tokens that the host knows. Later tokens are on the device: those
-of a round whose result is still pending (with overlap scheduling), and the root and drafts of this one. Each row adds
-its part, so nothing waits for the host.
+penalties to all rows of a verify. Here a table on the device has, for each request with penalties, the sums of all
+tokens before the root of its next verify. A round adds its root and drafts to them for each row, and after the verify
+the accepted ones to the table. So nothing waits for the host, and little is launched. The host sends something only
+when requests join or leave, and tokens only of a request that has written some before, as after a retraction.
 
 Sums are made token by token, like the penalizers', so a row's penalties match a server without speculation bit for bit.
 """
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -17,46 +20,32 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor
 
+from sglang_adaptive.sglang_plugin.stages.exact import penalty_kernel
 
-@dataclass(frozen=True, slots=True)
-class Counted:
-    """Tensors of a batch's penalizers after counting what the host knows. Nothing writes to them later."""
-
-    first: Tensor
-    """int64 [requests]: the position of each request's first uncounted token."""
-    outputs: Tensor
-    """int64 [requests]: counted output tokens."""
-    frequency: tuple[Tensor, Tensor] | None
-    """Sums [requests, vocabulary] and the penalty of one token [requests, 1]; None where no request has one."""
-    presence: tuple[Tensor, Tensor] | None
-    repetition: tuple[Tensor, Tensor] | None
-    minimum: tuple[Tensor, Tensor] | None
-    """Minimum output tokens, int32 [requests, 1], and -inf for tokens that stop, [requests, vocabulary]."""
-
-    def tensors(self) -> list[Tensor]:
-        """Return all tensors."""
-        parts = (self.frequency, self.presence, self.repetition, self.minimum)
-        return [self.first, self.outputs, *(tensor for part in parts if part is not None for tensor in part)]
+TINY = 1e-30
+"""Frequency penalties below this count as none: their sums could be 0, which means that a token is not in the text."""
 
 
 class HostText:
-    """Lets SGLang's penalizers count every output token that the host knows, once each."""
+    """Lets SGLang's penalizers count every output token that the host knows, once each, where SGLang applies them."""
 
     def __init__(self) -> None:
         self._counted: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
         """By request: the output tokens that its penalizers have counted."""
 
-    def count_again(self, batch: Any) -> Counted:
+    def count_again(self, batch: Any) -> None:
         """Count all output tokens of *batch*, a prefill, which has new penalizers.
 
         A request has output there after a retraction; each chunk of its prefill has new penalizers.
         """
         for req in batch.reqs:
             self._counted.pop(req, None)
-        return self.count(batch)
+        self.count(batch)
 
-    def count(self, batch: Any) -> Counted:
-        """Count *batch*'s new output tokens, in new tensors because a running round may read the old ones."""
+    def count(self, batch: Any) -> None:
+        """Count the output tokens of *batch* that its penalizers have not counted."""
+        from sglang.srt.sampling import penaltylib
+
         orchestrator = batch.sampling_info.penalizer_orchestrator
         rows: list[int] = []
         tokens: list[int] = []
@@ -66,72 +55,192 @@ class HostText:
             tokens += new
             self._counted[req] = len(req.output_ids)
         outputs = [len(req.output_ids) for req in batch.reqs]
-        first = [len(req.origin_input_ids) + known for req, known in zip(batch.reqs, outputs, strict=True)]
-        numbers = _on_device([*first, *outputs, *rows, *tokens], orchestrator.device)
-        sizes = [len(first), len(outputs), len(rows), len(tokens)]
-        return _counted(orchestrator, *numbers.split(sizes))
+        numbers = _on_device([*outputs, *rows, *tokens], torch.int64, orchestrator.device)
+        lengths, at, of = numbers.split([len(outputs), len(rows), len(tokens)])
+
+        def add(kind: Any, sums: str, each: str, how: str) -> None:
+            penalizer = orchestrator.penalizers.get(kind)
+            if penalizer is not None and penalizer.is_prepared():
+                table, one = getattr(penalizer, sums), getattr(penalizer, each)
+                getattr(table.view(-1), how)(0, at * table.shape[1] + of, one.view(-1)[at])
+
+        add(
+            penaltylib.BatchedFrequencyPenalizer,
+            *("cumulated_frequency_penalties", "frequency_penalties", "scatter_add_"),
+        )
+        add(penaltylib.BatchedPresencePenalizer, "cumulated_presence_penalties", "presence_penalties", "scatter_")
+        add(
+            penaltylib.BatchedRepetitionPenalizer,
+            *("cumulated_repetition_penalties", "repetition_penalties", "scatter_"),
+        )
+        shortest = orchestrator.penalizers.get(penaltylib.BatchedMinNewTokensPenalizer)
+        if shortest is not None and shortest.is_prepared():
+            shortest.len_output_tokens = lengths.to(torch.int32).unsqueeze(1)
 
 
-def _on_device(numbers: list[int], device: Any) -> Tensor:
+def _on_device(numbers: Sequence[Any], dtype: torch.dtype, device: Any) -> Tensor:
     from sglang.srt.utils.common import is_pin_memory_available
 
-    pinned = torch.tensor(numbers, dtype=torch.int64, pin_memory=is_pin_memory_available(device))
+    pinned = torch.tensor(numbers, dtype=dtype, pin_memory=is_pin_memory_available(str(device)))
     return pinned.to(device, non_blocking=True)
 
 
-def _counted(orchestrator: Any, first: Tensor, outputs: Tensor, rows: Tensor, tokens: Tensor) -> Counted:
-    from sglang.srt.sampling import penaltylib
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """What penalties need to know of a batch; it stays the same until requests join or leave."""
 
-    def summed(kind: Any, sums: str, each: str, add: str) -> tuple[Tensor, Tensor] | None:
-        penalizer = orchestrator.penalizers.get(kind)
-        if penalizer is None or not penalizer.is_prepared():
-            return None
-        old, one = getattr(penalizer, sums), getattr(penalizer, each)
-        if len(rows):
-            new = old.clone()
-            getattr(new.view(-1), add)(0, rows * new.shape[1] + tokens, one.view(-1)[rows])
-            setattr(penalizer, sums, new)
-        return getattr(penalizer, sums), one
+    made_for: Tensor
+    """The temperatures of the batch: SGLang makes new ones when requests join or leave."""
+    whole: Tensor
+    """int64 [2, requests]: row of the table, and the position from which a text may end."""
+    each: Tensor
+    """float32 [4, requests]: frequency, presence and repetition penalty, and what a token adds to its sum.
 
-    shortest = orchestrator.penalizers.get(penaltylib.BatchedMinNewTokensPenalizer)
-    minimum = None
-    if shortest is not None and shortest.is_prepared():
-        shortest.len_output_tokens = outputs.to(torch.int32).unsqueeze(1)
-        minimum = shortest.min_new_tokens, shortest.stop_token_penalties
-    return Counted(
-        first, outputs,
-        frequency=summed(
-            penaltylib.BatchedFrequencyPenalizer,
-            "cumulated_frequency_penalties", "frequency_penalties", "scatter_add_",
-        ),
-        presence=summed(
-            penaltylib.BatchedPresencePenalizer, "cumulated_presence_penalties", "presence_penalties", "scatter_"
-        ),
-        repetition=summed(
-            penaltylib.BatchedRepetitionPenalizer,
-            "cumulated_repetition_penalties", "repetition_penalties", "scatter_",
-        ),
-        minimum=minimum,
-    )  # fmt: skip
+    That is the frequency penalty, or 1 if there is none, so a sum is 0 if and only if a token is not in the text.
+    """
+    stops: Tensor | None
+    """int64 [requests, n]: the tokens that end a text, then -1; None if no request has a minimum length."""
+    adds: bool
+    """Whether a request has a frequency or presence penalty."""
+    scales: bool
+    """Whether a request has a repetition penalty."""
 
 
-class LatestTokens:
-    """The tokens that each request's latest verify accepted, on the device, by position in the text."""
+class Sums:
+    """Sums of the penalties of every token of the texts in a batch, on the device."""
 
-    def __init__(self, slots: int, longest: int, device: Any) -> None:
-        """*slots* is the number of SGLang's request slots, *longest* the most tokens of a request in one verify."""
-        self._tokens = torch.zeros((slots, longest), dtype=torch.int64, device=device)
+    def __init__(self) -> None:
+        self._rows: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
+        """By request: its row of the table. A request without penalties has row 0, which stays 0."""
+        self._table: Tensor | None = None
+        self._batch: Batch | None = None
 
-    def write(self, slots: Tensor, start: Tensor, tokens: Tensor) -> None:
-        """Keep *tokens* [requests, n] of positions from *start* [requests] on; those past the text may be wrong."""
-        longest = self._tokens.shape[1]
-        places = (start[:, None] + torch.arange(tokens.shape[1], device=start.device)) % longest
-        self._tokens[slots.long()[:, None], places] = tokens.long()
+    def forget(self, reqs: Sequence[Any] | None = None) -> None:
+        """Count the texts of *reqs*, or of all requests, again when they are next in a batch."""
+        for req in list(self._rows) if reqs is None else reqs:
+            self._rows.pop(req, None)
+        self._batch = None
 
-    def read(self, slots: Tensor, start: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the tokens of positions from *start* [requests] on, and the positions, [requests, longest] each."""
-        places = start[:, None] + torch.arange(self._tokens.shape[1], device=start.device)
-        return self._tokens[slots.long()[:, None], places % self._tokens.shape[1]], places
+    def apply(self, batch: Any, verify_input: Any, logits: Tensor) -> None:
+        """Add to each row of *logits* [requests * width, vocabulary] the penalties of the text before it, in place."""
+        known = self._of(batch, logits.shape[1])
+        assert self._table is not None
+        width, drafts, positions = verify_input.draft_token_num, verify_input.draft_token, verify_input.positions
+        dense = logits.stride(1) == 1 and drafts.is_contiguous() and positions.is_contiguous()
+        if logits.is_cuda and dense and verify_input.tree_topk == 1 and logits.dtype == torch.float32:
+            penalty_kernel.penalize(logits, width, self._table, known.whole, known.each, drafts, positions, known.stops)
+        else:
+            _penalize(logits, self._table, known, verify_input)
+
+    def count(self, batch: Any, verify_input: Any, index: Tensor) -> None:
+        """Count the nodes that a verify accepted: *index* [requests, depth], int32, -1 for none."""
+        drafts, table = verify_input.draft_token, self._table
+        known = self._of(batch, 0 if table is None else table.shape[1])
+        assert table is not None
+        if table.is_cuda and index.is_contiguous() and index.shape[1] <= penalty_kernel.MOST:
+            penalty_kernel.count(table, known.whole, known.each, drafts, index)
+            return
+        places = known.whole[0, :, None] * table.shape[1] + drafts[index.clamp(min=0)]
+        table.view(-1).scatter_add_(0, places.flatten(), (known.each[3, :, None] * (index >= 0)).flatten())
+
+    def _of(self, batch: Any, vocabulary: int) -> Batch:
+        made_for = batch.sampling_info.temperatures
+        if self._batch is None or self._batch.made_for is not made_for:
+            self._batch = self._made(batch, made_for, vocabulary)
+        return self._batch
+
+    def _made(self, batch: Any, made_for: Tensor, vocabulary: int) -> Batch:
+        device, before, rows = batch.seq_lens.device, self._rows, WeakKeyDictionary[Any, int]()
+        taken = {before[req] for req in batch.reqs if req in before}
+        free = (row for row in itertools.count(1) if row not in taken)
+        whole: list[tuple[int, int]] = []
+        each: list[tuple[float, ...]] = []
+        joined: list[tuple[int, int, Any]] = []
+        for place, req in enumerate(batch.reqs):
+            how, row, unit = req.sampling_params, 0, 0.0
+            frequency = how.frequency_penalty if abs(how.frequency_penalty) > TINY else 0.0
+            if frequency or how.presence_penalty or how.repetition_penalty != 1:
+                row, unit = before.get(req) or next(free), frequency or 1.0
+                rows[req] = row
+                if req not in before:
+                    joined.append((place, row, req))
+            until = len(req.origin_input_ids) + how.min_new_tokens - 1 if how.min_new_tokens > 0 else 0
+            whole.append((row, until))
+            each.append((frequency, how.presence_penalty, how.repetition_penalty, unit))
+        stops = [_stops(req) for req in batch.reqs] if any(until for _, until in whole) else []
+        most = max(map(len, stops), default=0)
+        made = Batch(
+            made_for,
+            _on_device([*zip(*whole, strict=True)], torch.int64, device),
+            _on_device([*zip(*each, strict=True)], torch.float32, device),
+            _on_device([[*ids, *[-1] * (most - len(ids))] for ids in stops], torch.int64, device) if most else None,
+            adds=any(frequency or presence for frequency, presence, *_ in each),
+            scales=any(repetition != 1 for _, _, repetition, _ in each),
+        )
+        self._join(joined, made, batch.seq_lens, max(rows.values(), default=0) + 1, vocabulary)
+        self._rows = rows
+        return made
+
+    def _join(
+        self, joined: list[tuple[int, int, Any]], made: Batch, seq_lens: Tensor, needed: int, vocabulary: int
+    ) -> None:
+        """Give the requests that *joined* their rows, with the tokens before the root of their next verify.
+
+        They are output that the host knows: rounds whose result is pending have added theirs, or are prefills, whose
+        token is the root.
+        """
+        old = self._table
+        if old is None or len(old) < needed:
+            size = 1 << (needed - 1).bit_length()
+            self._table = torch.zeros((size, vocabulary), dtype=torch.float32, device=seq_lens.device)
+            if old is not None:
+                self._table[: len(old)] = old
+        table = self._table
+        assert table is not None
+        if joined:
+            table.index_fill_(0, _on_device([row for _, row, _ in joined], torch.int64, table.device), 0)
+        numbers = [
+            (place, row * table.shape[1] + token, len(req.origin_input_ids) + number)
+            for place, row, req in joined
+            for number, token in enumerate(req.output_ids)
+        ]
+        if numbers:
+            places, entries, positions = _on_device([*zip(*numbers, strict=True)], torch.int64, table.device)
+            units = made.each[3][places] * (positions < seq_lens[places])
+            table.view(-1).scatter_add_(0, entries, units)
+
+
+def _stops(req: Any) -> list[int]:
+    """Return the tokens that a minimum length rules out, as SGLang's penalizer does."""
+    tokenizer = req.tokenizer
+    ids = {*(req.sampling_params.stop_token_ids or ()), *(req.eos_token_ids or ())}
+    ids |= {*(tokenizer.additional_stop_token_ids or ()), tokenizer.eos_token_id}
+    return sorted(ids - {None})
+
+
+def _penalize(logits: Tensor, table: Tensor, known: Batch, verify_input: Any) -> None:
+    """Do what the kernel does, for trees too."""
+    width = verify_input.draft_token_num
+    nodes = verify_input.draft_token.view(-1, width).long()
+    frequency, presence, repetition, unit = known.each[:, :, None]
+    if known.adds or known.scales:
+        requests = len(nodes)
+        among = (unit[..., None] * paths(verify_input)).flatten(0, 1)
+        tokens = nodes[:, None].expand(-1, width, -1).flatten(0, 1)
+        sums = table[known.whole[0]].repeat_interleave(width, 0).scatter_add_(1, tokens, among)
+        sums = sums.view(requests, width, -1)
+        rows, seen = logits.view(requests, width, -1), sums != 0
+    if known.adds:
+        spent = torch.where(frequency[..., None] != 0, sums, 0)
+        rows.sub_(spent.add_(seen * presence[..., None]))
+    if known.scales:
+        from sglang.srt.sampling.penaltylib.repetition_penalty import apply_scaling_penalties
+
+        apply_scaling_penalties(logits, torch.where(seen, repetition[..., None], 1).flatten(0, 1))
+    if known.stops is not None:
+        early = verify_input.positions.view(-1, width, 1) < known.whole[1, :, None, None]
+        ruled_out = torch.where(early & (known.stops >= 0)[:, None], -torch.inf, 0.0).to(logits.dtype).flatten(0, 1)
+        logits.scatter_add_(1, known.stops.clamp(min=0).repeat_interleave(width, 0), ruled_out)
 
 
 def paths(verify_input: Any) -> Tensor:
@@ -154,43 +263,3 @@ def _closure(links: Tensor) -> Tensor:
     for _ in range((links.shape[1] - 1).bit_length()):
         links = (links @ links).clamp_(max=1)
     return links
-
-
-def apply(counted: Counted, latest: LatestTokens, verify_input: Any, batch: Any, logits: Tensor) -> None:
-    """Add to each row of *logits* [requests * width, vocabulary] the penalties of the text before it."""
-    width = verify_input.draft_token_num
-    nodes = verify_input.draft_token.view(-1, width).long()
-    positions = verify_input.positions.view(-1, width).long()
-    pending, places = latest.read(batch.req_pool_indices, counted.first)
-    # [requests, width, n]: the uncounted tokens, and which of them are before each row
-    before = (places < batch.seq_lens[:, None])[:, None].expand(-1, width, -1)
-    among = paths(verify_input) & (positions >= counted.first[:, None])[:, None]
-    more = torch.cat((before, among), dim=2)
-    # The root is in every row's text, so its penalties may be set again in place of tokens that are not.
-    tokens = torch.where(more, torch.cat((pending, nodes), dim=1)[:, None], nodes[:, :1, None]).flatten(0, 1)
-
-    def marked(part: tuple[Tensor, Tensor]) -> Tensor:
-        sums, one = part
-        return sums.repeat_interleave(width, 0).scatter_(
-            1, tokens, one.repeat_interleave(width, 0).expand(tokens.shape)
-        )
-
-    additive: list[Tensor] = []
-    if counted.frequency is not None:
-        sums, one = counted.frequency
-        spent = (one[:, None] * more).flatten(0, 1)
-        additive.append(sums.repeat_interleave(width, 0).scatter_add_(1, tokens, spent).neg_())
-    if counted.presence is not None:
-        additive.append(marked(counted.presence).neg_())
-    if counted.minimum is not None:
-        least, stops = counted.minimum
-        lengths = counted.outputs[:, None] + positions + 1 - counted.first[:, None]
-        additive.append(torch.where((lengths < least)[..., None], stops[:, None], 0.0).flatten(0, 1))
-    if additive:
-        for other in additive[1:]:
-            additive[0].add_(other)
-        logits.add_(additive[0])
-    if counted.repetition is not None:
-        from sglang.srt.sampling.penaltylib.repetition_penalty import apply_scaling_penalties
-
-        apply_scaling_penalties(logits, marked(counted.repetition))

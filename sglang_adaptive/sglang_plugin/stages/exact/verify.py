@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -21,6 +22,7 @@ from sglang_adaptive.sglang_plugin.notes import NOTE
 from sglang_adaptive.sglang_plugin.setup import Setup
 from sglang_adaptive.sglang_plugin.stage import Rest, Stage
 from sglang_adaptive.sglang_plugin.stages.exact import penalties, rows
+from sglang_adaptive.sglang_plugin.stages.fast_path import greedy_commit, likeliest_tokens
 
 logger = logging.getLogger(__name__)
 
@@ -34,7 +36,12 @@ class ExactVerify(Stage):
         self.guard = Guard("exact")
         self._worker = worker
         self._text = penalties.HostText()
-        self._latest: penalties.LatestTokens | None = None
+        self._sums = penalties.Sums()
+        self._prepared = False
+        """Whether a batch with penalties has been prepared for a round and not been verified."""
+        self._behind = False
+        """Whether SGLang's penalizers lack tokens."""
+        self._zero: Tensor | None = None
         self._rows = rows.Rows()
         self._named: set[str] = set()
 
@@ -46,16 +53,38 @@ class ExactVerify(Stage):
     # -- before a round -------------------------------------------------------------------------------------------
 
     def count_penalties(self, rest: Rest, batch: Any) -> None:
-        """Let the penalizers of *batch* count all tokens that the host knows; SGLang counts only one."""
-        counted = self.guard.attempt(self._text.count, batch)
-        setattr(batch, NOTE, counted)
-        if counted is None:
-            rest(batch)
+        """Prepare a round of *batch*, which needs no penalties of SGLang's, as these count one token per round."""
+        if self.guard.attempt(self._prepare, batch) is not None:
+            return
+        if self._behind:
+            self._behind = False
+            with suppress(Exception):
+                self._text.count(batch)
+                return
+        rest(batch)
+
+    def _prepare(self, batch: Any) -> bool:
+        from sglang.srt.runtime_context import get_schedule
+
+        if self._prepared:  # for a mixed prefill, which has added a token to each text
+            self._sums.forget()
+        self._prepared = True
+        info = batch.sampling_info
+        if info.has_watermark_candidates or get_schedule().enable_mixed_chunk:
+            self._text.count(batch)
+        else:
+            self._behind = True
+            if self._zero is None:
+                self._zero = torch.zeros((), device=batch.device)
+            # SGLang adds them if an error leaves the round to it.
+            setattr(batch, NOTE, self._zero.expand(len(batch.reqs), info.vocab_size))
+        return True
 
     def prepare_prefill(self, rest: Rest, batch: Any) -> None:
         """Prepare a prefill, and let its penalizers count the earlier output of retracted requests."""
         rest(batch)
         if batch.sampling_info.penalizer_orchestrator.is_required and any(req.output_ids for req in batch.reqs):
+            self._sums.forget(batch.reqs)
             self.guard.attempt(self._text.count_again, batch)
 
     def is_overlap_off(self, rest: Rest, scheduler: Any, batch: Any, last_batch: Any) -> bool:
@@ -78,7 +107,15 @@ class ExactVerify(Stage):
     ) -> Any:  # fmt: skip
         """Accept the drafts that SGLang's sampler draws, and choose the token after them."""
         found = self.accepted(verify_input, batch, logits_output, grammar_mask, options.get("watermark_state"))
-        return rest(verify_input, batch, logits_output, grammar_mask, *more, **options) if found is None else found
+        if found is None:
+            found = rest(verify_input, batch, logits_output, grammar_mask, *more, **options)
+            if batch.sampling_info.acc_additive_penalties is not None and not batch.forward_mode.is_idle():
+                self.guard.attempt(self._count, batch, verify_input, found[2])
+        return found
+
+    def _count(self, batch: Any, verify_input: Any, index: Tensor) -> None:
+        self._prepared = False
+        self._sums.count(batch, verify_input, index)
 
     def accepted(
         self, verify_input: Any, batch: Any, logits_output: Any, grammar_mask: Any, watermark_state: Any
@@ -104,15 +141,22 @@ class ExactVerify(Stage):
             self._name(rows.first_rows_alone(info))
         penalised = info.acc_additive_penalties is not None
         if penalised:
-            penalties.apply(_counted(batch), self._latest_tokens(batch), verify_input, batch, logits)
+            self._sums.apply(batch, verify_input, logits)
         if grammar_mask is not None:
             grammar_mask.apply(logits)
         if info.logit_bias is not None:
             logits.unflatten(0, (-1, width)).add_(info.logit_bias[:, None])
-        found = accept(verify_input, self._draw(logits_output, each, batch, verify_input.positions), cut)
+        if (
+            grammar_mask is None
+            and info.logit_bias is None
+            and cut is None
+            and _by_kernels(verify_input, batch, logits)
+        ):
+            found = _committed(verify_input, batch, logits)
+        else:
+            found = accept(verify_input, self._draw(logits_output, each, batch, verify_input.positions), cut)
         if penalised:
-            tokens = verify_input.draft_token[found[2].clamp(min=0).long()]
-            self._latest_tokens(batch).write(batch.req_pool_indices, batch.seq_lens, tokens)
+            self._count(batch, verify_input, found[2])
         return found
 
     def _draw(self, logits_output: Any, each: Any, batch: Any, positions: Tensor) -> Tensor:
@@ -130,15 +174,6 @@ class ExactVerify(Stage):
             _agree(drawn)
         return drawn
 
-    def _latest_tokens(self, batch: Any) -> penalties.LatestTokens:
-        if self._latest is None:
-            from sglang.srt.runtime_context import max_speculative_num_draft_tokens
-
-            slots = batch.req_to_token_pool.req_to_token.shape[0]
-            longest = max(max_speculative_num_draft_tokens(), max(configuration().drafts) + 1)
-            self._latest = penalties.LatestTokens(slots, longest, batch.seq_lens.device)
-        return self._latest
-
     def _name(self, processors: list[str]) -> None:
         for name in set(processors) - self._named:
             self._named.add(name)
@@ -147,15 +182,32 @@ class ExactVerify(Stage):
             )
 
 
-def _counted(batch: Any) -> penalties.Counted:
-    # Taken, because the scheduler keeps a batch after its last request with penalties has left.
-    counted: penalties.Counted | None = vars(batch).pop(NOTE, None)
-    assert counted is not None and len(counted.first) == len(batch.seq_lens), "counted before each round"
-    if counted.first.is_cuda:
-        # They were made on the scheduler's stream, which continues with the next round.
-        for tensor in counted.tensors():
-            tensor.record_stream(torch.cuda.current_stream())
-    return counted
+def _by_kernels(verify_input: Any, batch: Any, logits: Tensor) -> bool:
+    """Whether the kernels for plainly greedy rounds accept these drafts as SGLang's sampler would."""
+    from sglang.srt.environ import envs
+    from sglang.srt.speculative import spec_utils
+
+    drafts, seq_lens, info = verify_input.draft_token, batch.seq_lens, batch.sampling_info
+    return bool(
+        info.is_all_greedy
+        and not info.has_custom_logit_processor
+        and verify_input.tree_topk == 1
+        and logits.is_cuda
+        and logits.stride(1) == 1
+        and drafts.is_contiguous()
+        and seq_lens.is_contiguous()
+        and seq_lens.dtype == torch.int64
+        and spec_utils.SIMULATE_ACC_LEN <= 0
+        and not envs.SGLANG_SANITIZE_NAN_LOGITS.get()
+    )
+
+
+def _committed(verify_input: Any, batch: Any, logits: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    width = verify_input.draft_token_num
+    if width == 1:
+        return likeliest_tokens.choose(logits)
+    predict, lens, index, *_ = greedy_commit.commit(logits, verify_input.draft_token, batch.seq_lens, width)
+    return predict, lens, index
 
 
 def _agree(drawn: Tensor) -> None:

@@ -12,7 +12,7 @@ import torch
 from sglang.srt.sampling import penaltylib
 from sglang.srt.sampling.penaltylib.repetition_penalty import apply_scaling_penalties
 
-from sglang_adaptive.sglang_plugin.stages.exact.penalties import HostText, LatestTokens, apply, paths
+from sglang_adaptive.sglang_plugin.stages.exact.penalties import HostText, Sums, paths
 
 VOCABULARY, PROMPT, STOP = 23, 5, 7
 KINDS: list[dict[str, Any]] = [
@@ -49,7 +49,8 @@ class _Batch(SimpleNamespace):
             *(penaltylib.BatchedPresencePenalizer, penaltylib.BatchedRepetitionPenalizer),
         }
         orchestrator = penaltylib.BatchedPenalizerOrchestrator(VOCABULARY, self, kinds)
-        self.sampling_info = SimpleNamespace(penalizer_orchestrator=orchestrator)
+        temperatures = torch.ones(len(self.reqs), 1)
+        self.sampling_info = SimpleNamespace(penalizer_orchestrator=orchestrator, temperatures=temperatures)
 
 
 def _penalised(kind: dict[str, Any], text: list[int], logits: torch.Tensor) -> torch.Tensor:
@@ -77,37 +78,68 @@ def _chain(tokens: list[list[int]], lengths: list[int]) -> Any:
 @pytest.mark.parametrize("pending", [False, True], ids=["every result is known", "the latest result is pending"])
 @pytest.mark.parametrize("retract_at", [None, 4])
 def test_every_row_of_a_chain(pending: bool, retract_at: int | None) -> None:
+    """Requests join and leave, and one change of the batch brings its requests back from a retraction."""
     draw = random.Random(3)
-    batch, text, latest = _Batch(KINDS), HostText(), LatestTokens(len(KINDS) + 2, 8, "cpu")
+    batch, sums, places = _Batch(KINDS), Sums(), list(range(len(KINDS)))
+    everyone = list(batch.reqs)
     written = [[draw.randrange(VOCABULARY)] for _ in KINDS]  # the last one is the root of the next verify
     unknown = [1 if pending else 0] * len(KINDS)
-    for number in range(9):
+    for number in range(13):
         width = (4, 1, 8, 2)[number % 4]
         if number == retract_at:
             unknown = [0] * len(KINDS)
-        for req, whole, behind in zip(batch.reqs, written, unknown, strict=True):
+        for req, whole, behind in zip(everyone, written, unknown, strict=True):
             req.output_ids = whole[: len(whole) - behind]
-        for _ in range(2 * (number == retract_at)):  # the prefill after the retraction has two chunks
+        if number == retract_at:
             batch.renew()
-            text.count_again(batch)
-        counted = text.count(batch)
-        lengths = [PROMPT + len(whole) - 1 for whole in written]
-        drafts = [[draw.randrange(VOCABULARY) for _ in range(width - 1)] for _ in KINDS]
-        verify = _chain([[whole[-1], *more] for whole, more in zip(written, drafts, strict=True)], lengths)
+            sums.forget(batch.reqs)
+        if number in (6, 9):  # some leave; then they are back, with the text that they had
+            places = [4, 1] if number == 6 else [1, 2, 0, 4, 3]
+            unknown = [0] * len(KINDS) if number == 9 else unknown
+            for req, whole, behind in zip(everyone, written, unknown, strict=True):
+                req.output_ids = whole[: len(whole) - behind]
+            batch.reqs = [everyone[place] for place in places]
+            batch.renew()
+        lengths = [PROMPT + len(written[place]) - 1 for place in places]
+        drafts = [[draw.randrange(VOCABULARY) for _ in range(width - 1)] for _ in places]
+        verify = _chain([[written[at][-1], *more] for at, more in zip(places, drafts, strict=True)], lengths)
         batch.seq_lens = torch.tensor(lengths)
-        logits = torch.randn(len(KINDS) * width, VOCABULARY)
+        logits = torch.randn(len(places) * width, VOCABULARY)
         plain = logits.clone()
-        apply(counted, latest, verify, batch, logits)
-        for request, kind in enumerate(KINDS):
+        sums.apply(batch, verify, logits)
+        for request, place in enumerate(places):
             for row in range(width):
                 at = request * width + row
-                wanted = _penalised(kind, written[request] + drafts[request][:row], plain[at])
+                wanted = _penalised(KINDS[place], written[place] + drafts[request][:row], plain[at])
                 assert torch.equal(logits[at], wanted), (number, request, row)
-        accepted = [draw.randrange(width) for _ in KINDS]
-        latest.write(batch.req_pool_indices, batch.seq_lens, verify.draft_token.view(-1, width))
-        for request, kept in enumerate(accepted):
-            written[request] += [*drafts[request][:kept], draw.randrange(VOCABULARY)]
-        unknown = [kept + 1 if pending else 0 for kept in accepted]
+        accepted = [draw.randrange(width) for _ in places]
+        nodes = torch.arange(width)
+        starts = torch.arange(len(places))[:, None] * width
+        index = torch.where(nodes <= torch.tensor(accepted)[:, None], starts + nodes, -1).to(torch.int32)
+        sums.count(batch, verify, index)
+        for request, (place, kept) in enumerate(zip(places, accepted, strict=True)):
+            written[place] += [*drafts[request][:kept], draw.randrange(VOCABULARY)]
+            unknown[place] = kept + 1 if pending else 0
+
+
+def test_penalizers_count_each_token_once() -> None:
+    """Whenever they are asked to, and again from the start if they are new."""
+    batch, text, written = _Batch(KINDS), HostText(), [3, 3, 9, 3, 11, 9]
+    for number in (0, 2, 2, 5):
+        for req in batch.reqs:
+            req.output_ids = written[:number]
+        text.count(batch)
+    batch.renew()
+    for req in batch.reqs:
+        req.output_ids = written
+    text.count_again(batch)
+    for request, kind in enumerate(KINDS):
+        row, orchestrator = torch.randn(VOCABULARY), batch.sampling_info.penalizer_orchestrator
+        rows = row.repeat(len(KINDS), 1)
+        additive = torch.zeros_like(rows)
+        orchestrator.accumulate_additive_penalties(additive)
+        apply_scaling_penalties(rows.add_(additive), orchestrator.accumulate_scaling_penalties())
+        assert torch.equal(rows[request], _penalised(kind, written, row))
 
 
 def test_paths_of_a_tree() -> None:
@@ -123,9 +155,8 @@ def test_paths_of_a_tree() -> None:
 
 def test_a_tree_is_penalised_along_its_paths() -> None:
     kind = KINDS[-1]
-    batch, text = _Batch([kind]), HostText()
+    batch = _Batch([kind])
     batch.reqs[0].output_ids = [3, 3, 9]
-    counted = text.count(batch)
     batch.seq_lens = torch.tensor([PROMPT + 2])
     nodes, depths = [9, 4, 3, 3, 9, 4], [0, 1, 1, 2, 2, 3]
     verify = SimpleNamespace(
@@ -136,19 +167,6 @@ def test_a_tree_is_penalised_along_its_paths() -> None:
     )  # fmt: skip
     plain = torch.randn(6, VOCABULARY)
     logits = plain.clone()
-    apply(counted, LatestTokens(4, 6, "cpu"), verify, batch, logits)
+    Sums().apply(batch, verify, logits)
     for row, path in enumerate([[], [4], [3], [4, 3], [4, 9], [4, 3, 4]]):
         assert torch.equal(logits[row], _penalised(kind, [3, 3, 9, *path], plain[row])), row
-
-
-def test_what_a_round_reads_is_not_written_to() -> None:
-    """The scheduler counts the next round's tokens while a round runs."""
-    batch, text = _Batch(KINDS[1:]), HostText()
-    for req in batch.reqs:
-        req.output_ids = [2, 3]
-    counted = text.count(batch)
-    before = [tensor.clone() for tensor in counted.tensors()]
-    for req in batch.reqs:
-        req.output_ids = [2, 3, 4, 4]
-    text.count(batch)
-    assert all(torch.equal(old, now) for old, now in zip(before, counted.tensors(), strict=True))
