@@ -52,7 +52,7 @@ three servers are apart, because three take all of the host's cores.
 
 WITHOUT_SERVERS = (
     *("test_short_rounds", "test_padded_rows", "test_choice", "test_metadata", "test_chain_kernel"),
-    *("test_queries_in_place", "test_verify_schedule"),
+    *("test_queries_in_place", "test_verify_schedule", "test_penalties"),
 )
 """Files that are one part, because each takes longer to import SGLang than to test."""
 

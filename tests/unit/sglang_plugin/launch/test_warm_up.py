@@ -111,16 +111,17 @@ def test_a_size_is_tried_again_until_every_depth_has_run_and_the_end_is_always_s
     server = Noted()
     server.warm_up()
     loads = [body for path, body in server.sent if path == "/generate"]
-    # One request per replica; then passes with log probabilities and both samplings, and prefills of both lengths.
-    assert [len(load["input_ids"]) for load in loads] == [2, 2, 2, 2, 2, 2, 2]
-    assert [load["sampling_params"]["max_new_tokens"] for load in loads] == [3, 12, 3, 3, 3, 1, 1]
-    assert [load["sampling_params"]["temperature"] for load in loads] == [0.0, 0.0, 0.0, 1.0, 1.0, 0.0, 0.0]
-    assert ["top_k" in load["sampling_params"] for load in loads] == [False] * 3 + [True] + [False] * 3
-    assert [load.get("return_logprob", False) for load in loads] == [False, False, True] + [False] * 4
-    assert [[len(ids) for ids in load["input_ids"]] for load in loads[5:]] == [[32, 32], [33, 33]]
+    # One request per replica; passes with log probabilities, penalties, both samplings; prefills of both lengths.
+    assert [len(load["input_ids"]) for load in loads] == [2] * 8
+    assert [load["sampling_params"]["max_new_tokens"] for load in loads] == [3, 12, 3, 3, 3, 3, 1, 1]
+    assert [load["sampling_params"]["temperature"] for load in loads] == [0.0, 0.0, 0.0, 0.0, 1.0, 1.0, 0.0, 0.0]
+    assert [place for place, load in enumerate(loads) if "min_new_tokens" in load["sampling_params"]] == [3]
+    assert [place for place, load in enumerate(loads) if "top_k" in load["sampling_params"]] == [4]
+    assert [load.get("return_logprob", False) for load in loads] == [False, False, True] + [False] * 5
+    assert [[len(ids) for ids in load["input_ids"]] for load in loads[6:]] == [[32, 32], [33, 33]]
     first_tokens = [tuple(ids[:8]) for load in loads for ids in load["input_ids"]]
     assert len(set(first_tokens)) == len(first_tokens)  # not in the prefix cache
-    assert [value for path, value in server.sent if path == WARM_UP_KEY] == [1, 1, 1, 1, 0]
+    assert [value for path, value in server.sent if path == WARM_UP_KEY] == [1, 1, 1, 1, 1, 0]
     assert [path for path, _ in server.sent][-2] == "/flush_cache"
 
 
