@@ -43,7 +43,8 @@ VOCABULARY = 256
 """Prompts consist of token ids below this; every vocabulary has that many."""
 
 GREEDY: Mapping[str, Any] = {"temperature": 0.0}
-PENALIZED: Mapping[str, Any] = {**GREEDY, "frequency_penalty": 0.1, "presence_penalty": 0.1, "min_new_tokens": 2}
+PENALIZED: Mapping[str, Any] = {**GREEDY, "frequency_penalty": 0.1, "presence_penalty": 0.1}
+"""Without a minimum length, which a server without a tokenizer refuses; the kernels are the same."""
 SAMPLED: Mapping[str, Any] = {"temperature": 1.0, "top_p": 0.9, "top_k": 20}
 UNFILTERED: Mapping[str, Any] = {"temperature": 1.0}
 """Without top-k and top-p SGLang draws with other kernels; seeded, it compiles a function for each kind."""

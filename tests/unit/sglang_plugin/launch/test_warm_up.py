@@ -115,7 +115,7 @@ def test_a_size_is_tried_again_until_every_depth_has_run_and_the_end_is_always_s
     assert [len(load["input_ids"]) for load in loads] == [2] * 8
     assert [load["sampling_params"]["max_new_tokens"] for load in loads] == [3, 12, 3, 3, 3, 3, 1, 1]
     assert [load["sampling_params"]["temperature"] for load in loads] == [0.0, 0.0, 0.0, 0.0, 1.0, 1.0, 0.0, 0.0]
-    assert [place for place, load in enumerate(loads) if "min_new_tokens" in load["sampling_params"]] == [3]
+    assert [place for place, load in enumerate(loads) if "presence_penalty" in load["sampling_params"]] == [3]
     assert [place for place, load in enumerate(loads) if "top_k" in load["sampling_params"]] == [4]
     assert [load.get("return_logprob", False) for load in loads] == [False, False, True] + [False] * 5
     assert [[len(ids) for ids in load["input_ids"]] for load in loads[6:]] == [[32, 32], [33, 33]]
