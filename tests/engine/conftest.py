@@ -71,7 +71,7 @@ standalone, frozen_kv, ngram = _fixture("standalone"), _fixture("frozen_kv"), _f
 window = _fixture("window")
 layers, attention_dp = _fixture("layers"), _fixture("attention_dp")
 blocks = _fixture("blocks")
-keys, workers, spoilt = _fixture("keys"), _fixture("workers"), _fixture("spoilt")
+keys, workers = _fixture("keys"), _fixture("workers")
 
 
 class Reference:

@@ -211,13 +211,6 @@ def keys(folder: Path) -> CpuServer:
     return server(folder, "keys", *speculation(*adaptive), "--api-key", KEY, "--admin-api-key", ADMIN_KEY)
 
 
-def spoilt(folder: Path) -> CpuServer:
-    """The throughput policy with the plugin `planted`; the file *folder*/order names its fault."""
-    plugin = write_plugin(folder / "plugin", "tests.engine.planted:register")
-    arguments = (*speculation(*adapting(folder, "spoilt", _throughput(TIERS))), "--enable-metrics")
-    return server(folder, "spoilt", *arguments, **plugin, **{faults.ORDER: str(folder / "order")})
-
-
 def workers(folder: Path) -> CpuServer:
     """The EMA policy with two HTTP workers, warmed up; an administrator's key protects changes."""
     adaptive = adapting(folder, "workers", {"1": {"candidate_steps": list(TIERS)}, "warm_up": True})
@@ -232,7 +225,6 @@ SERVERS: dict[str, Callable[[Path], CpuServer]] = {
     make.__name__: make
     for make in (
         *(
-            spoilt,
             plain,
             ema,
             static,
@@ -258,6 +250,13 @@ SERVERS: dict[str, Callable[[Path], CpuServer]] = {
 
 No test of a later server uses ema, the slowest to start, so ema starts once.
 """
+
+
+def with_faults(folder: Path, config: dict[str, Any], *more: str) -> tuple[CpuServer, Path]:
+    """Return a server with the plugin `planted`, and the file that names a fault for it."""
+    order, plugin = folder / "order", write_plugin(folder / "plugin", "tests.engine.planted:register")
+    arguments = (*speculation(*adapting(folder, "planted", config)), *more)
+    return server(folder, "planted", *arguments, **plugin, **{faults.ORDER: str(order)}), order
 
 
 def server(

@@ -44,30 +44,30 @@ def audited(tmp_path: Path, url: str, *more: str, tokens: int = 20, code: int = 
     return found
 
 
-@pytest.fixture
-def order(spoilt: CpuServer) -> Iterator[Path]:
-    """The file that selects a fault of the server with the fault plugin."""
-    spoilt.configure({"throughput": {"candidate_steps": list(TIERS)}, "warm_up": False})  # without audits of its own
-    path = spoilt.log_path.parent / "order"
-    yield path
-    path.write_text("")
+@pytest.fixture(scope="module")
+def spoilt(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[CpuServer, Path]]:
+    """A server with the fault plugin, and the file that selects a fault."""
+    config = {"throughput": {"candidate_steps": list(TIERS)}, "warm_up": False}
+    server, order = servers.with_faults(tmp_path_factory.mktemp("planted"), config)
+    with server:
+        yield server, order
 
 
 @pytest.mark.parametrize("fault", planted.WRONG_TEXT)
 def test_a_planted_fault_is_found(
     fault: str,
-    spoilt: CpuServer,
-    order: Path,
+    spoilt: tuple[CpuServer, Path],
     mine: str,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    server, order = spoilt
     order.write_text(fault)
     # A catch-up needs zero steps followed by others within one output, at any machine speed.
     monkeypatch.setattr(audit, "SWITCH_SECONDS", 0.0)
     tokens = 48 if fault == planted.TARGET else 20
-    found = audited(tmp_path, spoilt.url, "--prompts", mine, tokens=tokens, code=1)
+    found = audited(tmp_path, server.url, "--prompts", mine, tokens=tokens, code=1)
     kinds = {one["kind"] for one in found["wrong"]}
     assert found["wrong"][0]["text"] <= found["texts"] <= WITHIN
     if fault == planted.PENALTY:
@@ -79,9 +79,10 @@ def test_a_planted_fault_is_found(
     assert f"Wrong: {found['wrong'][0]['way']}" in told and " texts are wrong, the first after " in told
 
 
-def test_a_spoilt_draft_changes_no_text(spoilt: CpuServer, order: Path, mine: str, tmp_path: Path) -> None:
+def test_a_spoilt_draft_changes_no_text(spoilt: tuple[CpuServer, Path], mine: str, tmp_path: Path) -> None:
+    server, order = spoilt
     order.write_text(planted.DRAFT)
-    found = audited(tmp_path, spoilt.url, "--prompts", mine)
+    found = audited(tmp_path, server.url, "--prompts", mine)
     assert found["sound"] and not found["wrong"] and {row["kind"] for row in found["kinds"]} == set(KINDS)
 
 

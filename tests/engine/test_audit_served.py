@@ -6,6 +6,7 @@ import itertools
 import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ from sglang_adaptive.lab.cpu_engine.server import CpuServer
 from sglang_adaptive.sglang_plugin.page.routes import PAGE
 from sglang_adaptive.sglang_plugin.stages.audit_scheduler import VERDICTS
 from tests.browser import FOUND, Browser
-from tests.engine import planted
+from tests.engine import planted, servers
 from tests.engine.servers import TIERS
 from tests.engine.workload import (
     Case,
@@ -42,12 +43,13 @@ KINDS: tuple[dict[str, Any], ...] = (
 )
 
 
-@pytest.fixture
-def audited(spoilt: CpuServer) -> CpuServer:
-    """The server with the fault plugin, which audits every request; what the test before proved stays."""
-    if "audit" not in adaptive(spoilt)["config"]:
-        spoilt.configure(CONFIG)
-    return spoilt
+@pytest.fixture(scope="module")
+def audited(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[CpuServer, Path]]:
+    """A server that audits every request, with the fault plugin, and the file that selects a fault."""
+    server, order = servers.with_faults(tmp_path_factory.mktemp("audited"), CONFIG, "--enable-metrics")
+    with server:
+        wait_until(lambda: verdicts(server) == 1, "SGLang's own first request is decoded again")
+        yield server, order
 
 
 def audit(server: CpuServer) -> dict[str, Any]:
@@ -85,8 +87,8 @@ def total(server: CpuServer, metric: str, labels: str = "") -> float:
     return sum(float(line.split()[-1]) for line in exposed if line.startswith(f"{metric}{{") and labels in line)
 
 
-def test_a_sound_server_is_found_sound(audited: CpuServer, easy: list[str], hard: list[str]) -> None:
-    server = audited
+def test_a_sound_server_is_found_sound(audited: tuple[CpuServer, Path], easy: list[str], hard: list[str]) -> None:
+    server, _ = audited
     before, requests = audit(server), total(server, "sglang:num_requests_total")
     asked = cases([easy[0], hard[0]])
     with rotating_depth(server):
@@ -110,8 +112,8 @@ def test_a_sound_server_is_found_sound(audited: CpuServer, easy: list[str], hard
     require_whole_pool(server)
 
 
-def test_requests_go_first(audited: CpuServer, easy: list[str]) -> None:
-    server = audited
+def test_requests_go_first(audited: tuple[CpuServer, Path], easy: list[str]) -> None:
+    server, _ = audited
     before, asked = audit(server), 1
     everything = verdicts(server)
     wanted = run(server, [Case(easy[1], 32)], 1)
@@ -130,8 +132,10 @@ def test_requests_go_first(audited: CpuServer, easy: list[str]) -> None:
 
 
 @pytest.mark.parametrize("fault", planted.WRONG_TOKENS)
-def test_a_planted_fault_is_proved(fault: str, audited: CpuServer, easy: list[str], hard: list[str]) -> None:
-    server, order = audited, audited.log_path.parent / "order"
+def test_a_planted_fault_is_proved(
+    fault: str, audited: tuple[CpuServer, Path], easy: list[str], hard: list[str]
+) -> None:
+    server, order = audited
     server.configure(CONFIG)
     before = audit(server)["wrong"]
     order.write_text(fault)
@@ -161,8 +165,8 @@ def test_a_planted_fault_is_proved(fault: str, audited: CpuServer, easy: list[st
 
 
 @pytest.mark.skipif(FOUND is None, reason="no Chromium here; Debian's package is chromium")
-def test_the_page_tells_what_was_found(audited: CpuServer) -> None:
-    server = audited
+def test_the_page_tells_what_was_found(audited: tuple[CpuServer, Path]) -> None:
+    server, _ = audited
     with Browser() as browser:
         browser.open(server.url + PAGE)
         browser.until("answer?.ranks[0].audit && byId('audit-note').textContent", "the card is filled in")
