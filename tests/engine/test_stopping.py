@@ -54,31 +54,28 @@ def require_profile(folder: Path) -> None:
     assert sum(cell.rounds or 0 for cell in loads_profile(file.read_text(), file.name).cells) > 0
 
 
-def leave_audits(server: CpuServer, prompts: list[str]) -> None:
-    """Leave answers to decode again: as long as that goes on, SGLang waits; eight of 150 tokens held it for 97 s."""
-    wait_until(server.poll, "it is ready")
-    few = prompts[: int(FEW[1])]
-    run(server, [Case(prompt, 150) for prompt in few], at_once=len(few))
-    assert adaptive(server)["audit"]["waiting"] > 4
-
-
-def test_audits_stop_behind_two_workers(tmp_path: Path, easy: list[str], hard: list[str]) -> None:
-    with launched(tmp_path, *FEW, "--tokenizer-worker-num", "2", audit={"share": 1.0}) as server:
-        leave_audits(server, easy + hard)
+@pytest.mark.parametrize("workers", [1, 2])
+def test_audits_stop(workers: int, tmp_path: Path, easy: list[str], hard: list[str]) -> None:
+    """As long as they go on, SGLang waits for the next one; eight of 150 tokens held it for 97 s."""
+    many = ("--tokenizer-worker-num", str(workers))
+    with launched(tmp_path, *FEW, *many, audit={"share": 1.0}) as server:
+        wait_until(server.poll, "it is ready")
+        prompts = (easy + hard)[: int(FEW[1])]
+        run(server, [Case(prompt, 300) for prompt in prompts], at_once=len(prompts))
+        assert adaptive(server)["audit"]["waiting"] > 4
         end(server)
     require_profile(tmp_path)
 
 
-def test_audits_stop_and_a_running_request_comes_to_its_end(tmp_path: Path, easy: list[str], hard: list[str]) -> None:
+def test_a_running_request_comes_to_its_end(tmp_path: Path, easy: list[str]) -> None:
     with launched(tmp_path, *FEW, audit={"share": 1.0}) as server, ThreadPoolExecutor(1) as pool:
-        leave_audits(server, easy + hard)
+        wait_until(server.poll, "it is ready")
+        asked = pool.submit(run, server, [Case(easy[0], LONG)], 1)
+        wait_until(lambda: server.get("/v1/loads")["loads"][0]["num_running_reqs"], "it runs")
         server.force_steps(TIERS[-1], 3600)
-        stream = Case(easy[0], LONG).stream(server)
-        next(stream)  # then it runs, and no audit does
-        asked = pool.submit(lambda: list(stream)[-1])
         end(server)
-        answer = Output.of(asked.result())
-    assert len(answer.ids) == LONG
+        (answer,) = asked.result()
+    assert isinstance(answer, Output) and len(answer.ids) == LONG
     require_profile(tmp_path)
     drafted = [line for line in (tmp_path / "rounds.trace").read_text().splitlines() if line.startswith("7 ")]
     assert sum(int(line.split()[1], 36) + 1 for line in drafted) > 2 * LONG / 3, "the trace has the last rounds"
