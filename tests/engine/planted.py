@@ -11,6 +11,8 @@ from functools import wraps
 from pathlib import Path
 from typing import Any
 
+import torch
+
 ORDER = "PLANTED_FAULT"
 """The variable that names the file, which holds the name of a fault, or nothing."""
 
@@ -40,7 +42,7 @@ def register() -> None:
 
     audit_http.MEASURED = MEASURED
     _around(eagle_utils, "verify_tree_greedy_func", _accept_more)
-    _around(penalties, "_counted", _count_one)
+    _around(penalties.Sums, "count", _count_one)
     _around(deferred_draft_extend, "run_catch_up", _spoil_keys)
     _around(eagle_worker_common, "compute_spec_logprobs", _shift_logprobs)
 
@@ -77,13 +79,11 @@ def _accept_more(sound: Callable[..., Any], **how: Any) -> Any:
     return predict, index, accepted
 
 
-def _count_one(sound: Callable[..., Any], orchestrator: Any, *numbers: Any) -> Any:
-    first, outputs, rows, tokens = numbers
-    if _planted(PENALTY) and len(rows):
-        last = rows != rows.roll(-1)
-        last[-1] = True
-        rows, tokens = rows[last], tokens[last]
-    return sound(orchestrator, first, outputs, rows, tokens)
+def _count_one(sound: Callable[..., Any], sums: Any, batch: Any, verify_input: Any, index: Any) -> None:
+    if _planted(PENALTY):
+        last = (index >= 0).sum(1, keepdim=True) - 1
+        index = index.where(torch.arange(index.shape[1]) == last, -1)
+    sound(sums, batch, verify_input, index)
 
 
 def _spoil_keys(sound: Callable[..., Any], draft: Any, state: Any, batch: Any, *args: Any, **how: Any) -> Any:

@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
-import os
 import random
 import socket
-import tempfile
 from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO
 
 _SGLANGS = 22000
 """From here to 29999, SGLang 0.5.23 draws each server's port for NCCL, which its ranks bind much later."""
@@ -22,8 +18,8 @@ _APART = 16
 _KEPT = 24
 """Ports that a process keeps for itself, the latest."""
 
-_held: deque[IO[bytes]] = deque()
-"""Files whose lock is this process's claim to a port; the system frees them when it ends."""
+_held: deque[socket.socket] = deque()
+"""Sockets whose name is this process's claim to a port; the system frees them when it ends."""
 
 
 class ServerError(RuntimeError):
@@ -52,17 +48,15 @@ def free_port() -> int:
     raise ServerError(f"no free port between {ports and min(ports)} and {ports and max(ports)}")
 
 
-def _claim(port: int) -> IO[bytes] | None:
-    """Lock the file of *port*; None if a process, perhaps this one, holds it."""
-    folder = Path(tempfile.gettempdir(), f"sglang-adaptive-ports-{os.getuid()}")
-    folder.mkdir(mode=0o700, exist_ok=True)
-    file = (folder / str(port)).open("ab")
+def _claim(port: int) -> socket.socket | None:
+    """Claim *port* by a name without a file, of the same network namespace; None if a process, perhaps this, has it."""
+    claim = socket.socket(socket.AF_UNIX)
     try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        claim.bind(f"\0sglang-adaptive-port-{port}")
     except OSError:
-        file.close()
+        claim.close()
         return None
-    return file
+    return claim
 
 
 def _ports() -> Iterator[int]:

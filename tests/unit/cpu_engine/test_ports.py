@@ -21,12 +21,6 @@ input()
 """
 
 
-@pytest.fixture(autouse=True)
-def _own_claims(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TMPDIR", str(tmp_path))
-    monkeypatch.setattr("tempfile.tempdir", None)
-
-
 def test_processes_of_a_host_get_different_ports_while_nothing_listens() -> None:
     root = str(Path(__file__).parents[3])
     command = [sys.executable, "-c", ASK]
