@@ -135,7 +135,6 @@ class ExactVerify(Stage):
     ) -> tuple[Tensor, Tensor, Tensor]:
         info, logits = batch.sampling_info, logits_output.next_token_logits
         width, cut = verify_input.draft_token_num, None
-        each = self._rows.of(info, width)
         if info.has_custom_logit_processor:
             cut = rows.without_drafts(info, verify_input.retrieve_next_token)
             self._name(rows.first_rows_alone(info))
@@ -146,14 +145,11 @@ class ExactVerify(Stage):
             grammar_mask.apply(logits)
         if info.logit_bias is not None:
             logits.unflatten(0, (-1, width)).add_(info.logit_bias[:, None])
-        if (
-            grammar_mask is None
-            and info.logit_bias is None
-            and cut is None
-            and _by_kernels(verify_input, batch, logits)
-        ):
+        untouched = grammar_mask is None and info.logit_bias is None and likeliest_tokens.takes_likeliest(info)
+        if untouched and verify_input.tree_topk == 1 and greedy_commit.fits(verify_input, batch, logits):
             found = _committed(verify_input, batch, logits)
         else:
+            each = self._rows.of(info, width)
             found = accept(verify_input, self._draw(logits_output, each, batch, verify_input.positions), cut)
         if penalised:
             self._count(batch, verify_input, found[2])
@@ -180,26 +176,6 @@ class ExactVerify(Stage):
             logger.info(
                 "adaptive: requests with %s get one token per round, because it reads the text of its request", name
             )
-
-
-def _by_kernels(verify_input: Any, batch: Any, logits: Tensor) -> bool:
-    """Whether the kernels for plainly greedy rounds accept these drafts as SGLang's sampler would."""
-    from sglang.srt.environ import envs
-    from sglang.srt.speculative import spec_utils
-
-    drafts, seq_lens, info = verify_input.draft_token, batch.seq_lens, batch.sampling_info
-    return bool(
-        info.is_all_greedy
-        and not info.has_custom_logit_processor
-        and verify_input.tree_topk == 1
-        and logits.is_cuda
-        and logits.stride(1) == 1
-        and drafts.is_contiguous()
-        and seq_lens.is_contiguous()
-        and seq_lens.dtype == torch.int64
-        and spec_utils.SIMULATE_ACC_LEN <= 0
-        and not envs.SGLANG_SANITIZE_NAN_LOGITS.get()
-    )
 
 
 def _committed(verify_input: Any, batch: Any, logits: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -2,8 +2,8 @@
 
 SGLang 0.5.23 runs ``torch.argmax``, which reads a row of the vocabulary with one thread block, walks the drafts as a
 tree, and prepares the next round's inputs: eight launches. Here many blocks read a row, as at zero steps
-(`likeliest_tokens.py`), and one kernel does the rest. SGLang's code runs for batches in which a penalty, a bias, a
-grammar or sampling changes the choice.
+(`likeliest_tokens.py`), and one kernel does the rest. `exact` accepts with them too, after it has added penalties.
+SGLang's code runs for batches in which a bias, a grammar or sampling changes the choice.
 """
 
 from __future__ import annotations
@@ -93,10 +93,17 @@ class GreedyCommit:
 
 
 def _commit(verify_input: Any, batch: Any, logits: Tensor) -> tuple[Any, ...] | None:
+    if not (fits(verify_input, batch, logits) and is_plainly_greedy(batch, None, None)):
+        return None
+    return commit(logits, verify_input.draft_token, batch.seq_lens, verify_input.draft_token_num)
+
+
+def fits(verify_input: Any, batch: Any, logits: Tensor) -> bool:
+    """Whether `commit` can read a round of chains, and SGLang's verify would not make up what is accepted."""
     from sglang.srt.speculative import spec_utils
 
     drafts, seq_lens, width = verify_input.draft_token, batch.seq_lens, verify_input.draft_token_num
-    if not (
+    return bool(
         logits.is_cuda
         and logits.stride(1) == 1
         and drafts.is_contiguous()
@@ -104,7 +111,4 @@ def _commit(verify_input: Any, batch: Any, logits: Tensor) -> tuple[Any, ...] | 
         and seq_lens.dtype == torch.int64
         and logits.shape[0] == seq_lens.shape[0] * width > 0
         and spec_utils.SIMULATE_ACC_LEN <= 0  # benchmarks that draw or replay acceptance do so in SGLang's verify
-        and is_plainly_greedy(batch, None, None)
-    ):
-        return None
-    return commit(logits, drafts, seq_lens, width)
+    )

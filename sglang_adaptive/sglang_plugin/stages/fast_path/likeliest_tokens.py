@@ -117,13 +117,14 @@ def _chosen(batch: Any, logits: Tensor, grammar_mask: Any, watermark_state: Any)
 
 def is_plainly_greedy(batch: Any, grammar_mask: Any, watermark_state: Any) -> bool:
     """Whether each token of *batch* is simply the likeliest one of its row of logits."""
-    from sglang.srt.environ import envs
-
     info = batch.sampling_info
     between = (info.acc_additive_penalties, info.acc_scaling_penalties, info.logit_bias, grammar_mask, watermark_state)
-    return bool(
-        info.is_all_greedy
-        and not info.has_custom_logit_processor
-        and all(part is None for part in between)
-        and not envs.SGLANG_SANITIZE_NAN_LOGITS.get()
-    )
+    return all(part is None for part in between) and takes_likeliest(info)
+
+
+def takes_likeliest(info: Any) -> bool:
+    """Whether SGLang's sampler takes the likeliest token of each row of the logits that it gets."""
+    from sglang.srt.environ import envs
+
+    sanitizes = envs.SGLANG_SANITIZE_NAN_LOGITS.get()
+    return bool(info.is_all_greedy and not info.has_custom_logit_processor and not sanitizes)
