@@ -147,7 +147,7 @@ def _of_lookups(found: dict[str, Any]) -> Iterator[str]:
     what = f"rounds may verify {listed(drafts, 'or')} drafts copied from a request's text"
     if options["lookup"] == "auto":
         yield f"Lookups are auto: {what}, while live rounds take at least {1000 * LEAST_SECONDS:g} ms."
-        yield "NGRAM, block drafters, DeepSeek-V4 and some other setups have none; there off in /server_info says why."
+        yield 'NGRAM, block drafters, DeepSeek-V4 and some other setups have none: see "off" in /server_info.'
     else:
         yield f"Lookups are on: {what}, however short rounds are."
         yield "NGRAM, block drafters and DeepSeek-V4 refuse that; in other setups without lookups the log says why."
