@@ -137,7 +137,8 @@ class CostModel:
         if batch_size in self._evidence:
             whole = self._wholes.get(batch_size)
             if whole is None:
-                whole = self._wholes[batch_size] = fit(self._evidence[batch_size], self._shape(batch_size))
+                evidence, known = self._evidence[batch_size], bool(self.base.profiled)
+                whole = self._wholes[batch_size] = fit(evidence, self._shape(batch_size), from_base=known)
             ratios = [self._now[batch_size] + whole.ratio[steps] for steps in self.ladder]
             deviations = [max(CELL, whole.deviation[steps]) for steps in self.ladder]
         else:

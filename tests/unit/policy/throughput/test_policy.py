@@ -334,8 +334,7 @@ def test_the_snapshot_is_made_of_builtins_and_says_why() -> None:
     row = table["batch_sizes"].index(8)
     assert table["seconds"][row] == [rate["seconds"] for rate in told["rates"]]
     assert table["source"][row] == [rate["source"] for rate in told["rates"]]
-    serve(policy, 0.0, 8, 300)
-    assert policy.snapshot()["steps"] in (0, 1)
+    assert sorted(serve(policy, 0.0, 8, 300)[-100:])[50] in (0, 1)
 
 
 def test_the_cost_table_goes_a_little_beyond_what_is_known() -> None:
