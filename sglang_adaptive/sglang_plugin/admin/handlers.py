@@ -25,6 +25,7 @@ from sglang_adaptive.sglang_plugin import ranks
 from sglang_adaptive.sglang_plugin.current import current
 from sglang_adaptive.sglang_plugin.stage import Stage
 from sglang_adaptive.sglang_plugin.stages.audit_scheduler import REPORT_KEY, Audits, Report
+from sglang_adaptive.sglang_plugin.stages.lookups.rounds import LookupRounds
 from sglang_adaptive.sglang_plugin.stages.zero_steps.left_for_later import LeftForLater
 from sglang_adaptive.sglang_plugin.start.controller import build_successor, fitted, trace_rounds
 from sglang_adaptive.sglang_plugin.start.profiles import CostSharing
@@ -234,8 +235,9 @@ class TakeReport(Handler):
 class Reconfigure(OfController):
     """``adaptive_config``: a new configuration, as a `Change`."""
 
-    def __init__(self, controller: AdaptiveController) -> None:
+    def __init__(self, controller: AdaptiveController, lookups: LookupRounds | None = None) -> None:
         super().__init__(controller)
+        self._lookups = lookups
         self._successor: tuple[AdaptiveConfig, AdaptivePolicy, CostSharing] | None = None
 
     def problem(self, key: str, value: Any) -> str | None:
@@ -257,6 +259,8 @@ class Reconfigure(OfController):
                 return None
             built = controller.states.captured
             built.require(config)
+            if self._lookups is not None:
+                self._lookups.require(config)
             policy = build_successor(config, controller.policy, controller.states.live.steps, built)
             self._successor = config, policy, CostSharing(policy)
         except ConfigError as error:
@@ -293,7 +297,7 @@ def _config_of(controller: AdaptiveController) -> dict[str, Any]:
 _HANDLERS: Mapping[str, Callable[[Rounds], Handler]] = {
     FORCE_KEY: lambda rounds: ForceSteps(rounds.controller),
     LEASE_OVER_KEY: lambda rounds: LeaseOver(rounds.controller),
-    CONFIG_KEY: lambda rounds: Reconfigure(rounds.controller),
+    CONFIG_KEY: lambda rounds: Reconfigure(rounds.controller, *rounds.of(LookupRounds)),
     WARM_UP_KEY: lambda rounds: WarmUpSwitch(rounds.controller),
     EXTEND_KEY: lambda rounds: ExtendEvery(*rounds.of(LeftForLater)),
     REPORT_KEY: lambda rounds: TakeReport(*rounds.of(Audits)),
