@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from sglang_adaptive.command_line import BAD_INPUT, DONE, PROGRAM, CommandParser, listed
+from sglang_adaptive.lookup import require_texts
 from sglang_adaptive.policy import options
 from sglang_adaptive.policy.config import AdaptiveConfig, load_config, presets
 from sglang_adaptive.policy.errors import ConfigError
@@ -227,7 +228,9 @@ def main(argv: Sequence[str]) -> int:
     """Run the command; returns 0, or 2 if a server would refuse the file."""
     arguments = parser().parse_args(argv)
     try:
-        found = facts(load_config(arguments.file))
+        config = load_config(arguments.file)
+        require_texts(config.options)
+        found = facts(config)
     except ConfigError as error:
         # The same line that a server prints before it stops.
         print(f"{PROGRAM}: error: {error}", file=sys.stderr)

@@ -160,9 +160,7 @@ def _check_beside(args: Any, config: AdaptiveConfig) -> None:
     if config.options.lookup is True and algorithm in workers.WITHOUT_LOOKUPS:
         expected = f"false with --speculative-algorithm {algorithm}"
         raise ConfigError(args.speculative_adaptive_config, f"{config.options.policy}.lookup", "got true", expected)
-    if config.options.lookup and config.options.lookup_texts:
-        megabytes, as_text = config.options.lookup_memory_mb, not args.skip_tokenizer_init
-        require_texts(config.options.lookup_texts, megabytes, as_text)
+    require_texts(config.options, as_text=not args.skip_tokenizer_init)
     steps = args.speculative_num_steps
     if steps is not None and steps not in config.candidate_steps and not drafts_blocks(args):
         accepted = ", ".join(map(str, config.candidate_steps))
