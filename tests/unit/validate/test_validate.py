@@ -55,7 +55,7 @@ def test_texts_that_a_server_would_load_are_read(tmp_path: Path, capsys: pytest.
     path.write_text(json.dumps({"throughput": {"lookup_memory_mb": 1, "lookup_texts": str(texts)}}))
     texts.write_text('"one"\n{}\n')
     assert main([str(path)]) == 2
-    assert f"{texts}: line 2: got {{}}; expected a JSON string or list of token ids a line" in capsys.readouterr().err
+    assert f'{texts}: line 2: got "{{}}"; expected a JSON string or list of token ids a line' in capsys.readouterr().err
     texts.write_text('"one"\n[1, 2]\n')
     assert main([str(path)]) == 0
 
