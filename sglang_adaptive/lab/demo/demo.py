@@ -18,12 +18,18 @@ from rich.text import Text
 from sglang_adaptive import provenance
 from sglang_adaptive.command_line import DONE, PROBLEM
 from sglang_adaptive.lab.cpu_engine import models
-from sglang_adaptive.lab.demo.drawing import SPEED_NOTE, depth_table, speed_table, timeline
+from sglang_adaptive.lab.demo.drawing import (
+    SPEED_NOTE,
+    depth_table,
+    speed_table,
+    timeline,
+    where_it_went,
+    who_was_fastest,
+)
 from sglang_adaptive.lab.demo.measure import measure_all
-from sglang_adaptive.lab.demo.results import SEVERAL, Run, mismatches, workload
+from sglang_adaptive.lab.demo.results import SEVERAL, Run, failures, mismatches, workload
 from sglang_adaptive.lab.demo.servers import TITLES, Fleet, ServerSpec, server_specs
 from sglang_adaptive.lab.demo.terminal import Progress, console_of
-from sglang_adaptive.lab.demo.words import failures, warnings, where_it_went, who_was_fastest
 from sglang_adaptive.signals import StopSignals
 
 
@@ -159,3 +165,17 @@ def _lossless(plain: Run) -> str:
         f"Lossless: in every run, all {requests} requests ({tokens} tokens) match the run without speculation token "
         "for token."
     )
+
+
+def warnings(policies: Sequence[str], load: float, gigabytes: float, wanted: float) -> list[str]:
+    """Return warnings about the machine's load average, and about free *gigabytes* below *wanted*."""
+    remarks = []
+    cores = provenance.cpu_cores()
+    if load > cores:
+        remarks.append(
+            f"This machine is busy (load {load:.1f} on {cores} cores): expect a longer run and noisier numbers."
+        )
+    if gigabytes < wanted:
+        fewer = "; --policy ema needs less" if len(policies) > 1 else ""
+        remarks.append(f"Only {gigabytes:.1f} GB of memory is free, which may not be enough{fewer}.")
+    return remarks

@@ -17,10 +17,9 @@ from rich.text import Text
 
 from sglang_adaptive import provenance
 from sglang_adaptive.client import Client
-from sglang_adaptive.lab.chat.conversation import drafting
 from sglang_adaptive.lab.demo.demo import Demo
-from sglang_adaptive.lab.demo.drawing import SPEED_NOTE, family_table, speed_table, timeline
-from sglang_adaptive.lab.demo.measure import blaming, finished, force_steps, measure_phase
+from sglang_adaptive.lab.demo.drawing import SPEED_NOTE, family_table, speed_table, timeline, who_was_fastest
+from sglang_adaptive.lab.demo.measure import adaptive_state, blaming, finished, force_steps, measure_phase
 from sglang_adaptive.lab.demo.results import (
     Contender,
     DemoError,
@@ -32,9 +31,7 @@ from sglang_adaptive.lab.demo.results import (
     tokens_per_second,
 )
 from sglang_adaptive.lab.demo.servers import HELD, Fleet, ServerSpec, contenders, server_specs
-from sglang_adaptive.lab.demo.terminal import AnswerScreen, Progress, console_of
-from sglang_adaptive.lab.demo.words import who_was_fastest
-from sglang_adaptive.lab.models.command import progress
+from sglang_adaptive.lab.demo.terminal import AnswerScreen, Progress, console_of, rounds_by_steps
 from sglang_adaptive.lab.models.folders import ModelError
 from sglang_adaptive.lab.models.smollm2 import ready_pair, target_folder
 
@@ -58,19 +55,17 @@ def phases(turn: int, tokens: int) -> tuple[Phase, ...]:
     return tuple(Phase(f"{turn}-{kind}", kind, 1, (text,), tokens) for kind, text in QUESTIONS.items())
 
 
-class Template:
-    """The target's tokenizer and chat template."""
+def template(target: Path) -> Callable[[str], list[int]]:
+    """Return a function from a question to the token ids of a conversation up to the start of its answer."""
+    from transformers import AutoTokenizer
 
-    def __init__(self, target: Path) -> None:
-        from transformers import AutoTokenizer
+    tokenizer = AutoTokenizer.from_pretrained(target)
 
-        self._tokenizer = AutoTokenizer.from_pretrained(target)
-
-    def tokens(self, question: str) -> list[int]:
-        """Return the token ids of a conversation that begins with *question*, up to the start of the answer."""
+    def tokens(question: str) -> list[int]:
         turn = [{"role": "user", "content": question}]
-        asked = self._tokenizer.apply_chat_template(turn, add_generation_prompt=True, return_dict=True)
-        return list(asked["input_ids"])
+        return list(tokenizer.apply_chat_template(turn, add_generation_prompt=True, return_dict=True)["input_ids"])
+
+    return tokens
 
 
 @dataclass
@@ -79,7 +74,7 @@ class Contest:
 
     fleet: Fleet
     contenders: Sequence[Contender]
-    template: Template
+    template: Callable[[str], list[int]]
     console: Console
     progress: Progress
     _results: dict[str, list[PhaseResult]] = field(default_factory=dict)
@@ -118,9 +113,9 @@ class Contest:
             screen = None
             if shown:
                 self.progress.clear()
-                screen = AnswerScreen(self.console, lambda: drafting(server))
+                screen = AnswerScreen(self.console, lambda: rounds_by_steps(adaptive_state(server)))
             grown = screen.grown if screen else lambda text, tokens: self.progress.now(f"{said}, {tokens} tokens")
-            prompt = self.template.tokens(phase.prompts[0])
+            prompt = self.template(phase.prompts[0])
             with screen or nullcontext():
                 result = measure_phase(server, phase, lambda look: [_answer(server, prompt, phase, grown, look)])
             if shown:
@@ -137,7 +132,7 @@ class Contest:
                     force_steps(server, contender.forced_steps)
                 questions = WARM_UP if contender.adaptive else WARM_UP[:1]
                 for question in questions:
-                    server.generate(self.template.tokens(question), tokens if contender.adaptive else tokens // 4)
+                    server.generate(self.template(question), tokens if contender.adaptive else tokens // 4)
         self.progress.done("warmed up")
 
     def _speeds(self, phase: Phase) -> str:
@@ -186,16 +181,15 @@ class RealTextDemo(Demo):
 
     def specs(self) -> list[ServerSpec]:
         try:
-            with progress() as tick:
-                pair = ready_pair(tick)
+            pair = ready_pair(self.progress.now)
         except ModelError as error:
             raise DemoError(str(error)) from error
         return server_specs(pair.plain(), pair.draft, [HELD, *self.policies], self.folder)
 
     def measured(self, fleet: Fleet) -> list[Run]:
         self.progress.now("loading the tokenizer")
-        template = Template(target_folder())
-        contest = Contest(fleet, contenders(self.policies, HELD), template, console_of(sys.stdout), self.progress)
+        tokens, console = template(target_folder()), console_of(sys.stdout)
+        contest = Contest(fleet, contenders(self.policies, HELD), tokens, console, self.progress)
         return contest.run(self.options.turns, self.options.tokens)
 
     def findings(self, runs: Sequence[Run], console: Console) -> list[RenderableType]:
