@@ -14,7 +14,7 @@ import pytest
 
 from sglang_adaptive.cli import main
 from sglang_adaptive.lab.chat import measured
-from sglang_adaptive.lab.cpu_engine.ports import free_port
+from sglang_adaptive.lab.cpu_engine.server import free_port
 from tests.answering import answering
 
 
