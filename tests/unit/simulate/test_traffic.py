@@ -12,7 +12,8 @@ import pytest
 from sglang_adaptive.lab.simulate.command import main
 from sglang_adaptive.lab.simulate.real.scenes import Live, scenes
 from sglang_adaptive.lab.simulate.real.texts import Texts
-from sglang_adaptive.lab.simulate.rounds import Rounds, batches, read_rounds, runs_of, seen, texts_of
+from sglang_adaptive.lab.simulate.rounds import Rounds, read_rounds
+from sglang_adaptive.lab.simulate.traffic import batches, runs_of, seen, texts_of
 from sglang_adaptive.policy.choice import drafted
 from sglang_adaptive.runtime.round_note import RoundNote
 from sglang_adaptive.runtime.round_trace import RoundTrace
