@@ -41,7 +41,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Measure, print every table, write all figures; return 1 if a gate is missed, 2 on bad input."""
     words = list(sys.argv[1:] if argv is None else argv)
     options = parser().parse_args(words)
-    oracles = () if options.quick or options.no_oracles else tuple(ORACLES)
+    oracles = () if options.quick or options.no_oracles else ORACLES
     try:
         setting = real.Setting(load_texts(options.texts), real.load_costs(None), rounds=options.rounds)
         contenders, _ = real.pick(list(real.POLICIES), setting)
@@ -124,7 +124,7 @@ def decision() -> list[Gate]:
 
 
 def _policy(setting: Setting) -> list[Contender]:
-    return chosen([JUDGED], setting.ladder)
+    return chosen([JUDGED], setting.ladder)[0]
 
 
 def parser() -> argparse.ArgumentParser:

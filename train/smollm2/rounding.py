@@ -39,6 +39,10 @@ class Rounded:
     levels: Tensor
     step: Tensor
 
+    def widened(self) -> Tensor:
+        """Return the matrix in bfloat16, as it is read."""
+        return (self.levels * self.step).to(torch.bfloat16)
+
 
 def write_packed(path: Path, tensors: Mapping[str, Tensor | Rounded]) -> None:
     """Write a draft's *tensors* by their names, Huffman-coded: small levels are frequent, one takes about 4 bits."""

@@ -65,7 +65,9 @@ def register() -> None:
         for target, hook in hooks.items():
             HookRegistry.register(target, hook, kind)
     replaced.without_streams()
-    _register_target_backend()
+    from sglang.srt.layers.attention.attention_registry import register_attention_backend
+
+    register_attention_backend(ATTENTION_BACKEND)(_torch_ref)
 
 
 class _Waiting:
@@ -121,15 +123,10 @@ def _as_it_is(runner: Any) -> None:
     """Leave float32 sums alone: they depend on the batch by about 1e-6, and none of 400 seeds drew differently."""
 
 
-def _register_target_backend() -> None:
-    from sglang.srt.layers.attention.attention_registry import register_attention_backend
+def _torch_ref(runner: Any) -> Any:
+    from sglang_adaptive.lab.cpu_engine.attention_backend import TorchRefBackend
 
-    def create(runner: Any) -> Any:
-        from sglang_adaptive.lab.cpu_engine.attention_backend import TorchRefBackend
-
-        return TorchRefBackend(runner)
-
-    register_attention_backend(ATTENTION_BACKEND)(create)
+    return TorchRefBackend(runner)
 
 
 def _with_torch_ref(
@@ -141,12 +138,12 @@ def _with_torch_ref(
     **kwargs: Any,
 ) -> Any:
     """Add the draft's backends to SGLang's own."""
-    from sglang_adaptive.lab.cpu_engine.attention_backend import TorchRefBackend, TorchRefDraftBackend
+    from sglang_adaptive.lab.cpu_engine.attention_backend import TorchRefDraftBackend
 
     def create() -> tuple[str, Any]:
         runner = factory.draft_model_runner
         if backend_name == "decode_attention_backend":
             return ATTENTION_BACKEND, TorchRefDraftBackend(runner, factory.topk, factory.speculative_num_steps)
-        return ATTENTION_BACKEND, TorchRefBackend(runner)
+        return ATTENTION_BACKEND, _torch_ref(runner)
 
     return original(factory, backend_name, {**backend_map, ATTENTION_BACKEND: create}, *args, **kwargs)

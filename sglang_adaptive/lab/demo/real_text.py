@@ -6,7 +6,7 @@ The contenders take turns: each answers the same question before the next one is
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -30,7 +30,7 @@ from sglang_adaptive.lab.demo.results import (
     mean_steps,
     tokens_per_second,
 )
-from sglang_adaptive.lab.demo.servers import HELD, Fleet, ServerSpec, contenders, server_specs
+from sglang_adaptive.lab.demo.servers import HELD, Fleet, contenders, launches
 from sglang_adaptive.lab.demo.terminal import AnswerScreen, Progress, console_of, rounds_by_steps
 from sglang_adaptive.lab.models.folders import ModelError
 from sglang_adaptive.lab.models.smollm2 import ready_pair, target_folder
@@ -167,24 +167,24 @@ class RealTextDemo(Demo):
     def servers(self) -> int:
         return len(self.policies) + 2
 
-    def introduction(self) -> list[str]:
+    def introduction(self, gigabytes: float) -> list[str]:
         sglang = provenance.versions("sglang")["sglang"]
         often = "once" if self.options.turns == 1 else f"{self.options.turns} times"
         return [
             f"This demo starts {self.servers} real SGLang {sglang} servers on this machine's CPU with "
             "SmolLM2-135M-Instruct and its EAGLE-3 draft: without speculation, at static depths, and adaptive. Each "
             f"answers the same {len(QUESTIONS)} questions {often}, one server at a time. It takes about six minutes "
-            f"on two idle cores and {self.gigabytes:.0f} GB of memory. Ctrl-C stops the demo and its servers.",
+            f"on two idle cores and {gigabytes:.0f} GB of memory. Ctrl-C stops the demo and its servers.",
             "Next to each line of the adaptive server's answer are the draft steps of its rounds and the tokens per "
             "round.",
         ]
 
-    def specs(self) -> list[ServerSpec]:
+    def launches(self) -> Mapping[str, Sequence[str]]:
         try:
             pair = ready_pair(self.progress.now)
         except ModelError as error:
             raise DemoError(str(error)) from error
-        return server_specs(pair.plain(), pair.draft, [HELD, *self.policies], self.folder)
+        return launches(pair.plain(), pair.draft, [HELD, *self.policies], self.folder)
 
     def measured(self, fleet: Fleet) -> list[Run]:
         self.progress.now("loading the tokenizer")
@@ -216,12 +216,5 @@ class RealTextDemo(Demo):
             "The ratios hold for this machine only: rounds cost different amounts on a GPU.",
         ]
 
-    def kept(self, url: str, pid: int, title: str) -> str:
-        return "\n".join(
-            [
-                f"The {title} server is still running at {url}; its log is in {self.folder}",
-                f"  talk to it:  sglang-adaptive chat --url {url}",
-                f"  watch it:    sglang-adaptive watch --url {url}, or {url}/adaptive in a browser",
-                f"  stop it:     kill {pid}",
-            ]
-        )
+    def use(self, url: str) -> str:
+        return f"talk to it:  sglang-adaptive chat --url {url}"

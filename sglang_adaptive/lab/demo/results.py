@@ -73,7 +73,6 @@ class Contender:
     server: str
     forced_steps: int | None = None
     """Steps held on the server; None for a policy and without speculation."""
-
     adaptive: bool = False
 
 
@@ -93,20 +92,15 @@ class PhaseResult:
     phase: Phase
     begin: float
     """Unix time in seconds."""
-
     seconds: float
     outputs: tuple[tuple[int, ...], ...]
     """Token ids that each request generated, in prompt order."""
-
     verify_rounds: int
     """Rounds, summed over the requests; 0 without speculation."""
-
     rounds_by_depth: Mapping[int, int]
     """Rounds of the server by steps; a round serves all running requests."""
-
     first_steps: int | None = None
     """Steps that were live when the phase began; None without speculation."""
-
     switches: tuple[Switch, ...] = ()
     switches_unseen: int = 0
     """Switches that the server counted but no longer lists."""
@@ -116,11 +110,6 @@ class PhaseResult:
         """Tokens generated."""
         return sum(map(len, self.outputs))
 
-    @property
-    def switch_count(self) -> int:
-        """Switches by the policy."""
-        return len(self.switches) + self.switches_unseen
-
 
 @dataclass(frozen=True, slots=True)
 class Run:
@@ -129,14 +118,13 @@ class Run:
     contender: Contender
     tiers: tuple[int, ...]
     """Steps with a runtime state, ascending; empty without speculation."""
-
     phases: tuple[PhaseResult, ...]
     degraded: str | None = None
 
     @property
     def switches(self) -> int:
         """Switches by the policy."""
-        return sum(phase.switch_count for phase in self.phases)
+        return sum(len(phase.switches) + phase.switches_unseen for phase in self.phases)
 
     def of(self, family: str | None) -> tuple[PhaseResult, ...]:
         """Return the phases of one family of text, or all phases for None."""

@@ -10,7 +10,7 @@ from typing import NoReturn
 
 from sglang_adaptive.command_line import BAD_INPUT, DONE, CommandParser, listed
 from sglang_adaptive.lab.simulate import text, traffic
-from sglang_adaptive.lab.simulate.contenders import LOOKUPS, chosen, fitting
+from sglang_adaptive.lab.simulate.contenders import LOOKUPS, chosen
 from sglang_adaptive.lab.simulate.cost import SHIPPED, SimulationError, load_cost
 from sglang_adaptive.lab.simulate.real import suite as real
 from sglang_adaptive.lab.simulate.real.oracles import ORACLES
@@ -70,7 +70,10 @@ def main(argv: Sequence[str]) -> int:
         played = run(options, list(argv))
         print(played.text)
         if options.json:
-            _write(options.json, as_json(played.report))
+            try:
+                options.json.write_text(as_json(played.report), encoding="utf-8")
+            except OSError as error:
+                raise SimulationError(f"{options.json}: cannot be written ({error.strerror})") from error
     except SimulationError as error:
         print(f"sglang-adaptive simulate: {error}", file=sys.stderr)
         return BAD_INPUT
@@ -85,7 +88,7 @@ def _check(options: argparse.Namespace) -> None:
         if trace and getattr(options, flag):
             raise SimulationError(f"--{flag}: --trace {trace} replays only that trace; expected no --{flag}")
     if "oracle" in options.policy and (trace or recorded):
-        what, known = ("--trace", traffic.KNOWING) if trace else (f"--suite {real.NAME}", tuple(ORACLES))
+        what, known = ("--trace", traffic.KNOWING) if trace else (f"--suite {real.NAME}", ORACLES)
         raise SimulationError(f"--policy oracle: needs random acceptance; {what} has {', '.join(known)}")
     for name in options.suite:
         if name not in (*SUITES, real.NAME):
@@ -109,7 +112,7 @@ def _run_drawn(options: argparse.Namespace, words: list[str]) -> Played:
     setting = Setting(cost, options.rounds or DEFAULT_ROUNDS, options.traces, options.seed)
     silent = [] if options.suite or NOISE.is_dir() else [name for name, suite in SUITES.items() if suite.noise]
     suites = [SUITES[suite] for suite in SUITES if suite in (options.suite or SUITES) and suite not in silent]
-    contenders, left_out = fitting(chosen(options.policy, setting.ladder), setting.ladder)
+    contenders, left_out = chosen(options.policy or None, setting.ladder)
     if silent:
         left_out.append(f"{listed(silent)} are left out: this installation has no recorded noise")
     results = {}
@@ -120,10 +123,3 @@ def _run_drawn(options: argparse.Namespace, words: list[str]) -> Played:
             results[suite.name] = run_suite(suite, setting, contenders, bar.update)
     report = drawn(words, name, setting, results, left_out)
     return Played(report, text.drawn(name, report))
-
-
-def _write(path: Path, content: str) -> None:
-    try:
-        path.write_text(content, encoding="utf-8")
-    except OSError as error:
-        raise SimulationError(f"{path}: cannot be written ({error.strerror})") from error

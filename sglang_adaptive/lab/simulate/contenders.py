@@ -175,30 +175,30 @@ def maker(name: str) -> Make:
     return make
 
 
-def chosen(names: Sequence[str], ladder: tuple[int, ...]) -> list[Contender]:
-    """Return the contenders called *names*; without names, all but the one with lookups."""
+def chosen(
+    names: Sequence[str] | None, ladder: tuple[int, ...], timed: Iterable[int] | None = None
+) -> tuple[list[Contender], list[str]]:
+    """Return the contenders called *names*, and a sentence on each that may choose steps without times.
+
+    Without *names* they are all but the one with lookups. The *timed* steps are those of *ladder* by default.
+
+    Raises:
+        SimulationError: a name is unknown, or all are left out.
+    """
     known = contenders(ladder)
-    wanted = names or list(known)
+    wanted = list(known) if names is None else names
     known[LOOKUPS] = Contender(LOOKUPS, _configured("throughput", lookup=True))
-    for name in names:
+    for name in wanted:
         if ":" in name:
             known[name] = Contender(name, maker(name))
         elif name not in known:
             raise SimulationError(f"--policy {name}: unknown; expected one of {', '.join(known)} or MODULE:CALLABLE")
-    return [known[name] for name in known if name in wanted]
-
-
-def fitting(wanted: Sequence[Contender], ladder: Iterable[int]) -> tuple[list[Contender], list[str]]:
-    """Return those of *wanted* that choose only from the steps of *ladder*, and a sentence on each other one.
-
-    Raises:
-        SimulationError: none fits.
-    """
-    fit, left_out, known = [], [], set(ladder)
-    for contender in wanted:
-        missing = sorted(set(contender.steps) - known)
-        if missing:
-            left_out.append(f"{contender.name} is left out: the profile has no round times for {listed(missing)} steps")
+    fit, left_out, times = [], [], set(ladder if timed is None else timed)
+    for name, contender in known.items():
+        if name not in wanted:
+            continue
+        if missing := sorted(set(contender.steps) - times):
+            left_out.append(f"{name} is left out: the profile has no round times for {listed(missing)} steps")
         else:
             fit.append(contender)
     if left_out and not fit:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
 
@@ -13,7 +12,7 @@ import numpy as np
 
 from sglang_adaptive.command_line import listed
 from sglang_adaptive.lab.simulate import text
-from sglang_adaptive.lab.simulate.contenders import chosen, fitting
+from sglang_adaptive.lab.simulate.contenders import chosen
 from sglang_adaptive.lab.simulate.cost import SimulationError, load_cost
 from sglang_adaptive.lab.simulate.real.cell import Cell, Place, play_cell
 from sglang_adaptive.lab.simulate.real.scenes import closed, queue_size
@@ -29,6 +28,8 @@ from sglang_adaptive.policy.options import MAX_STEPS
 NAME = "traffic"
 FEWEST_ROUNDS = 1000
 """Below this many rounds of requests, shares of depths are mostly luck."""
+CLOSE = "close"
+"""Trust in the figures of a depth that a trace shows well."""
 KNOWING = ("knows-contexts", "knows-drafts")
 """The oracles that play there: a trace has no categories."""
 HOW = (
@@ -44,7 +45,7 @@ def run(options: argparse.Namespace, words: list[str]) -> Played:
     name, cost = load_cost(options.profile)
     count = options.rounds or DEFAULT_ROUNDS
     policies, oracles = asked(options.policy, KNOWING)
-    contenders, left_out = fitting(chosen(policies, cost.steps) if policies else [], cost.steps)
+    contenders, left_out = chosen(policies, cost.steps)
     clock = clock_factors(NOISE_ROUNDS, np.random.default_rng([options.seed, 1]))
     cells = []
     for batch in batches(rounds, min(LARGEST_BATCH, cost.batches[-1])):
@@ -64,19 +65,18 @@ def run(options: argparse.Namespace, words: list[str]) -> Played:
         "requests": len(rounds.requests),
         "rounds_by_batch_size": {str(size): times for size, times in sorted(rounds.batches.items())},
         "doubts": _doubts(rounds, depths, cells, name),
-        "depths": [_depth(one) for one in depths],
+        "depths": depths,
         "batches": [_batch(cell) for cell in cells],
     }
     return Played(report, text.traffic(options.trace.name, report))
 
 
-def _doubts(rounds: Rounds, depths: list[Seen], cells: list[Cell], profile: str) -> list[str]:
+def _doubts(rounds: Rounds, depths: Sequence[dict[str, Any]], cells: list[Cell], profile: str) -> list[str]:
     """Return what makes the figures uncertain, besides the trust of each depth."""
     found = []
-    every = (steps for stretches in rounds.requests.values() for stretch in stretches for steps, _ in stretch)
-    drafted = sum(steps > 0 for steps in every)
-    known = {one.steps: one for one in depths}
-    unplayed = sorted(rounds.steps.keys() - known.keys())
+    drafted = sum(len(one.requests) for one in rounds.stream if one.steps)
+    trust = {one["steps"]: one["trust"] for one in depths}
+    unplayed = sorted(rounds.steps.keys() - trust.keys())
     if unplayed:
         found.append(
             f"Rounds ran at {listed(unplayed)} steps, for which {profile} has no times: their runs are split "
@@ -85,21 +85,9 @@ def _doubts(rounds: Rounds, depths: list[Seen], cells: list[Cell], profile: str)
     if drafted < FEWEST_ROUNDS:
         found.append(f"Only {drafted} rounds drafted; fewer than {FEWEST_ROUNDS} show little.")
     for cell in cells:
-        best = known[cell.best_single]
-        if best.trust != "close":
-            found.append(f"Batch {cell.load}, trust in the best single depth, {best.steps} steps: {best.trust}.")
+        if (said := trust[cell.best_single]) != CLOSE:
+            found.append(f"Batch {cell.load}, trust in the best single depth, {cell.best_single} steps: {said}.")
     return found
-
-
-def _depth(one: Seen) -> dict[str, Any]:
-    return {
-        "steps": one.steps,
-        "rounds_run": one.rounds,
-        "tokens_a_round_when_run": None if one.tokens_when_run is None else round(one.tokens_when_run, 4),
-        "tokens_a_round_recut": round(one.tokens_recut, 4),
-        "share_seen_here_or_deeper": round(one.from_here_up, 4),
-        "trust": one.trust,
-    }
 
 
 def _batch(cell: Cell) -> dict[str, Any]:
@@ -119,28 +107,6 @@ def _batch(cell: Cell) -> dict[str, Any]:
 # takes ``ceil(run / (t + 1))`` rounds at t steps. At or below the steps that ran this is nearly exact: a draft that was
 # right is right again from a later start. Above them it is only a bound, because a run was only seen to continue
 # after a round ended, from a new draft: deeper chains would have been rejected earlier.
-
-
-@dataclass(frozen=True)
-class Seen:
-    """What is known about one depth."""
-
-    steps: int
-    rounds: int
-    """Rounds of requests drafted at it."""
-    tokens_when_run: float | None
-    """Tokens per round of a request when it ran; None if it did not."""
-    tokens_recut: float
-    """Tokens per round of a request with all runs re-cut."""
-    from_here_up: float
-    """Share of the drafted tokens from this depth or a deeper one."""
-
-    @property
-    def trust(self) -> str:
-        """How reliable the figure of all runs is, in words."""
-        if self.from_here_up >= 0.9:
-            return "close"
-        return "partly seen" if self.from_here_up >= 0.3 else "upper bound"
 
 
 def runs_of(rounds: Iterable[tuple[int, int]]) -> list[int]:
@@ -178,24 +144,29 @@ def texts_of(rounds: Rounds) -> Texts:
     return Texts(bytes(accepted), ends - np.array(lengths), ends, np.zeros(len(lengths), dtype=np.int64), (NAME,))
 
 
-def seen(rounds: Rounds, texts: Texts, ladder: Sequence[int]) -> list[Seen]:
-    """Return what is known about each of *ladder*."""
+def seen(rounds: Rounds, texts: Texts, ladder: Sequence[int]) -> list[dict[str, Any]]:
+    """Return what is known about each of *ladder*, as JSON builtins."""
     ran: Counter[int] = Counter()
     tokens: Counter[int] = Counter()
     for steps, accepted in (entry for found in rounds.requests.values() for part in found for entry in part):
         ran[steps] += 1
         tokens[steps] += accepted + 1
     drafted = sum(count for steps, count in tokens.items() if steps)
-    return [
-        Seen(
-            steps,
-            ran[steps],
-            tokens[steps] / ran[steps] if ran[steps] else None,
-            len(texts.accepted) / int(texts.walk(texts.begin, texts.end, steps)[0].sum()),
-            sum(count for other, count in tokens.items() if other >= max(steps, 1)) / drafted,
+    found = []
+    for steps in ladder:
+        recut = len(texts.accepted) / int(texts.walk(texts.begin, texts.end, steps)[0].sum())
+        share = sum(count for other, count in tokens.items() if other >= max(steps, 1)) / drafted
+        found.append(
+            {
+                "steps": steps,
+                "rounds_run": ran[steps],
+                "tokens_a_round_when_run": round(tokens[steps] / ran[steps], 4) if ran[steps] else None,
+                "tokens_a_round_recut": round(recut, 4),
+                "share_seen_here_or_deeper": round(share, 4),
+                "trust": CLOSE if share >= 0.9 else "partly seen" if share >= 0.3 else "upper bound",
+            }
         )
-        for steps in ladder
-    ]
+    return found
 
 
 def batches(rounds: Rounds, most: int) -> list[int]:

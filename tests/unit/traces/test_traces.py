@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sglang_adaptive.lab.traces import CHAIN, LONGEST_CHAIN, Trace, TraceError, lookups, read, write
+from benchmarks.traces.files import lookups, write
+from sglang_adaptive.lab.traces import CHAIN, LONGEST_CHAIN, Trace, TraceError, read
 from sglang_adaptive.lookup import DRAFTS, LONGEST
 
 

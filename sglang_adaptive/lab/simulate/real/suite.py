@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from sglang_adaptive.lab.simulate import text
-from sglang_adaptive.lab.simulate.contenders import LOOKUPS, Contender, chosen, fitting, profile_of
+from sglang_adaptive.lab.simulate.contenders import LOOKUPS, Contender, chosen, profile_of
 from sglang_adaptive.lab.simulate.cost import FloatArray, RoundCost, SimulationError, load_cost
 from sglang_adaptive.lab.simulate.real.cell import Cell, Place, play_cell
 from sglang_adaptive.lab.simulate.real.oracles import ORACLES
@@ -128,7 +128,7 @@ def run(options: argparse.Namespace, words: list[str]) -> Played:
     """Play the suite."""
     texts, costs = load_texts(options.texts), load_costs(options.profile)
     setting = Setting(texts, costs, rounds=options.rounds or DEFAULT_ROUNDS, seed=options.seed)
-    names, oracles = asked(options.policy, list(ORACLES))
+    names, oracles = asked(options.policy, ORACLES)
     contenders, left_out = pick(names, setting)
     report = json_report(words, setting, options.texts, play(setting, contenders, oracles), left_out)
     return Played(report, text.recorded(", ".join(texts), report))
@@ -152,7 +152,7 @@ def pick(names: list[str], setting: Setting) -> tuple[list[Contender], list[str]
     if LOOKUPS in names and not all(texts.match for texts in setting.texts.values()):
         lacking = next(name for name, texts in setting.texts.items() if not texts.match)
         raise SimulationError(f"--policy {LOOKUPS}: {lacking} was recorded without lookups; expected other --texts")
-    return fitting(chosen(names, tuple(setting.steps)) if names else [], in_all)
+    return chosen(names, tuple(setting.steps), in_all)
 
 
 def json_report(

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from benchmarks.text_gates import gates, told
+from benchmarks.traces.files import write
 from sglang_adaptive.lab.simulate.command import main
 from sglang_adaptive.lab.simulate.contenders import contenders
 from sglang_adaptive.lab.simulate.cost import SimulationError, load_cost
@@ -17,7 +18,6 @@ from sglang_adaptive.lab.simulate.real.cell import Cell, Score, play_cell
 from sglang_adaptive.lab.simulate.real.oracles import ORACLES
 from sglang_adaptive.lab.simulate.real.suite import Setting, pick, places, play
 from sglang_adaptive.lab.simulate.real.texts import Texts
-from sglang_adaptive.lab.traces import write
 from sglang_adaptive.policy.profile import shipped_config
 from tests.drawn_texts import copying_trace, drawn_trace
 
@@ -29,7 +29,7 @@ SETTING = Setting({"drawn": Texts.of(drawn_trace(KINDS, tokens=100))}, {NAME: CO
 @pytest.fixture(scope="module")
 def cells() -> list[Cell]:
     known = contenders(COST.steps)
-    return play(SETTING, [known["throughput"], known["static-3"]], tuple(ORACLES))
+    return play(SETTING, [known["throughput"], known["static-3"]], ORACLES)
 
 
 def test_lookups_are_worth_it_where_text_is_copied() -> None:
