@@ -1,9 +1,9 @@
-"""Writes traces, which `sglang_adaptive.lab.traces` reads, and finds what lookups find at each of their positions."""
+"""Writes traces, which `sglang_adaptive.lab.traces` reads, and takes them apart by request."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +11,21 @@ import numpy.typing as npt
 
 from sglang_adaptive.lab.traces import FORMAT_VERSION, OF_LOOKUPS, WORDS, Trace, check
 from sglang_adaptive.lookup import Text
+
+
+def requests(trace: Trace) -> Iterator[tuple[str, npt.NDArray[np.uint8], int]]:
+    """Yield category, accepted drafts [n] and first row of each request; the arrays are views.
+
+    The request's part of ``match`` and ``looked_up`` is the n rows from its first one on.
+    """
+    for category, start, length in zip(trace.category, trace.starts.tolist(), trace.length.tolist(), strict=True):
+        yield category, trace.accepted[start : start + length], start
+
+
+def select(trace: Trace, rows: npt.ArrayLike) -> Trace:
+    """Return the trace of some requests, by index or mask, in the given order."""
+    chosen = np.arange(len(trace.category))[np.asarray(rows)]
+    return trace.cut(chosen, trace.length[chosen])
 
 
 def lookups(ids: Sequence[int], prompt: int, positions: int) -> npt.NDArray[np.uint8]:

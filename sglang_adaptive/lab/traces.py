@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import zipfile
 import zlib
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -82,24 +81,12 @@ class Trace:
         lengths = self.length.astype(np.int64)
         return np.cumsum(lengths) - lengths
 
-    def requests(self) -> Iterator[tuple[str, npt.NDArray[np.uint8], int]]:
-        """Yield category, accepted drafts [n] and first row of each request; the arrays are views.
-
-        The request's part of ``match`` and ``looked_up`` is the n rows from its first one on.
-        """
-        for category, start, length in zip(self.category, self.starts.tolist(), self.length.tolist(), strict=True):
-            yield category, self.accepted[start : start + length], start
-
-    def select(self, rows: npt.ArrayLike) -> Trace:
-        """Return the trace of some requests, by index or mask, in the given order."""
-        chosen = np.arange(len(self.category))[np.asarray(rows)]
-        return self._cut(chosen, self.length[chosen])
-
     def without_repetitions(self) -> Trace:
         """Return the trace with each request cut where its first exact repetition starts."""
-        return self._cut(np.arange(len(self.category)), self.loop_start)
+        return self.cut(np.arange(len(self.category)), self.loop_start)
 
-    def _cut(self, chosen: npt.NDArray[np.int64], length: npt.NDArray[np.int32]) -> Trace:
+    def cut(self, chosen: npt.NDArray[np.int64], length: npt.NDArray[np.int32]) -> Trace:
+        """Return the trace of the *chosen* requests, in this order, each with only its first *length* positions."""
         starts = self.starts[chosen]
         rows = [np.arange(start, start + kept) for start, kept in zip(starts, length, strict=True)]
         at = np.concatenate(rows) if rows else np.zeros(0, np.int64)

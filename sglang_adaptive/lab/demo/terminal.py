@@ -45,11 +45,6 @@ class Progress:
         self._live: Live | None = None
         self._shown = ""
 
-    @property
-    def seconds(self) -> float:
-        """Seconds since the demo began."""
-        return self._clock() - self._begin
-
     def now(self, text: str) -> None:
         """Show *text* until the next call; only on a terminal."""
         if self._live is None:
@@ -73,7 +68,7 @@ class Progress:
         self._live, self._shown = None, ""
 
     def _stamped(self, text: str) -> str:
-        return f"[{self.seconds:4.0f} s] {text}"
+        return f"[{self._clock() - self._begin:4.0f} s] {text}"
 
 
 class AnswerScreen:
