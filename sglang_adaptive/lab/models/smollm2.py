@@ -148,12 +148,12 @@ def _write_tokenizer(source: Path, folder: Path) -> None:
     from tokenizers import pre_tokenizers
     from transformers import AutoTokenizer
 
-    tokenizer = AutoTokenizer.from_pretrained(source.parent, gguf_file=source.name)
+    tokenizer = AutoTokenizer.from_pretrained(source.parent, gguf_file=source.name, clean_up_tokenization_spaces=False)
+    tokenizer.model_max_length = CONFIG["max_position_embeddings"]
     # GGUF calls the pre-tokenizer "smollm": GPT-2's, after splitting off each digit. Transformers reads GPT-2's.
     digits = pre_tokenizers.Digits(individual_digits=True)
     gpt2 = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.backend_tokenizer.pre_tokenizer = pre_tokenizers.Sequence([digits, gpt2])
-    tokenizer.model_max_length = CONFIG["max_position_embeddings"]
     tokenizer.save_pretrained(folder)
 
 
