@@ -14,7 +14,7 @@ from sglang_adaptive.command_line import BAD_INPUT, DONE, INTERRUPTED, PROGRAM
 COMMANDS = {
     "demo": ("sglang_adaptive.lab.demo.command", "start a real server without a GPU; watch the depth follow the text"),
     "serve-cpu": ("sglang_adaptive.serve_cpu", "serve a model on the CPU; takes SGLang's own arguments"),
-    "chat": ("sglang_adaptive.lab.chat.command", "chat with a real model in the terminal and see its draft depth"),
+    "chat": ("sglang_adaptive.lab.chat", "chat with a real model in the terminal and see its draft depth"),
     "models": ("sglang_adaptive.lab.models.command", "put a real language model and its draft into your cache"),
     "validate": ("sglang_adaptive.validate", "check a configuration and describe it in plain words"),
     "doctor": ("sglang_adaptive.doctor.command", "check this machine, a launch line or a server, and give a verdict"),

@@ -31,8 +31,8 @@ REASONS = {
     "sglang_plugin/admin/route.py": ("_problem",),
     "sglang_plugin/launch/checkup.py": ("_cannot_resolve",),
     "doctor/installation.py": ("_plugin", "_end"),
-    "lab/chat/talk.py": ("_answer",),
-    "lab/demo/words.py": ("failures",),
+    "lab/chat.py": ("_answer",),
+    "lab/demo/results.py": ("failures",),
     "watch/view.py": ("read", "_in_words", "compared"),
     "client.py": ("in_words",),
 }

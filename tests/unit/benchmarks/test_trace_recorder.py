@@ -14,6 +14,7 @@ from safetensors.torch import save_file
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from benchmarks.traces.eagle3 import Eagle3
+from benchmarks.traces.files import requests
 from benchmarks.traces.llama import Llama
 from benchmarks.traces.prompts import load
 from benchmarks.traces.record import main
@@ -87,7 +88,7 @@ def test_sampled_text_has_the_targets_distribution(folder: Path) -> None:
 
 
 def test_chains_are_those_of_the_training_code(tmp_path: Path) -> None:
-    prompts = [models.prompts(family)[3] for family in models.families()]
+    prompts = [models.prompts(family)[3] for family in models.FAMILIES]
     path = tmp_path / "prompts.json"
     path.write_text(json.dumps({str(i): [prompt] for i, prompt in enumerate(prompts)}))
     positions = 60
@@ -96,14 +97,14 @@ def test_chains_are_those_of_the_training_code(tmp_path: Path) -> None:
     assert main([str(word) for word in (*arguments, *more)]) == 0
     target, draft = checkpoint.load_target(TARGET), checkpoint.load_draft(DRAFT)
     writings = evaluate.write(target, [prompt.encode() for prompt in prompts], positions + CHAIN)
-    for (_, accepted, _), writing in zip(read(tmp_path / "t.npz").requests(), writings, strict=True):
+    for (_, accepted, _), writing in zip(requests(read(tmp_path / "t.npz")), writings, strict=True):
         expected = evaluate.correct_drafts(target, draft, writing.ids[None], CHAIN)[0, writing.prompt - 1 :]
         assert accepted.tolist() == expected[:positions].tolist()
 
 
 def test_batches_and_waves_change_nothing(tmp_path: Path) -> None:
     path = tmp_path / "prompts.json"
-    path.write_text(json.dumps({family: models.prompts(family)[:3] for family in models.families()}))
+    path.write_text(json.dumps({family: models.prompts(family)[:3] for family in models.FAMILIES}))
     traces = []
     for name, more in (("one.npz", []), ("several.npz", ["--wave", 5, "--batch-tokens", 400])):
         arguments = ["--target", TARGET, "--draft", DRAFT, "--prompts", path, "--out", tmp_path / name, *more]
@@ -111,7 +112,7 @@ def test_batches_and_waves_change_nothing(tmp_path: Path) -> None:
         traces.append(read(tmp_path / name))
     one, several = traces
     assert "--out one.npz" in one.command and str(tmp_path) not in one.command
-    assert one.category == several.category == (*models.families(),) * 3
+    assert one.category == several.category == models.FAMILIES * 3
     for key in ("length", "loop_start", "accepted"):
         assert np.array_equal(getattr(one, key), getattr(several, key))
 

@@ -11,10 +11,11 @@ from sglang_adaptive.lab.cpu_engine.kernels.slots import (
     assign_extend_cache_locs_cpu,
     assign_req_to_token_pool_cpu,
     copy_all_layer_kv_cache_cpu,
+    fill_accept_out_cache_loc_cpu,
+    fill_bonus_tokens_cpu,
     last_slots,
 )
 from sglang_adaptive.lab.cpu_engine.kernels.tree import rotate_input_ids_cpu
-from sglang_adaptive.lab.cpu_engine.kernels.verify import fill_accept_out_cache_loc_cpu, fill_bonus_tokens_cpu
 
 POOL_LEN = 24
 

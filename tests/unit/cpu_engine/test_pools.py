@@ -7,7 +7,7 @@ import pytest
 import torch
 from sglang.srt.mem_cache.memory_pool import MHATokenToKVPool
 
-from sglang_adaptive.lab.cpu_engine.pools import create_buffers
+from sglang_adaptive.lab.cpu_engine.replaced import create_buffers
 
 SLOTS, HEADS, SIZE, LAYERS = 65_536, 4, 64, 4
 WHOLE = 2 * SLOTS * HEADS * SIZE * LAYERS * 4

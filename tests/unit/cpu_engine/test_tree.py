@@ -7,8 +7,12 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sglang_adaptive.lab.cpu_engine.kernels.tree import FULL_MASK, QLEN_ONLY, build_tree_kernel_efficient_cpu
-from sglang_adaptive.lab.cpu_engine.kernels.verify import verify_tree_greedy_cpu
+from sglang_adaptive.lab.cpu_engine.kernels.tree import (
+    FULL_MASK,
+    QLEN_ONLY,
+    build_tree_kernel_efficient_cpu,
+    verify_tree_greedy_cpu,
+)
 from tests.token_trees import Drafted, links, tree_batches
 
 

@@ -24,7 +24,7 @@ def no_server_starts(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*args: object) -> None:
         raise AssertionError("a bad command line got as far as the servers")
 
-    monkeypatch.setattr(demo, "server_specs", fail)
+    monkeypatch.setattr(demo, "launches", fail)
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,8 @@ import torch
 
 from sglang_adaptive.cli import main
 from sglang_adaptive.lab.models import smollm2
-from sglang_adaptive.lab.models.folders import PACKED, WEIGHTS, ModelError
-from sglang_adaptive.lab.models.packed import Rounded, read_draft, widen, write_packed
+from sglang_adaptive.lab.models.folders import PACKED, WEIGHTS, ModelError, read_draft, widen
+from train.smollm2.rounding import Rounded, write_packed
 
 VOCABULARY = torch.tensor([0, 3, 4, 9])
 

@@ -13,9 +13,9 @@ import pytest
 
 from benchmarks import steady_switches
 from sglang_adaptive.lab.simulate import score
+from sglang_adaptive.lab.simulate.contenders import build
 from sglang_adaptive.lab.simulate.cost import load_cost
 from sglang_adaptive.lab.simulate.engine import play
-from sglang_adaptive.lab.simulate.ours import build
 from sglang_adaptive.lab.simulate.scenes import SUITES, Scene, Setting
 from sglang_adaptive.lab.simulate.trace import Trace, closed_loop
 from sglang_adaptive.policy.choice import FORCED, Choice, Coming, drafted
