@@ -165,9 +165,15 @@ class Rounds(Stage):
 
     # -- a round, in order ----------------------------------------------------------------------------------------
 
-    def launch(self, rest: Rest, worker: Any, *args: Any, **kwargs: Any) -> Any:
-        """Launch a batch, and note what its round does: once its result arrives, something else may be live."""
-        result = rest(worker, *args, **kwargs)
+    def launch(self, rest: Rest, worker: Any, batch: Any, *args: Any, **kwargs: Any) -> Any:
+        """Launch a batch, and note what its round does: once its result arrives, something else may be live.
+
+        A prefill without CUDA graphs is launched kernel by kernel, which occupies the scheduler's thread for 20 ms or
+        more. With overlap, the previous round's result is processed only after that, so that round is not timed.
+        """
+        if batch.forward_mode.is_extend() or batch.is_extend_in_batch:
+            self.controller.interrupt()
+        result = rest(worker, batch, *args, **kwargs)
         note_of(result, self.controller.states)
         return result
 
@@ -210,11 +216,7 @@ class Rounds(Stage):
     # -- between rounds -------------------------------------------------------------------------------------------
 
     def interrupt(self, rest: Rest, *args: Any, **kwargs: Any) -> Any:
-        """Do not time the next decode round, because a prefill, its launch or an idle batch precedes it.
-
-        A prefill without CUDA graphs is launched kernel by kernel, which occupies the scheduler's thread for 20 ms or
-        more. With overlap, the previous round's result is processed only after that.
-        """
+        """Do not time the next decode round, because a prefill or an idle batch precedes it."""
         self.controller.interrupt()
         return rest(*args, **kwargs)
 

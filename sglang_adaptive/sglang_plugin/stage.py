@@ -86,7 +86,7 @@ class Stage:
 
     # -- a round --------------------------------------------------------------------------------------------------
 
-    def launch(self, rest: Rest, worker: Any, *args: Any, **kwargs: Any) -> Any:
+    def launch(self, rest: Rest, worker: Any, batch: Any, *args: Any, **kwargs: Any) -> Any:
         """Launch a batch of any kind."""
 
     def choose_steps(self, rest: Rest, worker: Any, batch_size: int) -> Any:
@@ -175,7 +175,7 @@ class Stage:
         """Pass what a round accepted to the controller."""
 
     def interrupt(self, rest: Rest, *args: Any, **kwargs: Any) -> Any:
-        """Launch a prefill, or process the result of a batch that is not a decode round."""
+        """Process the result of a batch that is not a decode round."""
 
     def end_of_text(self, rest: Rest, req: Any, *args: Any, **stop: Any) -> Any:
         """Return where a request's text ends when its latest tokens contain a stop string or regex match."""

@@ -15,9 +15,7 @@ to_stages(
     EXECUTOR + "runner_backend.full_cuda_graph_backend.FullCudaGraphBackend.capture_one",
     *("self", "forward_fn"),
 )
-for _phase in ("prefill", "decode"):
-    _freeze_gc = EXECUTOR + f"runner.{_phase}_cuda_graph_runner.freeze_gc"
-    to_stages(Stage.freeze_gc, _freeze_gc, "enable_cudagraph_gc")
+to_stages(Stage.freeze_gc, EXECUTOR + "runner.base_cuda_graph_runner.freeze_gc", "enable_cudagraph_gc")
 to_stages(Stage.capture, EXECUTOR + "runner.decode_cuda_graph_runner.DecodeCudaGraphRunner.capture", "self")
 to_stages(Stage.capture, _LAYERS + "MultiLayerEagleMultiStepDraftExtendCudaGraphRunner._on_runners_created", "self")
 to_stages(Stage.join_hidden_states, SRT + "layers.logits_processor.pack_aux_hidden_states", "aux_hidden_states")

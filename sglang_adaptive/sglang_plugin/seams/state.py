@@ -11,21 +11,12 @@ from sglang_adaptive.sglang_plugin.hooks import SRT, around, needs
 _STATE = SRT + "managers.scheduler_components.internal_state.SchedulerInternalStateController."
 
 
-@around(_STATE + "_add_speculative", "self", "state")
-def add_speculative(original: Callable[..., None], controller: Any, state: dict[str, Any]) -> None:
-    """Fill in the speculative part of the internal state; ours tells how the server adapts, or why it does not."""
-    from sglang_adaptive.sglang_plugin.admin.server_info import add_adaptive
-
-    original(controller, state)
-    add_adaptive(state)
-
-
 @around(_STATE + "get_internal_state", "self", "recv_req")
 def get_internal_state(original: Callable[..., Any], controller: Any, recv_req: Any) -> Any:
-    """Answer a request for the internal state, or for only our part of it."""
+    """Answer a request for the internal state, with how the server adapts or why not, or for only our part of it."""
     from sglang_adaptive.sglang_plugin.admin.server_info import answer
 
-    return answer(recv_req, controller.scheduler) or original(controller, recv_req)
+    return answer(original, controller, recv_req)
 
 
 @around(_STATE + "set_internal_state", "self", "recv_req")

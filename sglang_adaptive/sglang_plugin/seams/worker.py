@@ -73,10 +73,7 @@ to_stages(
 
 to_stages(Stage.choose_steps, WORKER + "EAGLEWorkerV2.activate_step_by_batch", "self", "batch_size")
 to_stages(Stage.switch, WORKER + "EAGLEWorkerV2.apply_runtime_state", "self", "state")
-to_stages(Stage.launch, WORKER + "EAGLEWorkerV2.forward_batch_generation", "self")
-# The second is for attention DP ranks that coordinate prefills.
-for _launch in ("_forward_prefill_batch", "_forward_dp_spec_prefill_coordination"):
-    to_stages(Stage.interrupt, WORKER + f"EAGLEWorkerV2.{_launch}", "self", "batch")
+to_stages(Stage.launch, WORKER + "EAGLEWorkerV2.forward_batch_generation", "self", "batch")
 to_stages(
     Stage.draft_prefill,
     WORKER + "EagleDraftWorker._draft_extend_for_prefill",
