@@ -20,7 +20,6 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from dataclasses import replace as replaced
 from enum import Enum
 from importlib import import_module
 from types import ModuleType
@@ -159,10 +158,18 @@ def to_stages(event: Callable[..., Any], target: str, *parameters: str, process:
     _declare("around", target, parameters, process, before=2)(raised)
 
 
-def needs(*found: Need) -> None:
-    """Declare what a seam uses of SGLang besides the functions that it hooks."""
-    by = _seam()
-    _needs.extend(replaced(need, by=by) for need in found)
+def needs(text: str, **about: Any) -> None:
+    """Declare what a seam uses of SGLang besides the functions that it hooks.
+
+    *text* has dotted paths, below `SRT` unless they begin with "sglang", each followed by a function's parameters or a
+    class's attributes. *about* are fields that their `Need` has.
+    """
+    found: list[list[str]] = []
+    for word in text.split():
+        found.append([word.rstrip(":")]) if "." in word else found[-1].append(word)
+    for path, *names in found:
+        target = path if path.startswith("sglang.") else SRT + path
+        _needs.append(Need(target, tuple(names), by=_seam(), **about))
 
 
 def _seam() -> str:
@@ -364,9 +371,11 @@ def _import_seams() -> None:
 
 
 needs(
-    Need(SRT + "plugins.hook_registry.HookRegistry.register", ("target", "hook", "hook_type")),
-    Need(SRT + "plugins.hook_registry.HookRegistry.apply_hooks"),
-    Need(SRT + "plugins.hook_registry.HookRegistry._patched"),
-    Need(SRT + "plugins.hook_registry.HookRegistry._hooks"),
-    Need(SRT + "plugins.hook_registry._propagate_patch", ("original", "wrapped", "source_module")),
+    """
+    plugins.hook_registry.HookRegistry.register: target hook hook_type
+    plugins.hook_registry.HookRegistry.apply_hooks
+    plugins.hook_registry.HookRegistry._patched
+    plugins.hook_registry.HookRegistry._hooks
+    plugins.hook_registry._propagate_patch: original wrapped source_module
+    """
 )

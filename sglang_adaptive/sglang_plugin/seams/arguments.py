@@ -6,7 +6,6 @@ import argparse
 from collections.abc import Callable
 from typing import Any
 
-from sglang_adaptive.sglang_plugin.contract import Need
 from sglang_adaptive.sglang_plugin.hooks import SRT, Process, around, needs
 
 
@@ -66,6 +65,8 @@ def resolve_dflash(original: Callable[..., None], server_args: Any) -> None:
 
 
 needs(
-    Need(SRT + "arg_groups.overrides.resolving_view", ("server_args",)),
-    Need(SRT + "runtime_context.SpawnRanks", attributes=("dp_rank",)),
+    """
+    arg_groups.overrides.resolving_view: server_args
+    runtime_context.SpawnRanks: dp_rank
+    """
 )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from sglang_adaptive.sglang_plugin.contract import Need
 from sglang_adaptive.sglang_plugin.hooks import EXECUTOR, SRT, Process, needs, to_stages
 from sglang_adaptive.sglang_plugin.stage import Stage
 
@@ -27,28 +26,23 @@ to_stages(
 )
 
 needs(
-    Need(SRT + "runtime_context.get_exec"),
-    Need(SRT + "runtime_context._ConfigBag.override"),
-    Need(EXECUTOR + "cuda_graph_config.with_phase", ("config", "phase")),
-    Need(EXECUTOR + "cuda_graph_config.PhaseConfig", attributes=("bs", "backend")),
-    Need(
-        EXECUTOR + "runner.DecodeCudaGraphRunner",
-        attributes=(
-            *("capture_bs", "max_bs", "disable_padding", "_metadata_glue", "captured_req_width", "buffers"),
-            *("buffer_registry", "seq_len_fill_value", "attn_backend", "backend"),
-        ),
-    ),
-    Need(EXECUTOR + "runner.DecodeCudaGraphRunner._pad_to_bucket"),
-    Need(EXECUTOR + "runner.DecodeCudaGraphRunner._publish_read_done", ("self", "in_graph")),
-    Need(EXECUTOR + "runner.DecodeCudaGraphRunner._resolve_shared_read_ends", ("self", "attn_backend", "forward_mode")),
-    Need(EXECUTOR + "runner.DecodeCudaGraphRunner._make_graph_key", ("self", "size")),
-    Need(
-        EXECUTOR + "runner_backend.full_cuda_graph_backend.FullCudaGraphBackend.replay",
-        ("self", "shape_key", "static_forward_batch"),
-    ),
-    Need(SRT + "utils.common.get_cuda_graph_batch_size_alignment"),
-    Need(SRT + "utils.common.require_mlp_tp_gather"),
-    Need(SRT + "utils.common.get_available_gpu_memory", ("device", "gpu_id")),
-    Need(SRT + "utils.triton_load_watch.mark_serving_started"),
-    Need(SRT + "utils.triton_load_watch._serving_started"),
+    """
+    runtime_context.get_exec
+    runtime_context._ConfigBag.override
+    model_executor.cuda_graph_config.with_phase: config phase
+    model_executor.cuda_graph_config.PhaseConfig: bs backend
+    model_executor.runner.DecodeCudaGraphRunner: capture_bs max_bs disable_padding _metadata_glue captured_req_width
+        buffers buffer_registry seq_len_fill_value attn_backend backend
+    model_executor.runner.DecodeCudaGraphRunner._pad_to_bucket
+    model_executor.runner.DecodeCudaGraphRunner._publish_read_done: self in_graph
+    model_executor.runner.DecodeCudaGraphRunner._resolve_shared_read_ends: self attn_backend forward_mode
+    model_executor.runner.DecodeCudaGraphRunner._make_graph_key: self size
+    model_executor.runner_backend.full_cuda_graph_backend.FullCudaGraphBackend.replay: self shape_key
+        static_forward_batch
+    utils.common.get_cuda_graph_batch_size_alignment
+    utils.common.require_mlp_tp_gather
+    utils.common.get_available_gpu_memory: device gpu_id
+    utils.triton_load_watch.mark_serving_started
+    utils.triton_load_watch._serving_started
+    """
 )

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from sglang_adaptive.sglang_plugin.contract import Need
 from sglang_adaptive.sglang_plugin.hooks import SRT, Process, around, needs
 
 
@@ -51,24 +50,21 @@ def write_for_tokenizer_workers(
 
 
 needs(
-    Need(SRT + "managers.io_struct.SetInternalStateReq", attributes=("server_args",)),
-    Need(SRT + "managers.io_struct.GetInternalStateReq"),
-    Need(
-        SRT + "managers.io_struct.GenerateReqInput",
-        (
-            *("rid", "input_ids", "sampling_params", "routed_dp_rank", "log_metrics", "no_logs", "extra_key"),
-            *("return_logprob", "logprob_start_len", "top_logprobs_num", "stream", "return_prompt_token_ids"),
-        ),
-    ),
-    Need(SRT + "managers.tokenizer_manager.TokenizerManager.generate_request", ("self", "obj")),
-    Need(SRT + "managers.tokenizer_manager.TokenizerManager.set_internal_state", ("self", "obj")),
-    Need(SRT + "managers.tokenizer_manager.TokenizerManager.auto_create_handle_loop", ("self",)),
-    Need(SRT + "managers.tokenizer_manager.TokenizerManager", attributes=("event_loop", "gracefully_exit")),
-    Need(SRT + "entrypoints.http_server.app"),
-    Need(SRT + "environ.envs.SGLANG_HTTP_SERVER_APP_PATH", since="0.5.23"),
-    Need(SRT + "managers.multi_tokenizer_mixin.get_main_process_id"),
-    Need(SRT + "managers.multi_tokenizer_mixin.read_from_shared_memory", ("name",)),
-    Need(SRT + "entrypoints.http_server.get_global_state"),
-    Need(SRT + "utils.auth.auth_level", ("level",)),
-    Need(SRT + "utils.auth.AuthLevel.ADMIN_OPTIONAL"),
+    """
+    managers.io_struct.SetInternalStateReq: server_args
+    managers.io_struct.GetInternalStateReq
+    managers.io_struct.GenerateReqInput: rid input_ids sampling_params routed_dp_rank log_metrics no_logs extra_key
+        return_logprob logprob_start_len top_logprobs_num stream return_prompt_token_ids
+    managers.tokenizer_manager.TokenizerManager.generate_request: self obj
+    managers.tokenizer_manager.TokenizerManager.set_internal_state: self obj
+    managers.tokenizer_manager.TokenizerManager.auto_create_handle_loop: self
+    managers.tokenizer_manager.TokenizerManager: event_loop gracefully_exit
+    entrypoints.http_server.app
+    managers.multi_tokenizer_mixin.get_main_process_id
+    managers.multi_tokenizer_mixin.read_from_shared_memory: name
+    entrypoints.http_server.get_global_state
+    utils.auth.auth_level: level
+    utils.auth.AuthLevel.ADMIN_OPTIONAL
+    """
 )
+needs("environ.envs.SGLANG_HTTP_SERVER_APP_PATH", since="0.5.23")

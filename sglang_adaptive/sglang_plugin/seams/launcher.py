@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from sglang_adaptive.sglang_plugin.contract import Need
 from sglang_adaptive.sglang_plugin.hooks import SRT, Process, around, needs
 
 
@@ -37,7 +36,9 @@ def warm_up(original: Callable[..., None], *args: Any, **kwargs: Any) -> None:
 
 
 needs(
-    Need(SRT + "arg_groups.serving_hook.ssl_verify_of", ("cfg",)),
-    Need(SRT + "runtime_context.get_serving"),
-    Need(SRT + "managers.io_struct.BaseReq", attributes=("rid",)),
+    """
+    arg_groups.serving_hook.ssl_verify_of: cfg
+    runtime_context.get_serving
+    managers.io_struct.BaseReq: rid
+    """
 )

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from sglang_adaptive.sglang_plugin.contract import Need
 from sglang_adaptive.sglang_plugin.hooks import EXECUTOR, SRT, Process, around, needs
 
 
@@ -62,14 +61,13 @@ def reserved_tokens(original: Callable[[], int]) -> int:
 
 
 needs(
-    Need(SRT + "mem_cache.memory_pool.ReqToTokenPool", attributes=("req_to_token",)),
-    Need(SRT + "mem_cache.memory_pool.MHATokenToKVPool", attributes=("layer_num",)),
-    Need(EXECUTOR + "model_runner.ModelRunner", attributes=("use_mla_backend", "kv_index_translator")),
-    Need(SRT + "runtime_context.get_schedule"),
-    Need(
-        SRT + "model_executor.forward_batch_info.ForwardBatch",
-        attributes=("req_pool_indices", "seq_lens", "seq_lens_cpu", "seq_lens_sum", "forward_mode"),
-    ),
-    Need(SRT + "arg_groups.overrides.max_speculative_num_draft_tokens", ("server_args",)),
-    Need(SRT + "mem_cache.allocation_sizing.get_alloc_page_size"),
+    """
+    mem_cache.memory_pool.ReqToTokenPool: req_to_token
+    mem_cache.memory_pool.MHATokenToKVPool: layer_num
+    model_executor.model_runner.ModelRunner: use_mla_backend kv_index_translator
+    runtime_context.get_schedule
+    model_executor.forward_batch_info.ForwardBatch: req_pool_indices seq_lens seq_lens_cpu seq_lens_sum forward_mode
+    arg_groups.overrides.max_speculative_num_draft_tokens: server_args
+    mem_cache.allocation_sizing.get_alloc_page_size
+    """
 )

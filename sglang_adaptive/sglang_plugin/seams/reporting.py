@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from sglang_adaptive.sglang_plugin.contract import Need
 from sglang_adaptive.sglang_plugin.hooks import SRT, Process, around, needs, to_stages
 from sglang_adaptive.sglang_plugin.stage import Stage
 
@@ -36,11 +35,10 @@ to_stages(Stage.init_metrics, SRT + "managers.scheduler.Scheduler.init_metrics_r
 to_stages(Stage.log_stats, _COLLECTOR + ".log_stats", "self", "stats")
 
 needs(
-    Need(_COLLECTOR + ".__init__", ("labels",)),
-    Need(_COLLECTOR + "._counter_cls"),
-    Need(_COLLECTOR + "._gauge_cls"),
-    Need(
-        SRT + "observability.metrics_collector.SchedulerMetricsCollectorContext",
-        attributes=("collector", "current_scheduler_metrics_enabled"),
-    ),
+    """
+    observability.metrics_collector.SchedulerMetricsCollector.__init__: labels
+    observability.metrics_collector.SchedulerMetricsCollector._counter_cls
+    observability.metrics_collector.SchedulerMetricsCollector._gauge_cls
+    observability.metrics_collector.SchedulerMetricsCollectorContext: collector current_scheduler_metrics_enabled
+    """
 )

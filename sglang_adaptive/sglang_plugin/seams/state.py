@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from sglang_adaptive.sglang_plugin.contract import Need
 from sglang_adaptive.sglang_plugin.hooks import SRT, around, needs
 
 _STATE = SRT + "managers.scheduler_components.internal_state.SchedulerInternalStateController."
@@ -37,7 +36,9 @@ def update_handlers(original: Callable[..., dict[str, Any]], controller: Any) ->
 
 
 needs(
-    Need(_STATE + "__init__", ("scheduler",)),
-    Need(SRT + "managers.scheduler_components.internal_state.UpdateRejected"),
-    Need(SRT + "managers.io_struct.GetInternalStateReqOutput", attributes=("internal_state",)),
+    """
+    managers.scheduler_components.internal_state.SchedulerInternalStateController.__init__: scheduler
+    managers.scheduler_components.internal_state.UpdateRejected
+    managers.io_struct.GetInternalStateReqOutput: internal_state
+    """
 )
