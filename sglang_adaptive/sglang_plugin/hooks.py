@@ -36,10 +36,7 @@ WORKER = SRT + "speculative.eagle_worker_v2."
 EXECUTOR = SRT + "model_executor."
 FA3 = SRT + "layers.attention.flashattention_backend."
 
-SEAMS = (
-    *("arguments", "launcher", "http", "reporting", "worker", "scheduling", "graphs", "attention"),
-    *("memory", "state"),
-)
+SEAMS = ("launcher", "worker", "scheduling", "runner", "attention", "state")
 """Modules of ``seams/``; each is one area of SGLang."""
 
 F = TypeVar("F", bound=Callable[..., Any])

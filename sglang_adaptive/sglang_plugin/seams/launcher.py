@@ -1,11 +1,72 @@
-"""SGLang's launcher: how it starts schedulers and becomes ready."""
+"""SGLang's launcher: its arguments, how it starts schedulers and becomes ready, and its HTTP server."""
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Callable
 from typing import Any
 
 from sglang_adaptive.sglang_plugin.hooks import SRT, Process, around, needs
+
+# -- its arguments -------------------------------------------------------------------------------------------------
+
+
+@around(SRT + "server_args.ServerArgs.from_cli_args", "args", process=Process.ENTRY)
+def from_command_line(original: Callable[..., Any], cls: type, args: argparse.Namespace) -> Any:
+    """Reject an invalid configuration with a one-line error, before anything loads."""
+    from sglang_adaptive.sglang_plugin.configuration import pass_on
+    from sglang_adaptive.sglang_plugin.launch import activation
+
+    activation.check_command_line(args)
+    made = original(cls, args)
+    pass_on(args, made)
+    return made
+
+
+@around(SRT + "server_args.ServerArgs.resolve_once", "self", process=Process.ENTRY)
+def resolve(original: Callable[..., None], server_args: Any) -> None:
+    """Turn adaptive speculation on if it can run; otherwise log why not."""
+    from sglang_adaptive.sglang_plugin.launch import activation
+
+    activation.resolve_once(original, server_args)
+
+
+@around(SRT + "speculative.adaptive_spec_params.adaptive_unsupported_reason", "server_args", process=Process.LAUNCHER)
+def why_static(original: Callable[..., str | None], server_args: Any) -> str | None:
+    """Return why a setup cannot adapt, SGLang's reason or ours, and keep it for /server_info."""
+    from sglang_adaptive.sglang_plugin.launch import activation
+
+    return activation.note_reason(original, server_args)
+
+
+@around(SRT + "arg_groups.speculative_hook._handle_ngram", "server_args", process=Process.LAUNCHER)
+def resolve_ngram(original: Callable[..., None], server_args: Any) -> None:
+    """Resolve NGRAM's arguments."""
+    from sglang_adaptive.sglang_plugin.workers.choice import steps_by_breadth
+
+    original(server_args)
+    steps_by_breadth(server_args)
+
+
+@around(SRT + "arg_groups.speculative_hook._init_adaptive_speculative_params", "server_args", process=Process.LAUNCHER)
+def resolve_launch_steps(original: Callable[..., None], server_args: Any) -> None:
+    """Resolve the steps that an adaptive server starts with; DFLASH starts with its block size."""
+    from sglang_adaptive.sglang_plugin.setup import drafts_blocks
+
+    if not drafts_blocks(server_args):
+        original(server_args)
+
+
+@around(SRT + "arg_groups.speculative_hook._handle_dflash", "server_args", process=Process.LAUNCHER)
+def resolve_dflash(original: Callable[..., None], server_args: Any) -> None:
+    """Resolve DFLASH's arguments."""
+    from sglang_adaptive.sglang_plugin.workers.choice import launch_block_is_widest
+
+    original(server_args)
+    launch_block_is_widest(server_args)
+
+
+# -- its start -----------------------------------------------------------------------------------------------------
 
 
 @around(SRT + "entrypoints.engine.Engine._launch_scheduler_processes", "server_args", process=Process.LAUNCHER)
@@ -35,10 +96,71 @@ def warm_up(original: Callable[..., None], *args: Any, **kwargs: Any) -> None:
     wait_and_warm_up(original, *args, **kwargs)
 
 
+# -- its HTTP server -----------------------------------------------------------------------------------------------
+
+
+@around(
+    SRT + "entrypoints.http_server._setup_and_run_http_server",
+    *("server_args", "tokenizer_manager", "template_manager", "port_args", "scheduler_infos"),
+    process=Process.LAUNCHER,
+)
+def set_up(
+    original: Callable[..., None], server_args: Any, tokenizer_manager: Any, template_manager: Any, port_args: Any,
+    scheduler_infos: list[dict[str, Any]], *args: Any, **kwargs: Any,
+) -> None:  # fmt: skip
+    """Set up the HTTP application and serve it."""
+    from sglang_adaptive.sglang_plugin.admin import route
+    from sglang_adaptive.sglang_plugin.page import routes
+
+    route.install(server_args, scheduler_infos)
+    routes.install()
+    original(server_args, tokenizer_manager, template_manager, port_args, scheduler_infos, *args, **kwargs)
+
+
+@around(SRT + "utils.auth.add_api_key_middleware", "app", "api_key", "admin_api_key", process=Process.HTTP)
+def check_keys(original: Callable[..., None], app: Any, *args: Any, **kwargs: Any) -> None:
+    """Check the API key of each request, and let the page ask for the key."""
+    from sglang_adaptive.sglang_plugin.page import routes
+
+    original(app, *args, **kwargs)
+    routes.prompt_for_key(app)
+
+
+@around(
+    SRT + "managers.multi_tokenizer_mixin.write_data_for_multi_tokenizer",
+    *("port_args", "server_args", "scheduler_info"),
+    process=Process.LAUNCHER,
+)
+def write_for_tokenizer_workers(
+    original: Callable[..., Any], port_args: Any, server_args: Any, *args: Any, **kwargs: Any
+) -> Any:
+    """Write what HTTP workers read; they load no plugins, so the maximum is the launch draft tokens."""
+    from sglang_adaptive.sglang_plugin.stages import capacity
+
+    return capacity.write_for_tokenizer_workers(original, port_args, server_args, *args, **kwargs)
+
+
 needs(
     """
+    arg_groups.overrides.resolving_view: server_args
+    runtime_context.SpawnRanks: dp_rank
     arg_groups.serving_hook.ssl_verify_of: cfg
     runtime_context.get_serving
     managers.io_struct.BaseReq: rid
+    managers.io_struct.SetInternalStateReq: server_args
+    managers.io_struct.GetInternalStateReq
+    managers.io_struct.GenerateReqInput: rid input_ids sampling_params routed_dp_rank log_metrics no_logs extra_key
+        return_logprob logprob_start_len top_logprobs_num stream return_prompt_token_ids
+    managers.tokenizer_manager.TokenizerManager.generate_request: self obj
+    managers.tokenizer_manager.TokenizerManager.set_internal_state: self obj
+    managers.tokenizer_manager.TokenizerManager.auto_create_handle_loop: self
+    managers.tokenizer_manager.TokenizerManager: event_loop gracefully_exit
+    entrypoints.http_server.app
+    managers.multi_tokenizer_mixin.get_main_process_id
+    managers.multi_tokenizer_mixin.read_from_shared_memory: name
+    entrypoints.http_server.get_global_state
+    utils.auth.auth_level: level
+    utils.auth.AuthLevel.ADMIN_OPTIONAL
     """
 )
+needs("environ.envs.SGLANG_HTTP_SERVER_APP_PATH", since="0.5.23")
