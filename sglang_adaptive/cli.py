@@ -18,9 +18,9 @@ COMMANDS = {
     "models": ("sglang_adaptive.lab.models.command", "put a real language model and its draft into your cache"),
     "validate": ("sglang_adaptive.validate", "check a configuration and describe it in plain words"),
     "doctor": ("sglang_adaptive.doctor.command", "check this machine, a launch line or a server, and give a verdict"),
-    "watch": ("sglang_adaptive.watch.command", "show a server's speculation live"),
-    "explain": ("sglang_adaptive.calibrate.explain", "explain why a live server runs its current depth"),
-    "calibrate": ("sglang_adaptive.calibrate.command", "measure a live server's round times and write a cost profile"),
+    "watch": ("sglang_adaptive.watch", "show a server's speculation live"),
+    "explain": ("sglang_adaptive.explain", "explain why a live server runs its current depth"),
+    "calibrate": ("sglang_adaptive.calibrate", "measure a live server's round times and write a cost profile"),
     "audit": ("sglang_adaptive.audit.command", "check that speculation changes no token on a live server"),
     "simulate": ("sglang_adaptive.lab.simulate.command", "run policies against an oracle on a measured cost profile"),
 }

@@ -11,7 +11,6 @@ from sglang.srt.layers.moe.utils import MoeA2ABackend
 from sglang.srt.server_args import ServerArgs
 
 from sglang_adaptive.sglang_plugin.env import OFF
-from sglang_adaptive.sglang_plugin.launch import without_device
 from sglang_adaptive.sglang_plugin.start.profiles import _attention
 from sglang_adaptive.sglang_plugin.start.state_builds import ranks_pad_alike
 from tests import checks
@@ -89,7 +88,7 @@ def _reason(environment: dict[str, str] | None = None, dp: bool = True, **more: 
     if dp:
         line |= {"tp_size": 2, "dp_size": 2, "enable_dp_attention": True}
     with patch.dict(os.environ, environment or {}):
-        return without_device.reason(ServerArgs(model_path="/nowhere", device="cpu", **line))
+        return line.static_reason(ServerArgs(model_path="/nowhere", device="cpu", **line))
 
 
 if __name__ == "__main__":

@@ -12,16 +12,17 @@ from typing import Any
 
 from tqdm import tqdm
 
-from sglang_adaptive.adaptive_server import HOLD_SECONDS, NotReady, most_running, read_info
 from sglang_adaptive.audit import report
 from sglang_adaptive.audit.audit import ZERO, Audit, Found, Subject
 from sglang_adaptive.audit.questions import KINDS, PENALTIES, Prompt, questions, read, shipped
-from sglang_adaptive.client import Client
+from sglang_adaptive.client import HOLD_SECONDS, Client, NotReady, most_running, read_info
 from sglang_adaptive.command_line import (
     BAD_INPUT,
     DONE,
     PROBLEM,
     CommandParser,
+    Interrupted,
+    StopSignals,
     add_admin_api_key,
     add_server,
     count,
@@ -32,7 +33,6 @@ from sglang_adaptive.command_line import (
     server_url,
 )
 from sglang_adaptive.provenance import command_line, git_commit, versions
-from sglang_adaptive.signals import Interrupted, StopSignals
 
 LONGEST = 6000
 """Characters of the longest built-in prompt."""

@@ -13,6 +13,7 @@ SGLang's function runs. Each function of SGLang has at most one hook, so the reg
 from __future__ import annotations
 
 import functools
+import gc
 import inspect
 import logging
 import pkgutil
@@ -27,7 +28,7 @@ from typing import Any, TypeVar
 
 from sglang_adaptive.sglang_plugin import bodies
 from sglang_adaptive.sglang_plugin.contract import RELEASES, ContractError, Need, parameters_of, verdict
-from sglang_adaptive.sglang_plugin.current import current
+from sglang_adaptive.sglang_plugin.stage import current
 
 logger = logging.getLogger(__name__)
 
@@ -360,6 +361,50 @@ def _is_registered(hook: Hook) -> bool:
     from sglang.srt.plugins.hook_registry import HookRegistry
 
     return any(function is hook.function for _, function, _ in HookRegistry._hooks.get(hook.target, ()))
+
+
+# Each scheduler reports in SGLang's start-up handshake that its hooks are applied, and the launcher checks it.
+#
+# The report travels with SGLang's start-up times, because a controller of replicas forwards nothing else.
+
+
+TIMES = "startup_time"
+KEY = "sglang_adaptive_hooks"
+BUILT = "sglang_adaptive_built"
+"""Runtime states built at start-up (``CapturedSteps.as_pairs``), for the launcher's check of new configurations."""
+
+
+def report_hooks(info: dict[str, Any]) -> dict[str, Any]:
+    """Return the *info* that ends a scheduler's start-up, with its number of hooks. Raises ContractError."""
+    from sglang.srt.utils import is_cuda
+
+    require(problems(on_cuda=True) if is_cuda() else [])
+    wanted = of_scheduler()
+    require_installed((*hooks(Process.EVERY), *wanted))
+    gc.unfreeze()  # what the captures have frozen
+    rounds = current()
+    built = {} if rounds is None else {BUILT: rounds.controller.states.captured.as_pairs()}
+    return {**info, TIMES: {**(info.get(TIMES) or {}), KEY: len(wanted), **built}}
+
+
+def pass_reports_on(summary: dict[str, Any], times: Sequence[Any]) -> dict[str, Any]:
+    """Return the *summary* of the replicas' start-up *times*, with their schedulers' report."""
+    if times and all(of_one and KEY in of_one for of_one in times):
+        return {**summary, **{key: times[0][key] for key in (KEY, BUILT) if key in times[0]}}
+    return summary
+
+
+def require_in_schedulers(infos: list[dict[str, Any]]) -> None:
+    """Raise ContractError unless each scheduler has reported its hooks; move each report into its info."""
+    for info in infos:
+        times = info.get(TIMES) or {}
+        info.update({key: times.pop(key) for key in (KEY, BUILT) if key in times})
+    missing = sum(KEY not in info for info in infos)
+    if missing:
+        raise ContractError(
+            f"{missing} of {len(infos)} schedulers started without sglang-adaptive's hooks: "
+            "is the package installed in their environment, and does SGLANG_PLUGINS leave it out?"
+        )
 
 
 def _import_seams() -> None:

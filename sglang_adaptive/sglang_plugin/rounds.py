@@ -15,10 +15,9 @@ from sglang_adaptive.policy.choice import Source
 from sglang_adaptive.runtime.controller import AdaptiveController
 from sglang_adaptive.runtime.round_note import RoundNote
 from sglang_adaptive.sglang_plugin.configuration import configuration
-from sglang_adaptive.sglang_plugin.current import current, set_current
 from sglang_adaptive.sglang_plugin.notes import note_of
 from sglang_adaptive.sglang_plugin.repairs import Repairs
-from sglang_adaptive.sglang_plugin.stage import Rest, Stage
+from sglang_adaptive.sglang_plugin.stage import Rest, Stage, current, set_current
 from sglang_adaptive.sglang_plugin.stages.attention_dp import AgreedSteps
 from sglang_adaptive.sglang_plugin.stages.audit_scheduler import Audits
 from sglang_adaptive.sglang_plugin.stages.capacity import Capacity

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from sglang_adaptive.policy.config import AdaptiveConfig
     from sglang_adaptive.runtime.round_note import RoundNote
+    from sglang_adaptive.sglang_plugin.rounds import Rounds
 
 Rest = Callable[..., Any]
 
@@ -215,3 +216,20 @@ class Stage:
     def shortened(self) -> Mapping[str, int]:
         """Return how many passes this stage has shortened, by their names in /server_info, which asks; no event."""
         return {}
+
+
+# The `Rounds` of a scheduler process, which hooks find here, because SGLang's functions do not carry them.
+
+
+_rounds: Rounds | None = None
+
+
+def current() -> Rounds | None:
+    """Return the rounds of this process; None where speculation is static."""
+    return _rounds
+
+
+def set_current(made: Rounds | None) -> None:
+    """Set the rounds of this process, or None. Tests replace them; a server does not."""
+    global _rounds
+    _rounds = made

@@ -11,13 +11,14 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from sglang_adaptive.adaptive_server import NotReady, read_info
-from sglang_adaptive.client import Client, RequestError, in_words
+from sglang_adaptive.client import Client, NotReady, RequestError, in_words, read_info
 from sglang_adaptive.command_line import (
     DEFAULT_URL,
     DONE,
     PROBLEM,
     CommandParser,
+    Interrupted,
+    StopSignals,
     add_api_key,
     count,
     failed,
@@ -32,7 +33,6 @@ from sglang_adaptive.lab.models.command import progress
 from sglang_adaptive.lab.models.folders import ModelError
 from sglang_adaptive.lab.models.smollm2 import ready_pair
 from sglang_adaptive.serve_cpu import LaunchError
-from sglang_adaptive.signals import Interrupted, StopSignals
 
 TOKENS = 256
 CONFIG = {"policy": "throughput"}

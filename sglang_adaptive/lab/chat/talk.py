@@ -7,11 +7,9 @@ import http.client
 import signal
 import sys
 
-from sglang_adaptive.adaptive_server import NotReady
-from sglang_adaptive.client import RequestError, in_words
-from sglang_adaptive.command_line import has_colour
+from sglang_adaptive.client import NotReady, RequestError, in_words
+from sglang_adaptive.command_line import Interrupted, has_colour
 from sglang_adaptive.lab.chat.conversation import Conversation
-from sglang_adaptive.signals import Interrupted
 
 HELP = "/new starts over, /quit or Ctrl-D quits; Ctrl-C stops an answer"
 

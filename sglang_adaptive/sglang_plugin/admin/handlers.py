@@ -22,8 +22,7 @@ from sglang_adaptive.policy.errors import ConfigError, printable, shown
 from sglang_adaptive.policy.options import is_integer
 from sglang_adaptive.runtime.controller import AdaptiveController
 from sglang_adaptive.sglang_plugin import ranks
-from sglang_adaptive.sglang_plugin.current import current
-from sglang_adaptive.sglang_plugin.stage import Stage
+from sglang_adaptive.sglang_plugin.stage import Stage, current
 from sglang_adaptive.sglang_plugin.stages.audit_scheduler import REPORT_KEY, Audits, Report
 from sglang_adaptive.sglang_plugin.stages.zero_steps.left_for_later import LeftForLater
 from sglang_adaptive.sglang_plugin.start.controller import build_successor, fitted, trace_rounds

@@ -37,10 +37,10 @@ from sglang_adaptive.sglang_plugin.admin.handlers import (
 )
 from sglang_adaptive.sglang_plugin.admin.server_info import look, manager
 from sglang_adaptive.sglang_plugin.contract import import_in_workers
+from sglang_adaptive.sglang_plugin.hooks import BUILT
 from sglang_adaptive.sglang_plugin.notes import NOTE
 from sglang_adaptive.sglang_plugin.stages.audit_scheduler import REPORT_KEY, TAKE
 from sglang_adaptive.sglang_plugin.start.controller import fitted
-from sglang_adaptive.sglang_plugin.start.handshake import BUILT
 
 Scope = dict[str, Any]
 Receive = Callable[[], Awaitable[dict[str, Any]]]

@@ -7,8 +7,8 @@ from typing import Any
 
 from sglang_adaptive.runtime.history import SPANS
 from sglang_adaptive.sglang_plugin import features, ranks
-from sglang_adaptive.sglang_plugin.current import current
 from sglang_adaptive.sglang_plugin.notes import NOTE
+from sglang_adaptive.sglang_plugin.stage import current
 from sglang_adaptive.sglang_plugin.stages.audit_scheduler import TAKE, Audits
 from sglang_adaptive.sglang_plugin.stages.zero_steps.left_for_later import LeftForLater
 from sglang_adaptive.sglang_plugin.start.profiles import profile_key

@@ -21,7 +21,7 @@ from sglang_adaptive.sglang_plugin import features, hooks
 from sglang_adaptive.sglang_plugin.configuration import reading_of
 from sglang_adaptive.sglang_plugin.contract import ContractError, Need
 from sglang_adaptive.sglang_plugin.hooks import SRT, Process
-from sglang_adaptive.sglang_plugin.launch import activation, line, without_device
+from sglang_adaptive.sglang_plugin.launch import activation, line
 from sglang_adaptive.sglang_plugin.notes import NOTE
 from sglang_adaptive.sglang_plugin.setup import Setup
 
@@ -138,7 +138,7 @@ def launch(arguments: Sequence[str]) -> dict[str, Any]:
     unresolved = _cannot_resolve(server_args)
     if unresolved is not None:
         as_parsed = copy.deepcopy(server_args)
-        reason = without_device.reason(server_args) if found["asked"] else None
+        reason = line.static_reason(server_args) if found["asked"] else None
         follows = reason is None or server_args.disaggregation_mode == "prefill"
         refused = line.refused(as_parsed, adapts=found["asked"] and follows)
         found |= {"reason": reason, "unresolved": unresolved, "features_off": features_off(server_args)}

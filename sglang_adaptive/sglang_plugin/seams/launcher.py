@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Callable
 from typing import Any
 
-from sglang_adaptive.sglang_plugin.hooks import SRT, Process, around, needs
+from sglang_adaptive.sglang_plugin.hooks import SRT, Process, around, needs, require_in_schedulers
 
 # -- its arguments -------------------------------------------------------------------------------------------------
 
@@ -81,8 +81,6 @@ def launch_schedulers(original: Callable[..., Any], cls: type, server_args: Any,
 @around(SRT + "entrypoints.engine._wait_for_scheduler_ready", process=Process.LAUNCHER)
 def wait_for_schedulers(original: Callable[..., list[dict[str, Any]]], *args: Any, **kwargs: Any) -> Any:
     """Wait until the schedulers are ready, and check that each has its hooks."""
-    from sglang_adaptive.sglang_plugin.start.handshake import require_in_schedulers
-
     infos = original(*args, **kwargs)
     require_in_schedulers(infos)
     return infos

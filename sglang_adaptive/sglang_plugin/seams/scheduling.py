@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from sglang_adaptive.sglang_plugin.hooks import SRT, Process, around, needs, to_stages
+from sglang_adaptive.sglang_plugin.hooks import SRT, Process, around, needs, pass_reports_on, report_hooks, to_stages
 from sglang_adaptive.sglang_plugin.stage import Stage
 
 _RESULTS = SRT + "managers.scheduler_components.batch_result_processor.SchedulerBatchResultProcessor."
@@ -89,18 +89,14 @@ to_stages(Stage.begin_weight_update, _WEIGHTS + "begin_weight_update", "self", "
 @around(SRT + "managers.scheduler.Scheduler.get_init_info", "self")
 def scheduler_ready(original: Callable[..., dict[str, Any]], scheduler: Any) -> dict[str, Any]:
     """Tell the launcher that this scheduler has its hooks, and which runtime states it built."""
-    from sglang_adaptive.sglang_plugin.start.handshake import report
-
-    return report(original(scheduler))
+    return report_hooks(original(scheduler))
 
 
 @around(SRT + "managers.data_parallel_controller.aggregate_scheduler_startup_times", "startup_times")
 def replicas_ready(original: Callable[..., dict[str, Any]], startup_times: Iterable[Any]) -> dict[str, Any]:
     """Summarize the start-up of replicas; the launcher gets nothing else from their schedulers."""
-    from sglang_adaptive.sglang_plugin.start.handshake import pass_on
-
     startup_times = list(startup_times)
-    return pass_on(original(startup_times), startup_times)
+    return pass_reports_on(original(startup_times), startup_times)
 
 
 _PENALTIES = SRT + "sampling.penaltylib."

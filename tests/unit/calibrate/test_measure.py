@@ -11,11 +11,10 @@ from typing import Any
 
 import pytest
 
-from sglang_adaptive.adaptive_server import NotReady
-from sglang_adaptive.calibrate import command
-from sglang_adaptive.calibrate.measure import depths, room
+from sglang_adaptive.calibrate import command, depths, room
+from sglang_adaptive.client import NotReady
+from sglang_adaptive.command_line import Interrupted
 from sglang_adaptive.policy.profile import ProfileCell
-from sglang_adaptive.signals import Interrupted
 
 
 def state(**graphs: list[int] | None) -> dict[str, object]:
