@@ -33,7 +33,7 @@ REASONS = {
     "doctor/installation.py": ("_plugin", "_end"),
     "lab/chat/talk.py": ("_answer",),
     "lab/demo/words.py": ("failures",),
-    "watch/view.py": ("read", "_in_words", "compared"),
+    "watch.py": ("read", "_in_words", "compared"),
     "client.py": ("in_words",),
 }
 """Functions that return or record a reason for a message that is printed elsewhere."""

@@ -3,47 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
-BATCH_SIZES = (1, 8)
-
-
-@dataclass(frozen=True, slots=True)
-class Round:
-    """One shape of drafts and the median time of its rounds."""
-
-    steps: int
-    topk: int
-    draft_tokens: int
-    milliseconds: tuple[float, float]
-    """At each of BATCH_SIZES."""
-
-
-CHAIN = Round(5, 1, 6, (6.239, 6.661))
-TREES = (
-    Round(3, 4, 8, (8.859, 9.099)),
-    Round(5, 2, 8, (9.401, 10.417)),
-    Round(7, 4, 24, (10.607, 12.098)),
-    Round(6, 8, 32, (9.634, 12.812)),
-    Round(8, 10, 60, (10.663, 20.006)),
-)
-"""On SGLang's attention backend for trees. With triton, 5x4x16 takes 7.260 and 8.690 ms."""
-
-
-def nearest(topk: int, draft_tokens: int | None) -> Round:
-    """Return the measured tree closest to *draft_tokens* tokens; with None, the closest to *topk*."""
-    if draft_tokens is None:
-        return min(TREES, key=lambda tree: abs(tree.topk - topk))
-    return min(TREES, key=lambda tree: (abs(tree.draft_tokens - draft_tokens), abs(tree.topk - topk)))
-
-
-def tokens_to_break_even(tree: Round) -> tuple[float, float]:
-    """Return the ratio of tokens, over a chain's round, at which *tree* is as fast, at each of BATCH_SIZES."""
-    at_one, at_eight = (t / c for t, c in zip(tree.milliseconds, CHAIN.milliseconds, strict=True))
-    return at_one, at_eight
-
-
+USUAL_STEPS = 5
+"""Steps of a chain where a line leaves those of its tree to SGLang."""
 WORTH = 1.10
 """Throughput over the best single depth when acceptance and load switch; one H200, simulated acceptance."""
 
@@ -75,8 +38,8 @@ _SEVERAL_LAYERS = (
 def advice(reason: str, drafts: Mapping[str, Any]) -> str | None:
     """Return the change for *reason*, why a line would not adapt; None if none is known.
 
-    *drafts* is how the line speculates: ``topk``, ``steps``, ``draft_tokens`` and ``depths``, the candidate steps of
-    its configuration, if it names one.
+    *drafts* is how the line speculates: ``steps``, and ``depths``, the candidate steps of its configuration, if it
+    names one.
     """
     for words, answer in _ANSWERS.items():
         if words in reason:
@@ -85,24 +48,13 @@ def advice(reason: str, drafts: Mapping[str, Any]) -> str | None:
 
 
 def _chain(drafts: Mapping[str, Any]) -> str:
-    topk, tokens = int(drafts["topk"]), drafts.get("draft_tokens")
-    steps = _depth(drafts.get("steps"), drafts.get("depths") or ())
-    tree = nearest(topk, tokens)
-    at_one, at_eight = tokens_to_break_even(tree)
+    """Return the flags of a chain that replaces a tree: its steps if they may run, or the most below."""
+    wanted = drafts.get("steps") or USUAL_STEPS
+    steps = max((depth for depth in drafts.get("depths") or () if 0 < depth <= wanted), default=wanted)
     return (
         f"use a chain: --speculative-eagle-topk 1 --speculative-num-steps {steps} --speculative-num-draft-tokens "
-        f"{steps + 1}. A round of a tree with {tree.draft_tokens} draft tokens (topk {tree.topk}) took "
-        f"{tree.milliseconds[0]:.1f} ms at batch 1 and {tree.milliseconds[1]:.1f} at 8, one of a chain of "
-        f"{CHAIN.steps} steps {CHAIN.milliseconds[0]:.1f} and {CHAIN.milliseconds[1]:.1f} (8B shape, one H200): the "
-        f"tree has to yield {at_one:.2f} and {at_eight:.2f} times its tokens. On top, {_WORTH_WORDS}"
+        f"{steps + 1}: {_WORTH_WORDS}"
     )
-
-
-def _depth(steps: int | None, depths: Any) -> int:
-    """Return the steps from *depths* for a chain that replaces a tree of *steps*: the same, or the largest below."""
-    wanted = steps or CHAIN.steps
-    fitting = [depth for depth in depths if 0 < depth <= wanted]
-    return int(max(fitting, default=wanted))
 
 
 def _without(*flags: str) -> str:

@@ -24,8 +24,8 @@ GraphRunner: TypeAlias = Any
 class SpecRuntimeState:
     """The attention backends and CUDA graphs of one kind of round, built at start-up and switched as a whole.
 
-    Field names are SGLang 0.5.23's. An unused backend or runner is None: the draft's at zero steps, and graphs when
-    CUDA graphs are off.
+    SGLang's own class, which has the same fields, serves as well. An unused backend or runner is None: the draft's at
+    zero steps, and graphs when CUDA graphs are off.
     """
 
     speculative_num_steps: int

@@ -105,7 +105,7 @@ def launch(arguments: Sequence[str]) -> dict[str, Any]:
 
     - ``asked``: whether adaptive speculation is requested;
     - ``reason``: why it would be off, or None;
-    - ``drafts``: how the line speculates;
+    - ``drafts``: the ``steps`` of the line and the ``depths`` of its configuration; None where it names none;
     - ``left_out``: what is unavailable, one phrase each;
     - ``features_off``: options of the configuration that will not be used, one phrase each;
     - ``hint``: see `line.hint`;
@@ -127,9 +127,13 @@ def launch(arguments: Sequence[str]) -> dict[str, Any]:
         return {**found, "refused": (said.getvalue().strip().splitlines() or ["SGLang exits without output"])[-1]}
     except Exception as error:
         return {**found, "refused": _first_line(error)}
+    named = server_args.speculative_adaptive_config
     found |= {
         "asked": activation.asked_for(server_args),
-        "drafts": how_it_drafts(server_args),
+        "drafts": {
+            "steps": server_args.speculative_num_steps,
+            "depths": None if named is None else reading_of(server_args).config.candidate_steps,
+        },
         "left_out": [WARM_UP_LEFT_OUT] if server_args.disaggregation_mode == "decode" else [],
         "hint": line.hint(server_args),
     }
@@ -148,17 +152,6 @@ def launch(arguments: Sequence[str]) -> dict[str, Any]:
     except Exception as error:
         return {**found, "refused": _first_line(error)}
     return {**found, **_resolved(server_args)}
-
-
-def how_it_drafts(server_args: Any) -> dict[str, Any]:
-    """Return the line's arguments for speculation; None for those left to SGLang."""
-    named = server_args.speculative_adaptive_config
-    return {
-        "steps": server_args.speculative_num_steps,
-        "topk": server_args.speculative_eagle_topk,
-        "draft_tokens": server_args.speculative_num_draft_tokens,
-        "depths": None if named is None else reading_of(server_args).config.candidate_steps,
-    }
 
 
 def features_off(server_args: Any) -> list[str]:

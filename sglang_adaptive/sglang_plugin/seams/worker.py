@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from sglang_adaptive.runtime.states import SpecRuntimeState
 from sglang_adaptive.sglang_plugin.hooks import SRT, WORKER, Process, around, needs, replace, to_stages
 from sglang_adaptive.sglang_plugin.stage import Stage
 
@@ -56,9 +55,6 @@ def build_controller(worker: Any, policy: AdaptivePolicy) -> ForWorker:
     from sglang_adaptive.sglang_plugin.start.controller import ForWorker
 
     return ForWorker(begin(worker, policy).controller)
-
-
-replace(WORKER + "SpecRuntimeState")(SpecRuntimeState)
 
 
 to_stages(Stage.start, WORKER + "EAGLEWorkerV2.init_cuda_graphs", "self")
