@@ -15,7 +15,7 @@ from unittest.mock import patch
 from sglang_adaptive.policy.config import load_config
 from sglang_adaptive.sglang_plugin import hooks
 from sglang_adaptive.sglang_plugin.launch import checkup
-from sglang_adaptive.sglang_plugin.seams.launcher import from_command_line
+from sglang_adaptive.sglang_plugin.launch.activation import from_command_line
 
 HERE = Path(__file__).parent
 CONFIGS = HERE.parents[1] / "configs"

@@ -12,7 +12,7 @@ from sglang_adaptive.lookup import require_texts
 from sglang_adaptive.policy.config import AdaptiveConfig
 from sglang_adaptive.policy.errors import ConfigError
 from sglang_adaptive.sglang_plugin import env, features, hooks, repairs
-from sglang_adaptive.sglang_plugin.configuration import reading_of, resolving
+from sglang_adaptive.sglang_plugin.configuration import pass_on, reading_of, resolving
 from sglang_adaptive.sglang_plugin.contract import ContractError
 from sglang_adaptive.sglang_plugin.notes import NOTE
 from sglang_adaptive.sglang_plugin.setup import drafts_blocks, model_config
@@ -22,8 +22,16 @@ from sglang_adaptive.sglang_plugin.workers import choice as workers
 logger = logging.getLogger(__name__)
 
 
+def from_command_line(original: Callable[..., Any], cls: type, args: argparse.Namespace) -> Any:
+    """Return ServerArgs; refuse a bad configuration or an SGLang that does not fit with one line, and exit with 2."""
+    check_command_line(args)
+    made = original(cls, args)
+    pass_on(args, made)
+    return made
+
+
 def check_command_line(args: argparse.Namespace) -> None:
-    """Refuse an invalid configuration or an SGLang that does not fit with one line, and exit with 2."""
+    """Refuse what cannot be served before anything loads."""
     if asked_for(args):
         try:
             _check_beside(args, reading_of(args).config)
@@ -33,7 +41,7 @@ def check_command_line(args: argparse.Namespace) -> None:
 
 
 def resolve_once(original: Callable[..., None], server_args: Any) -> None:
-    """Resolve *server_args* with SGLang's *original*, and turn adaptive speculation on where it can run.
+    """Resolve the arguments, and turn adaptive speculation on if it can run; otherwise log why not.
 
     Raises ConfigError or ContractError; ``check_command_line`` refuses both earlier.
     """
@@ -49,7 +57,7 @@ def resolve_once(original: Callable[..., None], server_args: Any) -> None:
 
 
 def note_reason(original: Callable[..., str | None], server_args: Any) -> str | None:
-    """Return why a setup cannot adapt, from SGLang's *original* and our checks; keep the reason for /server_info."""
+    """Return why a setup cannot adapt, SGLang's reason or ours, and keep it for /server_info."""
     reason = unsupported_reason(original, server_args)
     if hasattr(server_args, NOTE):
         getattr(server_args, NOTE)["reason"] = reason

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
+from sglang_adaptive.sglang_plugin import repairs
 from sglang_adaptive.sglang_plugin.hooks import EXECUTOR, FA3, SRT, Process, around, needs, to_stages
 from sglang_adaptive.sglang_plugin.stage import Stage
 
@@ -16,26 +14,14 @@ _DECODING = (_TRITON, _FLASHINFER)
 _FLASHINFER_DRAFT = SRT + "layers.attention.flashinfer_backend.FlashInferMultiStepDraftBackend."
 
 
-@around(EXECUTOR + "model_runner.ModelRunner._get_attention_backend", "self", "init_new_workspace")
-def build_backend(original: Callable[..., Any], runner: Any, *args: Any, **kwargs: Any) -> Any:
-    """Build an attention backend that is as complete as the one built at start-up."""
-    from sglang_adaptive.sglang_plugin import repairs
-
-    return repairs.finished_backend(original(runner, *args, **kwargs), runner)
-
-
-@around(
+around(EXECUTOR + "model_runner.ModelRunner._get_attention_backend", "self", "init_new_workspace")(
+    repairs.finished_backend
+)
+around(
     SRT + "layers.attention.base_attn_backend.AttentionBackend.update_verify_buffers_to_fill_after_draft",
     *("self", "spec_info", "cuda_graph_bs"),
     process=Process.SCHEDULER_PLAN_STREAM,
-)
-def correct_plan(original: Callable[..., None], backend: Any, spec_info: Any, cuda_graph_bs: int | None) -> None:
-    """Correct what SGLang's plan stream prepared for a verify pass, now that the drafts are known."""
-    from sglang_adaptive.sglang_plugin import repairs
-
-    repairs.correct_plan_stream(original, backend, spec_info, cuda_graph_bs)
-
-
+)(repairs.correct_plan_stream)
 to_stages(Stage.small_copy, "sglang.kernels.ops.memory.small_copy.try_small_copy", "dsts", "srcs")
 
 _EAGER, _GRAPH = "init_forward_metadata", "init_forward_metadata_out_graph"

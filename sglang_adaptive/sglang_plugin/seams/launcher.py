@@ -2,68 +2,26 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Callable
 from typing import Any
 
 from sglang_adaptive.sglang_plugin.hooks import SRT, Process, around, needs, require_in_schedulers
+from sglang_adaptive.sglang_plugin.launch import activation
+from sglang_adaptive.sglang_plugin.stages import capacity
+from sglang_adaptive.sglang_plugin.workers import choice
 
 # -- its arguments -------------------------------------------------------------------------------------------------
 
 
-@around(SRT + "server_args.ServerArgs.from_cli_args", "args", process=Process.ENTRY)
-def from_command_line(original: Callable[..., Any], cls: type, args: argparse.Namespace) -> Any:
-    """Reject an invalid configuration with a one-line error, before anything loads."""
-    from sglang_adaptive.sglang_plugin.configuration import pass_on
-    from sglang_adaptive.sglang_plugin.launch import activation
-
-    activation.check_command_line(args)
-    made = original(cls, args)
-    pass_on(args, made)
-    return made
-
-
-@around(SRT + "server_args.ServerArgs.resolve_once", "self", process=Process.ENTRY)
-def resolve(original: Callable[..., None], server_args: Any) -> None:
-    """Turn adaptive speculation on if it can run; otherwise log why not."""
-    from sglang_adaptive.sglang_plugin.launch import activation
-
-    activation.resolve_once(original, server_args)
-
-
-@around(SRT + "speculative.adaptive_spec_params.adaptive_unsupported_reason", "server_args", process=Process.LAUNCHER)
-def why_static(original: Callable[..., str | None], server_args: Any) -> str | None:
-    """Return why a setup cannot adapt, SGLang's reason or ours, and keep it for /server_info."""
-    from sglang_adaptive.sglang_plugin.launch import activation
-
-    return activation.note_reason(original, server_args)
-
-
-@around(SRT + "arg_groups.speculative_hook._handle_ngram", "server_args", process=Process.LAUNCHER)
-def resolve_ngram(original: Callable[..., None], server_args: Any) -> None:
-    """Resolve NGRAM's arguments."""
-    from sglang_adaptive.sglang_plugin.workers.choice import steps_by_breadth
-
-    original(server_args)
-    steps_by_breadth(server_args)
-
-
-@around(SRT + "arg_groups.speculative_hook._init_adaptive_speculative_params", "server_args", process=Process.LAUNCHER)
-def resolve_launch_steps(original: Callable[..., None], server_args: Any) -> None:
-    """Resolve the steps that an adaptive server starts with; DFLASH starts with its block size."""
-    from sglang_adaptive.sglang_plugin.setup import drafts_blocks
-
-    if not drafts_blocks(server_args):
-        original(server_args)
-
-
-@around(SRT + "arg_groups.speculative_hook._handle_dflash", "server_args", process=Process.LAUNCHER)
-def resolve_dflash(original: Callable[..., None], server_args: Any) -> None:
-    """Resolve DFLASH's arguments."""
-    from sglang_adaptive.sglang_plugin.workers.choice import launch_block_is_widest
-
-    original(server_args)
-    launch_block_is_widest(server_args)
+around(SRT + "server_args.ServerArgs.from_cli_args", "args", process=Process.ENTRY)(activation.from_command_line)
+around(SRT + "server_args.ServerArgs.resolve_once", "self", process=Process.ENTRY)(activation.resolve_once)
+for _checked, _check in (
+    ("speculative.adaptive_spec_params.adaptive_unsupported_reason", activation.note_reason),
+    ("arg_groups.speculative_hook._init_adaptive_speculative_params", choice.launch_steps),
+    ("arg_groups.speculative_hook._handle_ngram", choice.steps_by_breadth),
+    ("arg_groups.speculative_hook._handle_dflash", choice.launch_block_is_widest),
+):
+    around(SRT + _checked, "server_args", process=Process.LAUNCHER)(_check)
 
 
 # -- its start -----------------------------------------------------------------------------------------------------
@@ -124,18 +82,11 @@ def check_keys(original: Callable[..., None], app: Any, *args: Any, **kwargs: An
     routes.prompt_for_key(app)
 
 
-@around(
+around(
     SRT + "managers.multi_tokenizer_mixin.write_data_for_multi_tokenizer",
     *("port_args", "server_args", "scheduler_info"),
     process=Process.LAUNCHER,
-)
-def write_for_tokenizer_workers(
-    original: Callable[..., Any], port_args: Any, server_args: Any, *args: Any, **kwargs: Any
-) -> Any:
-    """Write what HTTP workers read; they load no plugins, so the maximum is the launch draft tokens."""
-    from sglang_adaptive.sglang_plugin.stages import capacity
-
-    return capacity.write_for_tokenizer_workers(original, port_args, server_args, *args, **kwargs)
+)(capacity.write_for_tokenizer_workers)
 
 
 needs(

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
+from sglang_adaptive.sglang_plugin import repairs
 from sglang_adaptive.sglang_plugin.hooks import EXECUTOR, SRT, Process, around, needs, to_stages
 from sglang_adaptive.sglang_plugin.stage import Stage
+from sglang_adaptive.sglang_plugin.stages import capacity
 
 # -- CUDA graphs ---------------------------------------------------------------------------------------------------
 
@@ -35,57 +34,24 @@ to_stages(
 # -- sizes ---------------------------------------------------------------------------------------------------------
 
 
-@around(
+around(
     "sglang.kernels.ops.mamba.triton_ops.ssu_dispatch.TritonSSUBackend.__call__",
     *("self", "intermediate_states_buffer", "cache_steps"),
-)
-def run_mamba2(original: Callable[..., None], backend: Any, *args: Any, **kwargs: Any) -> None:
-    """Run SGLang's Triton kernel for Mamba2, which writes the state after each draft token."""
-    from sglang_adaptive.sglang_plugin import repairs
-
-    original(backend, *args, **repairs.mamba2_width_of_the_buffer(kwargs))
-
-
-def _size(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Size for the maximum steps."""
-    from sglang_adaptive.sglang_plugin import repairs
-
-    return repairs.at_the_widest(original, *args, **kwargs)
-
-
-around(
-    SRT + "mem_cache.kv_cache_configurator.KVCacheConfigurator._handle_max_mamba_cache", "self", "total_rest_memory"
-)(_size)
-around(EXECUTOR + "pool_configurator.compute_swa_request_cap", "page_size", "window", "max_running_requests")(_size)
-around(SRT + "mem_cache.deepseek_v4_memory_pool.resolve_compress_state_ring_size", "compress_ratio")(_size)
-around(SRT + "mem_cache.deepseek_v4_memory_pool.get_swa_ring_size", "sliding_window", "is_speculative")(_size)
-around(SRT + "runtime_context.cutedsl_moe_max_num_tokens")(_size)
-
-
-@around(SRT + "mem_cache.allocation_sizing.get_req_to_token_extra_context_len")
-def places_beyond_context(original: Callable[[], int]) -> int:
-    """Return how many slots a request's row has beyond the context length."""
-    from sglang_adaptive.sglang_plugin.stages import capacity
-
-    return capacity.places_beyond_context(original)
-
-
-@around(EXECUTOR + "model_runner.ModelRunner.max_shared_logits_buffer_rows", "self")
-def rows_of_logits(original: Callable[[Any], int], runner: Any) -> int:
-    """Return how many rows of logits the CUDA graphs share."""
-    from sglang_adaptive.sglang_plugin.stages import capacity
-
-    return capacity.rows_of_logits(original, runner)
-
-
+)(repairs.run_mamba2)
+for _size, *_parameters in (
+    (SRT + "mem_cache.kv_cache_configurator.KVCacheConfigurator._handle_max_mamba_cache", "self", "total_rest_memory"),
+    (EXECUTOR + "pool_configurator.compute_swa_request_cap", "page_size", "window", "max_running_requests"),
+    (SRT + "mem_cache.deepseek_v4_memory_pool.resolve_compress_state_ring_size", "compress_ratio"),
+    (SRT + "mem_cache.deepseek_v4_memory_pool.get_swa_ring_size", "sliding_window", "is_speculative"),
+    (SRT + "runtime_context.cutedsl_moe_max_num_tokens",),
+):
+    around(_size, *_parameters)(repairs.at_the_widest)
+around(SRT + "mem_cache.allocation_sizing.get_req_to_token_extra_context_len")(capacity.places_beyond_context)
+around(EXECUTOR + "model_runner.ModelRunner.max_shared_logits_buffer_rows", "self")(capacity.rows_of_logits)
 # A scheduler calls it for SGLang's Rust server.
-@around(SRT + "managers.utils.compute_num_reserved_tokens", process=(Process.LAUNCHER, Process.SCHEDULER))
-def reserved_tokens(original: Callable[[], int]) -> int:
-    """Return how many tokens of a request's context are reserved for a round: those of the launch steps."""
-    from sglang_adaptive.sglang_plugin.stages import capacity
-
-    return capacity.reserved_tokens(original)
-
+around(SRT + "managers.utils.compute_num_reserved_tokens", process=(Process.LAUNCHER, Process.SCHEDULER))(
+    capacity.reserved_tokens
+)
 
 needs(
     """

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from sglang_adaptive.sglang_plugin.hooks import SRT, Process, around, needs, pass_reports_on, report_hooks, to_stages
 from sglang_adaptive.sglang_plugin.stage import Stage
+from sglang_adaptive.sglang_plugin.workers import choice
 
 _RESULTS = SRT + "managers.scheduler_components.batch_result_processor.SchedulerBatchResultProcessor."
 _SYNC = SRT + "managers.scheduler_components.dp_attn.MLPSyncBatchInfo"
@@ -58,13 +59,7 @@ def prepare_block(original: Callable[..., None], draft_input: Any, batch: Any) -
     reserve(original, draft_input, batch)
 
 
-@around(SRT + "managers.scheduler.decide_needs_cpu_seq_lens", "attn_backends")
-def needs_lengths_on_host(original: Callable[..., bool], attn_backends: Sequence[Any]) -> bool:
-    """Return whether rounds need lengths on the host; adaptive NGRAM needs them only if the backends do."""
-    from sglang_adaptive.sglang_plugin.workers.choice import needs_lengths_on_host
-
-    return needs_lengths_on_host(original, attn_backends)
-
+around(SRT + "managers.scheduler.decide_needs_cpu_seq_lens", "attn_backends")(choice.needs_lengths_on_host)
 
 # -- after a round ------------------------------------------------------------------------------------------------
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from sglang_adaptive.sglang_plugin.configuration import configuration
 from sglang_adaptive.sglang_plugin.hooks import SRT, WORKER, Process, around, needs, replace, to_stages
 from sglang_adaptive.sglang_plugin.stage import Stage
+from sglang_adaptive.sglang_plugin.workers import choice
 
 if TYPE_CHECKING:
     from sglang_adaptive.policy.base import AdaptivePolicy
@@ -18,12 +20,7 @@ _DFLASH = SRT + "speculative.dflash_worker_v2.DFlashWorkerV2"
 # -- start-up -----------------------------------------------------------------------------------------------------
 
 
-@around(SRT + "speculative.spec_info.SpeculativeAlgorithm.create_worker", "self", "server_args")
-def choose_worker(original: Callable[..., Any], algorithm: Any, server_args: Any) -> Any:
-    """Use this package's subclass for a worker that SGLang runs with fixed steps."""
-    from sglang_adaptive.sglang_plugin.workers.choice import adaptive_class
-
-    return adaptive_class(original(algorithm, server_args), algorithm, server_args)
+around(SRT + "speculative.spec_info.SpeculativeAlgorithm.create_worker", "self", "server_args")(choice.adaptive_class)
 
 
 @replace(
@@ -34,15 +31,12 @@ def candidate_steps(cfg_path: str | None = None) -> list[int]:
 
     Lookup rounds have more drafts, but few requests: a batch of the deepest steps needs more room.
     """
-    from sglang_adaptive.sglang_plugin.configuration import configuration
-
     return configuration().candidate_steps
 
 
 @replace(WORKER + "AdaptiveSpeculativeParams")
 def build_policy(initial_steps: int, cfg_path: str | None = None) -> AdaptivePolicy:
     """Build the policy that the configuration names."""
-    from sglang_adaptive.sglang_plugin.configuration import configuration
     from sglang_adaptive.sglang_plugin.start.controller import build_policy
 
     return build_policy(initial_steps, configuration())
