@@ -16,6 +16,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from subprocess import Popen, TimeoutExpired
 from typing import Any
 
 import requests
@@ -223,21 +224,21 @@ class _Server:
             f"; not every depth ran at batch sizes {missed}" if missed else "",
         )
 
-    def _can_sample(self, states: Sequence[Mapping[str, Any]], compiler: compile_ahead.Compiler | None) -> bool:
+    def _can_sample(self, states: Sequence[Mapping[str, Any]], compiler: Popen[bytes] | None) -> bool:
         """Return whether a sampled request would compile nothing; otherwise run one once the compiler is done."""
         needs = self._needs_compiler or any("exact" in state["adaptive"]["off"] for state in states)
-        if not needs or compiler is None or compiler.succeeded:
+        if not needs or compiler is None or compiler.poll() == 0:
             return True
-        if not compiler.running:
+        if compiler.poll() is not None:
             logger.warning("adaptive: no sampled warm-up, because its kernels could not be compiled; see above")
             return False
         logger.info("adaptive: sampling kernels are still being compiled; the server does not wait for them")
         threading.Thread(target=self._sample_later, args=(compiler,), name="sampled warm-up", daemon=True).start()
         return False
 
-    def _sample_later(self, compiler: compile_ahead.Compiler) -> None:
-        if compiler.wait(REQUEST_SECONDS):
-            with suppress(ServerEnds):
+    def _sample_later(self, compiler: Popen[bytes]) -> None:
+        with suppress(ServerEnds, TimeoutExpired):
+            if compiler.wait(REQUEST_SECONDS) == 0:
                 self._generate([LONG], 2, SAMPLED)
                 logger.info("adaptive: sampling kernels are compiled and loaded")
 
