@@ -87,6 +87,8 @@ class AdaptiveController:
         self.states = RuntimeStates(worker, device)
         self.warm_up = WarmUp(self.states.reachable)
         """Chooses what rounds do while it runs; the policy is not asked then."""
+        self.late_kernel_loads: list[str] | None = None
+        """Names of the first Triton kernels that loaded after start-up; None if not watched."""
         self.requests: Sequence[Hashable] = ()
         """The requests of the coming round; empty if unknown."""
         self.most_steps: int | None = None
@@ -399,7 +401,11 @@ class AdaptiveController:
             "profile_saved_at": self._profile_saved_at(),
             "config": self._config(),
             "config_changed": self._config_changed,
-            "startup": self.states.startup.as_dict(self.warm_up),
+            "startup": {
+                "tiers": [asdict(build) for build in sorted(self.states.builds, key=lambda build: build.steps)],
+                **self.warm_up.as_dict(),
+                "late_kernel_loads": None if self.late_kernel_loads is None else [*self.late_kernel_loads],
+            },
             "speedup": self._speedup(),
             "audit": self._audit(),
             **self._policy_state(),

@@ -11,7 +11,7 @@ from typing import Any, Protocol, TypeAlias
 from sglang_adaptive.policy.base import AdaptivePolicy
 from sglang_adaptive.policy.choice import Choice, Source, drafted
 from sglang_adaptive.policy.config import CapturedSteps
-from sglang_adaptive.runtime.start_up import Device, Progress, StartUp, TierBuild
+from sglang_adaptive.runtime.start_up import Device, Progress, TierBuild
 
 logger = logging.getLogger(__name__)
 
@@ -65,7 +65,8 @@ class RuntimeStates:
     def __init__(self, worker: AdaptiveWorker, device: Device | None = None) -> None:
         self._worker = worker
         self._device = device or Device()
-        self.startup = StartUp()
+        self.builds: list[TierBuild] = []
+        """How long each state took to build."""
         self.launch = drafted(worker.speculative_num_steps)
         """The steps that the server was launched with."""
         self.live = self.launch
@@ -214,4 +215,4 @@ class RuntimeStates:
         taken: float | None = None,
     ) -> None:
         self._graphs[kind] = sizes
-        self.startup.tiers.append(TierBuild(kind[1], seconds, taken, None if sizes is None else tuple(sizes)))
+        self.builds.append(TierBuild(kind[1], seconds, taken, sizes))
