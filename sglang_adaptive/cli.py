@@ -17,7 +17,7 @@ COMMANDS = {
     "chat": ("sglang_adaptive.lab.chat.command", "chat with a real model in the terminal and see its draft depth"),
     "models": ("sglang_adaptive.lab.models.command", "put a real language model and its draft into your cache"),
     "validate": ("sglang_adaptive.validate", "check a configuration and describe it in plain words"),
-    "doctor": ("sglang_adaptive.doctor.command", "check this machine, a launch line or a server, and give a verdict"),
+    "doctor": ("sglang_adaptive.doctor", "check this machine, a launch line or a server, and give a verdict"),
     "watch": ("sglang_adaptive.watch", "show a server's speculation live"),
     "explain": ("sglang_adaptive.explain", "explain why a live server runs its current depth"),
     "calibrate": ("sglang_adaptive.calibrate", "measure a live server's round times and write a cost profile"),

@@ -30,7 +30,7 @@ REASONS = {
     "sglang_plugin/admin/handlers.py": ("problem", "extend_problem"),
     "sglang_plugin/admin/route.py": ("_problem",),
     "sglang_plugin/launch/checkup.py": ("_cannot_resolve",),
-    "doctor/installation.py": ("_plugin", "_end"),
+    "doctor.py": ("_plugin", "_end"),
     "lab/chat/talk.py": ("_answer",),
     "lab/demo/words.py": ("failures",),
     "watch.py": ("read", "_in_words", "compared"),

@@ -11,7 +11,7 @@ from unittest.mock import patch
 
 import pytest
 
-from sglang_adaptive.doctor.advice import advice
+from sglang_adaptive.doctor import advice
 from sglang_adaptive.policy.errors import ConfigError
 from sglang_adaptive.sglang_plugin.launch import checkup
 from tests.forked_servers import NO_MODEL

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from sglang_adaptive.doctor.advice import advice
+from sglang_adaptive.doctor import advice
 from sglang_adaptive.sglang_plugin.launch.line import CHANGES, mend
 from tests.launch_lines.verdicts import ADAPTS, STATIC, WITH_LESS, expected, launched, launcher, lines, verdict
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sglang_adaptive.doctor.advice import WORTH, advice
+from sglang_adaptive.doctor import WORTH, advice
 
 ROOT = Path(__file__).parents[3]
 TREE = "speculative_eagle_topk=4 (only topk=1 is supported)"
