@@ -45,7 +45,6 @@ class Check:
     name: str
     status: str
     """OK, NOTE or PROBLEM."""
-
     words: str
 
 
@@ -60,10 +59,8 @@ class LaunchLine:
 
     arguments: list[str]
     """SGLang's arguments; for serve-cpu those that the user typed."""
-
     variables: dict[str, str]
     """Environment variables set in front of the command."""
-
     on_cpu: bool
     """Whether ``sglang-adaptive serve-cpu`` launches it."""
 

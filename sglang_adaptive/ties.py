@@ -34,13 +34,10 @@ class Parting:
 
     at: int
     """Tokens before it."""
-
     own: int | None
     """The token there; None if the output ends."""
-
     other: int | None
     """The reference's token there."""
-
     gap: float
     """Nats by which the reference prefers *other* to *own*, at least; infinite if one of the texts ends."""
 

@@ -21,7 +21,7 @@ SAY_CALLS = (
 )
 """Functions of the package whose arguments are printed as they are."""
 REASONS = {
-    "sglang_plugin/launch/activation.py": ("cannot_adapt", "_conclude"),
+    "sglang_plugin/launch/activation.py": ("cannot_adapt", "resolve_once"),
     "sglang_plugin/repairs.py": ("hybrid_obstacle",),
     "sglang_plugin/workers/choice.py": ("unsupported_reason", "fixed_block_reason"),
     "sglang_plugin/stages/attention_dp.py": ("unsupported_reason",),

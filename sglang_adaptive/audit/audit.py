@@ -116,14 +116,12 @@ class Compared:
 
     number: int
     """Number of texts compared so far, including this one."""
-
     way: Way
     question: Question
     ids: list[int]
     parting: ties.Parting | None = None
     differ: float = 0.0
     """Largest difference of a requested log-probability, in nats."""
-
     refused: str = ""
     """Why there is no text although the reference has one."""
 
@@ -184,10 +182,8 @@ class Found:
     compared: list[Compared] = field(default_factory=list)
     noise: float = 0.0
     """Largest difference in nats between two runs of the reference, or between what it decodes and reads."""
-
     left_out: dict[str, str] = field(default_factory=dict)
     """Questions that the reference does not answer, and why."""
-
     samples: list[dict[str, Any]] = field(default_factory=list)
     passes: int = 0
     """How often every question was asked."""

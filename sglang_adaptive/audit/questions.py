@@ -45,7 +45,6 @@ class Question:
 
     prompt: str
     """The name of its prompt."""
-
     kind: str
     body: Mapping[str, Any]
 

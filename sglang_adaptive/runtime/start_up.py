@@ -82,10 +82,8 @@ class TierBuild:
     steps: int
     seconds: float | None
     """None for the launch steps, whose state SGLang builds."""
-
     gigabytes: float | None
     """Decrease of free device memory, in GB of 2**30 bytes."""
-
     graph_batch_sizes: list[int] | None
     """Batch sizes with CUDA graphs, ascending; None when graphs are off."""
 

@@ -31,7 +31,6 @@ class SpecRuntimeState:
     speculative_num_steps: int
     speculative_num_draft_tokens: int
     """Draft tokens that a verify pass reads per request: steps + 1."""
-
     draft_attn_backend: AttentionBackend | None
     cuda_graph_runner: GraphRunner | None
 

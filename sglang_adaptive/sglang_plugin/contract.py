@@ -52,19 +52,14 @@ class Need:
 
     target: str
     """A dotted path."""
-
     names: tuple[str, ...] = ()
     """A function's parameters, or a class's attributes: fields, annotations, and what a method assigns."""
-
     patched: str | None = None
     """A parameter that exists only with this project's patches; use the plugin or the patches, not both."""
-
     on_cuda: bool = False
     """Whether its module can be imported only with a CUDA device."""
-
     since: str | None = None
     """The first of `RELEASES` that has it; the end of this file handles the earlier ones."""
-
     by: str = ""
     """What relies on it: a file of this package below ``sglang_plugin/``, and for a hook its function."""
 

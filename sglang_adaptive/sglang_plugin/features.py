@@ -24,16 +24,12 @@ class Feature:
 
     does: str
     """What it does, as a phrase."""
-
     without: str
     """What is lost without it."""
-
     ranks_alike: bool = False
     """Whether all ranks that run the same batch must turn it off together."""
-
     excludes: tuple[Fact, ...] = ()
     """What rules it out, in the order in which to ask."""
-
     key: str | None = None
     """The key of the configuration that asks for it; None if a server has it by itself."""
 

@@ -64,20 +64,15 @@ class Hook:
 
     target: str
     """SGLang's function, as a dotted path."""
-
     kind: str
     """"around" or "replace": a value of SGLang's HookType."""
-
     function: Callable[..., Any]
     parameters: tuple[str, ...]
     """The parameters of SGLang's function that ours relies on."""
-
     processes: tuple[Process, ...]
     """The processes that install it."""
-
     seam: str
     """The file that declares it, below ``sglang_plugin/``."""
-
     before: int
     """How many arguments the function gets before those of SGLang's."""
 

@@ -51,10 +51,8 @@ class Fact:
 
     phrase: str
     """The fact as a reason, for logs, ``/server_info`` and docs/compatibility.md."""
-
     holds: Callable[[Setup], object]
     """Whether a server has it. A feature asks its facts in order, so a fact may rely on earlier ones."""
-
     known_early: bool = False
     """Whether the arguments of a launch tell."""
 

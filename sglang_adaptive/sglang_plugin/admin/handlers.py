@@ -51,10 +51,8 @@ class Change:
 
     config: dict[str, Any]
     """The configuration object, as sent."""
-
     source: str
     """Its source, for error lines: the file, or CONFIG_KEY."""
-
     by: str
     """Who sent it: a client's address, "SIGHUP" or WATCH."""
 

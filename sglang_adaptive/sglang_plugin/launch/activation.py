@@ -6,7 +6,7 @@ import argparse
 import logging
 import sys
 from collections.abc import Callable
-from typing import Any, NoReturn
+from typing import Any
 
 from sglang_adaptive.lookup import require_texts
 from sglang_adaptive.policy.config import AdaptiveConfig
@@ -37,7 +37,8 @@ def check_command_line(args: argparse.Namespace) -> None:
             _check_beside(args, reading_of(args).config)
             hooks.require(hooks.problems())
         except (ConfigError, ContractError) as error:
-            _refuse(str(error))
+            print(f"sglang-adaptive: error: {error}", file=sys.stderr)
+            raise SystemExit(2) from None
 
 
 def resolve_once(original: Callable[..., None], server_args: Any) -> None:
@@ -45,6 +46,8 @@ def resolve_once(original: Callable[..., None], server_args: Any) -> None:
 
     Raises ConfigError or ContractError; ``check_command_line`` refuses both earlier.
     """
+    from sglang.srt.arg_groups.overrides import resolving_view
+
     if getattr(server_args, "_resolution_finished", False):
         return original(server_args)
     if not asked_for(server_args):
@@ -53,7 +56,9 @@ def resolve_once(original: Callable[..., None], server_args: Any) -> None:
     _prepare(server_args)
     with resolving(server_args):
         original(server_args)
-    _conclude(server_args)
+    note = getattr(server_args, NOTE)
+    if not resolving_view(server_args).speculative_adaptive and note["reason"] is None:
+        note["reason"] = "SGLang turned it off while it resolved the arguments; its log says why"
 
 
 def note_reason(original: Callable[..., str | None], server_args: Any) -> str | None:
@@ -118,14 +123,6 @@ def _draft_as_the_decode_server(server_args: Any, config: AdaptiveConfig) -> Non
         server_args.speculative_eagle_topk, server_args.speculative_num_draft_tokens = 1, steps + 1
 
 
-def _conclude(server_args: Any) -> None:
-    from sglang.srt.arg_groups.overrides import resolving_view
-
-    note = getattr(server_args, NOTE)
-    if not resolving_view(server_args).speculative_adaptive and note["reason"] is None:
-        note["reason"] = "SGLang turned it off while it resolved the arguments; its log says why"
-
-
 def cannot_adapt(server_args: Any) -> str | None:
     """Return why adaptive speculation cannot run, in the cases where SGLang would exit or log nothing; else None."""
     from sglang.srt.environ import envs
@@ -187,8 +184,3 @@ def _check_rings(args: Any, config: AdaptiveConfig) -> None:
     key, got = ("candidate_steps", str(deepest)) if deepest > most else (f"{name}.lookup", "true")
     expected = f"{most} at most" if deepest > most else "false"
     raise ConfigError(config.source, key, f"got {got}", f"{expected}: DeepSeek-V4's rings hold {most + 1} draft tokens")
-
-
-def _refuse(line: str) -> NoReturn:
-    print(f"sglang-adaptive: error: {line}", file=sys.stderr)
-    raise SystemExit(2)

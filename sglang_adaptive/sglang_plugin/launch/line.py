@@ -23,10 +23,8 @@ class Change:
 
     flag: str
     """The flag in the line."""
-
     write: str | None
     """The replacement, without the flag's own values; None to leave the flag out."""
-
     why: str
     """What happened to the flag, as a phrase."""
 
