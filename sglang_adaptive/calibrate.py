@@ -139,13 +139,6 @@ def room(info: Mapping[str, Any], batch_size: int) -> int:
     return tokens
 
 
-def check_sizes(info: Mapping[str, Any], sizes: Sequence[int], url: str) -> None:
-    """Raise NotReady if the server of *info* runs fewer requests at once than the largest of *sizes*."""
-    most = most_running(info)
-    if most is not None and max(sizes) > most:
-        raise NotReady(f"--batch-sizes: got {max(sizes)}, but {url} runs {most} requests at once")
-
-
 def depths(state: Mapping[str, Any], batch_size: int) -> list[int]:
     """Return the steps that run at *batch_size* as they would in service.
 
@@ -228,8 +221,11 @@ def main(argv: Sequence[str]) -> int:
 def _calibrate(arguments: argparse.Namespace) -> int:
     client = Client.from_url(arguments.url, api_key=arguments.api_key, admin_api_key=arguments.admin_api_key)
     server = AdaptiveServer(client)
-    sizes = arguments.batch_sizes or _ladder(server)
-    check_sizes(server.info, sizes, client.url)
+    most = most_running(server.info)
+    ladder = [size for size in (1, 2, 4, 8, 16, 32, 64) if size <= min(most or DEFAULT_MAX_BATCH, DEFAULT_MAX_BATCH)]
+    sizes = arguments.batch_sizes or ladder
+    if most is not None and max(sizes) > most:
+        raise NotReady(f"--batch-sizes: got {max(sizes)}, but {client.url} runs {most} requests at once")
     profile, ended = _measure(server, sizes, arguments)
     print(table(profile))
     kept = _keep(profile, arguments)
@@ -273,21 +269,12 @@ def _measure(
             if not cells:
                 raise
             ended = str(reason) if isinstance(reason, NotReady) else "interrupted"
-    return CostProfile(ProfileKey(**server.state["profile_key"]), ordered(cells), _how(server)), ended
-
-
-def _how(server: AdaptiveServer) -> str:
-    return (
+    how = (
         "sglang-adaptive calibrate: median wall time between consecutive verify results at a forced depth, at zero "
         "steps of means over the rounds from one run of the draft's extend to the next, "
-        f"prompts of 128 random tokens, policy {server.state['policy']}"
+        f"prompts of {PROMPT_TOKENS} random tokens, policy {server.state['policy']}"
     )
-
-
-def _ladder(server: AdaptiveServer) -> list[int]:
-    """Return 1, 2, 4, ... up to the requests that the server runs at once, at most DEFAULT_MAX_BATCH."""
-    most = most_running(server.info) or DEFAULT_MAX_BATCH
-    return [size for size in (1, 2, 4, 8, 16, 32, 64) if size <= min(most, DEFAULT_MAX_BATCH)]
+    return CostProfile(ProfileKey(**server.state["profile_key"]), ordered(cells), how), ended
 
 
 def parser() -> CommandParser:

@@ -23,17 +23,13 @@ class RequestError(RuntimeError):
     """The server refused a request; the message has its status and answer."""
 
     def __init__(self, method: str, path: str, status: int, answer: str) -> None:
-        super().__init__(f"{method} {path}: {status} {one_line(answer)}")
+        words = " ".join(answer.split())
+        shown = words if len(words) <= LONGEST_ANSWER else f"{words[:LONGEST_ANSWER]} ..."
+        super().__init__(f"{method} {path}: {status} {shown}")
         self.answer = answer
         """Its whole answer."""
         self.asks_for_key = status in (401, 403)
         self.is_admin = _is_admin(path)
-
-
-def one_line(answer: str) -> str:
-    """Return *answer* on one line, shortened if it is a page."""
-    words = " ".join(answer.split())
-    return words if len(words) <= LONGEST_ANSWER else f"{words[:LONGEST_ANSWER]} ..."
 
 
 def in_words(error: RequestError | OSError | http.client.HTTPException) -> str:

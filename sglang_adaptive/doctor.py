@@ -149,7 +149,9 @@ def _contract(version: str, found: dict[str, list[str]]) -> Check:
 
 def _launch(launch: dict[str, Any]) -> Iterator[Check]:
     for change in launch.get("renamed", ()):
-        yield Check(FLAGS, PROBLEM, _renamed(change))
+        told = f"leave it out, {change['why']}" if change["write"] is None else f"write {change['write']}"
+        words = f"SGLang no longer takes {change['flag']}: {told}; the rest of the line is checked as if it were so"
+        yield Check(FLAGS, PROBLEM, words)
     if "refused" in launch:
         yield Check(LINE, PROBLEM, f"the launch would end with: {launch['refused']}")
         return
@@ -175,11 +177,6 @@ def _launch(launch: dict[str, Any]) -> Iterator[Check]:
     if launch.get("attention_backend") is not None:
         backend, faster = f"{launch['attention_backend']} on {launch['device']}", launch.get("faster_backend")
         yield Check("attention backend", NOTE if faster else OK, f"{backend}; {faster}" if faster else backend)
-
-
-def _renamed(change: dict[str, str | None]) -> str:
-    told = f"leave it out, {change['why']}" if change["write"] is None else f"write {change['write']}"
-    return f"SGLang no longer takes {change['flag']}: {told}; the rest of the line is checked as if it were so"
 
 
 def _ask(line: LaunchLine | None) -> dict[str, Any]:

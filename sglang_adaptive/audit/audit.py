@@ -15,7 +15,7 @@ from typing import Any
 
 from sglang_adaptive import ties
 from sglang_adaptive.audit import sampled
-from sglang_adaptive.audit.questions import PLAIN, Question, words_of
+from sglang_adaptive.audit.questions import LOGPROBS, PLAIN, Question, words_of
 from sglang_adaptive.client import AdaptiveServer, Client, NotReady, RequestError, in_words, read_info
 
 PATIENCE = 60.0
@@ -292,7 +292,10 @@ class Audit:
         if not isinstance(answer, dict):
             one.refused = words_of(answer)
             return
-        _judge(one, answer, known or self._known[question.name])
+        one.parting, nearest = ties.nearest(answer["output_ids"], known or self._known[question.name])
+        one.ids = list(answer["output_ids"]) if one.parting is not None else []
+        if question.kind == LOGPROBS:
+            one.differ = ties.chosen_differ(answer, nearest)
         self._progress(str(way), self.found)
 
     def _ask_again(self) -> None:
@@ -355,10 +358,3 @@ class Audit:
                     {"way": name, "sampling": dict(how), "comparisons": len(tests), "least_probability": least,
                      "where": f"{what} {at}", "wrong": wrong}
                 )  # fmt: skip
-
-
-def _judge(one: Compared, answer: ties.Answer, known: Sequence[ties.Answer]) -> None:
-    one.parting, nearest = ties.nearest(answer["output_ids"], known)
-    one.ids = list(answer["output_ids"]) if one.parting is not None else []
-    if one.question.wants_logprobs():
-        one.differ = ties.chosen_differ(answer, nearest)

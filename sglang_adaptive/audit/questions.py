@@ -52,9 +52,6 @@ class Question:
     def name(self) -> str:
         return f"{self.kind}, prompt {self.prompt}"
 
-    def wants_logprobs(self) -> bool:
-        return self.kind == LOGPROBS
-
 
 def questions(prompts: Mapping[str, Prompt], tokens: int, kinds: Sequence[str] = tuple(KINDS)) -> list[Question]:
     """Return every prompt in every kind, ordered so that any few have many of both; answers have *tokens*."""

@@ -136,17 +136,12 @@ def may(name: str, found: Setup, asked: bool = True) -> bool:
         logger.exception("adaptive: the setup could not be checked")
         reason = f"{type(error).__name__}: {error}"
     if reason is not None:
-        turn_off(name, reason, asked)
+        reasons[name] = reason
+        if FEATURES[name].key is None or not asked:
+            logger.info("adaptive: %s is off: %s", name, reason)
+        else:
+            logger.warning("adaptive: %s is off: %s", name, reason)
     return reason is None
-
-
-def turn_off(name: str, reason: str, asked: bool = True) -> None:
-    """Note that this process does without the feature *name*, and why."""
-    reasons[name] = reason
-    if FEATURES[name].key is None or not asked:
-        logger.info("adaptive: %s is off: %s", name, reason)
-    else:
-        logger.warning("adaptive: %s is off: %s", name, reason)
 
 
 def off() -> dict[str, str]:

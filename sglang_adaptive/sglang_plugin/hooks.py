@@ -18,7 +18,7 @@ import inspect
 import logging
 import pkgutil
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
@@ -77,11 +77,15 @@ class Hook:
     """How many arguments the function gets before those of SGLang's."""
 
     @property
+    def on_cuda(self) -> bool:
+        """Whether its target can be imported only with a CUDA device."""
+        return self.processes == (Process.SCHEDULER_CUDA,)
+
+    @property
     def need(self) -> Need:
         """The need of this hook: its target with its parameters."""
-        on_cuda = self.processes == (Process.SCHEDULER_CUDA,)
         name = self.function.__qualname__.rpartition("<locals>.")[2]  # of an event: Stage.NAME
-        return Need(self.target, self.parameters, on_cuda=on_cuda, by=f"{self.seam}: {name}")
+        return Need(self.target, self.parameters, on_cuda=self.on_cuda, by=f"{self.seam}: {name}")
 
     def problem(self) -> str | None:
         """Return the problem with the installed SGLang, or None."""
@@ -200,25 +204,20 @@ def of_scheduler() -> tuple[Hook, ...]:
 
 
 def problems(on_cuda: bool = False) -> list[str]:
-    """Return every mismatch between the needs and the installed SGLang, one phrase each."""
+    """Return every mismatch between the needs and the installed SGLang, one phrase each.
+
+    With *on_cuda*, of what can be imported only with a CUDA device; else of all the rest.
+    """
     _import_seams()
-    return _phrases(each.problem() for each in _relied_on(on_cuda))
+    wanted: list[Hook | Need] = [*_hooks, *_needs]
+    found = (each.problem() for each in wanted if each.on_cuda is on_cuda)
+    return list(dict.fromkeys(problem for problem in found if problem is not None))
 
 
 def problems_in_source() -> list[str]:
     """Return the mismatches of hooks that can be imported only with a CUDA device, as SGLang's source shows them."""
     _import_seams()
-    return _phrases(hook.problem_in_source() for hook in _hooks if hook.need.on_cuda)
-
-
-def _relied_on(on_cuda: bool) -> Iterator[Hook | Need]:
-    """Yield the hooks and needs that can be imported only with a CUDA device, or all others."""
-    yield from (hook for hook in _hooks if hook.need.on_cuda is on_cuda)
-    yield from (need for need in _needs if need.on_cuda is on_cuda)
-
-
-def _phrases(found: Iterable[str | None]) -> list[str]:
-    return list(dict.fromkeys(problem for problem in found if problem is not None))
+    return [problem for hook in _hooks if hook.on_cuda and (problem := hook.problem_in_source()) is not None]
 
 
 def targets() -> list[str]:

@@ -75,7 +75,7 @@ def first_stages(rounds: Rounds) -> Iterator[Stage]:
 def stages_of_rounds(rounds: Rounds, looks_up: bool) -> Iterator[Stage]:
     """Yield the stages after `first_stages`, in order, if features and setup allow; all runtime states are built."""
     worker, controller = rounds.worker, rounds.controller
-    short_draft, looked_up = ShortDraft(), _never
+    short_draft, looked_up = ShortDraft(), lambda batch: False
     yield Metrics(controller)
     yield ProposedDrafts()
     yield Audits(controller, configuration().audit)  # around what prepares a batch: it needs the prepared one
@@ -95,10 +95,6 @@ def stages_of_rounds(rounds: Rounds, looks_up: bool) -> Iterator[Stage]:
     yield ShortVerify()  # after the short draft: only SGLang's extend needs the slots that it looks up
     yield LikeliestTokens()  # before the exact verify: greedy tokens need no sampler
     yield from ExactVerify.where_it_can(worker)
-
-
-def _never(batch: Any) -> bool:
-    return False
 
 
 class Rounds(Stage):

@@ -10,6 +10,8 @@ import logging
 import signal
 from typing import Any
 
+from uvicorn.importer import import_from_string
+
 from sglang_adaptive.sglang_plugin import env, hooks
 from sglang_adaptive.sglang_plugin.admin import route
 from sglang_adaptive.sglang_plugin.hooks import Process
@@ -50,11 +52,5 @@ def _check_admin_key(server_args: Any) -> None:
         auth.add_api_key_middleware(app, api_key=None, admin_api_key=key)
 
 
-def _application() -> Any:
-    from uvicorn.importer import import_from_string
-
-    return import_from_string(env.HTTP_APPLICATION.get())
-
-
 _add_all()
-app = _application()
+app = import_from_string(env.HTTP_APPLICATION.get())
