@@ -8,6 +8,7 @@ the tables of docs/configuration.md come from here.
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -111,9 +112,9 @@ def turned_off() -> frozenset[str]:
     Raises:
         ConfigError: It names something else.
     """
-    names = {name.strip() for name in (env.OFF.get() or "").split(",")} - {""}
+    names = {name.strip() for name in os.environ.get(env.OFF, "").split(",")} - {""}
     if unknown := sorted(names - FEATURES.keys()):
-        raise ConfigError("environment", env.OFF.name, f"got {', '.join(unknown)}", f"some of {', '.join(FEATURES)}")
+        raise ConfigError("environment", env.OFF, f"got {', '.join(unknown)}", f"some of {', '.join(FEATURES)}")
     return frozenset(names)
 
 
@@ -152,4 +153,4 @@ def off() -> dict[str, str]:
 reasons: dict[str, str] = {}
 """Why features are off in this process; it serves one server, and guards exist before its `Rounds`."""
 
-_BY_VARIABLE = f"{env.OFF.name} names it"
+_BY_VARIABLE = f"{env.OFF} names it"

@@ -7,6 +7,7 @@ what the launcher adds to its own application when it serves without workers.
 from __future__ import annotations
 
 import logging
+import os
 import signal
 from typing import Any
 
@@ -53,4 +54,4 @@ def _check_admin_key(server_args: Any) -> None:
 
 
 _add_all()
-app = import_from_string(env.HTTP_APPLICATION.get())
+app = import_from_string(os.environ[env.HTTP_APPLICATION])

@@ -103,7 +103,7 @@ def _serve_our_application() -> None:
 
     named = import_in_workers(WORKERS_APPLICATION)
     if named != WORKERS_APPLICATION:
-        env.HTTP_APPLICATION.set(named)
+        os.environ[env.HTTP_APPLICATION] = named
     # As SGLang does for its own logger; a worker configures no other.
     LOGGING_CONFIG["loggers"]["sglang_adaptive"] = {"handlers": ["default"], "level": "INFO", "propagate": False}
     try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import logging
+import os
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -51,7 +52,7 @@ def resolve_once(original: Callable[..., None], server_args: Any) -> None:
     if getattr(server_args, "_resolution_finished", False):
         return original(server_args)
     if not asked_for(server_args):
-        env.ACTIVE.set(None)
+        os.environ.pop(env.ACTIVE, None)
         return original(server_args)
     _prepare(server_args)
     with resolving(server_args):
@@ -93,7 +94,7 @@ def _prepare(server_args: Any) -> None:
     hooks.require(hooks.problems())
     hooks.warn_when_untested()
     hooks.install_now(hooks.of_launcher())
-    env.ACTIVE.set("1")
+    os.environ[env.ACTIVE] = "1"
     note = getattr(server_args, NOTE)
     note["reason"] = reason = cannot_adapt(server_args)
     if reason is not None:

@@ -189,26 +189,6 @@ HISTORY_PATH = "/adaptive/history.json"
 DEFAULT_SPAN = "900"
 
 
-def add_history(app: FastAPI, fetch: Callable[[int], Awaitable[bytes]]) -> None:
-    """Add the route to *app*; *fetch* returns the document of a span in seconds."""
-    from sglang.srt.utils.auth import AuthLevel, auth_level
-
-    # An answer is shared for half of a bucket's period.
-    shared = {
-        f"{span}": SharedFetch(partial(fetch, span), seconds=max(SHARED_SECONDS, period / 2))
-        for span, period in SPANS.items()
-    }
-
-    @auth_level(AuthLevel.ADMIN_OPTIONAL)
-    async def history(request: Request) -> Response:
-        asked = request.query_params.getlist("span") or [DEFAULT_SPAN]
-        if len(asked) != 1 or asked[0] not in shared:
-            return problem(400, f"span: got {','.join(asked)!r:.80}; expected one of {', '.join(shared)} seconds")
-        return await answered(shared[asked[0]])
-
-    app.add_route(HISTORY_PATH, history, methods=["GET"], include_in_schema=False)
-
-
 async def _history_from_schedulers(span: int) -> bytes:
     """Ask every scheduler for its last *span* seconds, and return the document of /adaptive/history.json."""
     return data_of(await look(f"{HISTORY}{span}"), time=time.time())
@@ -241,28 +221,38 @@ def prompt_for_key(app: FastAPI) -> None:
 def add_routes(
     app: FastAPI, fetch: Callable[[], Awaitable[bytes]], fetch_history: Callable[[int], Awaitable[bytes]]
 ) -> None:
-    """Add the routes to *app*, unless it has them, as when a process serves a second time."""
+    """Add the routes to *app*, unless it has them, as when a process serves a second time.
+
+    *fetch* returns the document of /adaptive.json, *fetch_history* that of a span in seconds.
+    """
     from sglang.srt.utils.auth import AuthLevel, auth_level
     from starlette.responses import Response
 
     if any(getattr(route, "path", None) == DATA for route in app.router.routes):
         return
-    shared = SharedFetch(fetch)
-    html, headers = _page()
+    shared, (html, headers) = SharedFetch(fetch), _page()
+    # An answer is shared for half of a bucket's period.
+    spans = {
+        f"{span}": SharedFetch(partial(fetch_history, span), seconds=max(SHARED_SECONDS, period / 2))
+        for span, period in SPANS.items()
+    }
 
-    # SGLang leaves a plain route open where only an administrator's key is set. This level requires the administrator's
-    # key where there is one, otherwise the API key, otherwise none.
-    @auth_level(AuthLevel.ADMIN_OPTIONAL)
     async def page(request: Request) -> Response:
         return Response(html, headers=headers)
 
-    @auth_level(AuthLevel.ADMIN_OPTIONAL)
     async def data(request: Request) -> Response:
         return await answered(shared)
 
-    app.add_route(PAGE, page, methods=["GET"], include_in_schema=False)
-    app.add_route(DATA, data, methods=["GET"], include_in_schema=False)
-    add_history(app, fetch_history)
+    async def history(request: Request) -> Response:
+        asked = request.query_params.getlist("span") or [DEFAULT_SPAN]
+        if len(asked) != 1 or asked[0] not in spans:
+            return problem(400, f"span: got {','.join(asked)!r:.80}; expected one of {', '.join(spans)} seconds")
+        return await answered(spans[asked[0]])
+
+    # SGLang leaves a plain route open where only an administrator's key is set. This level requires the administrator's
+    # key where there is one, otherwise the API key, otherwise none.
+    for path, answer in ((PAGE, page), (DATA, data), (HISTORY_PATH, history)):
+        app.add_route(path, auth_level(AuthLevel.ADMIN_OPTIONAL)(answer), methods=["GET"], include_in_schema=False)
 
 
 def _page() -> tuple[bytes, dict[str, str]]:
