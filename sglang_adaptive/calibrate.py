@@ -26,7 +26,6 @@ from sglang_adaptive.command_line import (
     CommandParser,
     Interrupted,
     StopSignals,
-    add_admin_api_key,
     add_server,
     count,
     failed,
@@ -291,8 +290,7 @@ def parser() -> CommandParser:
         ],
         "0 done; 1 the server could not be measured, or only in part (that part is kept); 2 bad usage",
     )  # fmt: skip
-    add_server(parser, url=None)
-    add_admin_api_key(parser)
+    add_server(parser, changes=True)
     parser.add_argument(
         "--output",
         type=new_file,

@@ -48,25 +48,21 @@ class CommandParser(argparse.ArgumentParser):
         self.exit(BAD_INPUT, f"{self.prog}: error: {message}\n")
 
 
-def add_server(parser: argparse.ArgumentParser, *, url: str | None = DEFAULT_URL) -> None:
-    """Add the options that name a running server; without a default *url*, ``--url`` is required."""
-    known = f" (default: {url})" if url else " (required)"
-    told = f"the server, such as {DEFAULT_URL}{known}"
-    parser.add_argument("--url", type=server_url, default=url, required=url is None, metavar="URL", help=told)
+def add_server(parser: argparse.ArgumentParser, *, changes: bool = False) -> None:
+    """Add the options that name a running server; where the command *changes* it, ``--url`` is required."""
+    told = f"the server, such as {DEFAULT_URL} ({'required' if changes else f'default: {DEFAULT_URL}'})"
+    url = None if changes else DEFAULT_URL
+    parser.add_argument("--url", type=server_url, default=url, required=changes, metavar="URL", help=told)
     add_api_key(parser)
+    if changes:
+        add_api_key(parser, "--admin-api-key", "SGLANG_ADMIN_API_KEY", "the server's admin API key, if it has one")
 
 
-def add_api_key(parser: argparse.ArgumentParser) -> None:
+def add_api_key(
+    parser: argparse.ArgumentParser, flag: str = "--api-key", variable: str = "SGLANG_API_KEY",
+    what: str = "the server's API key",
+) -> None:  # fmt: skip
     """Add the option for a server that asks for a key."""
-    _add_key(parser, "--api-key", "SGLANG_API_KEY", "the server's API key")
-
-
-def add_admin_api_key(parser: argparse.ArgumentParser) -> None:
-    """Add the option for a server that asks for another key for changes."""
-    _add_key(parser, "--admin-api-key", "SGLANG_ADMIN_API_KEY", "the server's admin API key, if it has one")
-
-
-def _add_key(parser: argparse.ArgumentParser, flag: str, variable: str, what: str) -> None:
     told = f"{what} (default: ${variable})"
     parser.add_argument(flag, type=header_value, default=os.environ.get(variable), metavar="KEY", help=told)
 

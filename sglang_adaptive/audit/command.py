@@ -23,7 +23,6 @@ from sglang_adaptive.command_line import (
     CommandParser,
     Interrupted,
     StopSignals,
-    add_admin_api_key,
     add_server,
     count,
     failed,
@@ -57,8 +56,7 @@ def parser() -> CommandParser:
         ],
         "0 no wrong token; 1 a wrong token, or the server cannot be audited; 2 bad usage",
     )  # fmt: skip
-    add_server(found, url=None)
-    add_admin_api_key(found)
+    add_server(found, changes=True)
     add = found.add_argument
     told = "compare with this server, which must have the same key and no speculation"
     add("--reference", type=server_url, metavar="URL", help=told)
