@@ -393,7 +393,7 @@ class AdaptiveController:
             "degraded_reason": self.degraded,
             "degraded_steps": None if self.degraded is None else self._degraded_steps,
             "profile_saved_at": self._profile_saved_at(),
-            "config": self._config(),
+            "config": self.config(),
             "config_changed": self._config_changed,
             "startup": {
                 "tiers": [asdict(build) for build in sorted(self.states.builds, key=lambda build: build.steps)],
@@ -439,8 +439,8 @@ class AdaptiveController:
         history = self._closed_history()
         return None if history is None else history.speedup()
 
-    def _config(self) -> dict[str, Any] | None:
-        # Policies that are not built from a configuration lack this attribute.
+    def config(self) -> dict[str, Any] | None:
+        """Return the configuration of the policy as JSON builtins; None for a policy that is not built from one."""
         config = getattr(self.policy, "config", None)
         return config.as_dict() if isinstance(config, AdaptiveConfig) else None
 

@@ -213,7 +213,7 @@ class _Server:
             finally:
                 if not self.is_ending():
                     self._set(END)
-        self._send("POST", "/flush_cache", admin=True, params={"timeout": 10.0})
+        self._send("POST", "/flush_cache?timeout=10.0", admin=True)
         logger.info(
             "adaptive: warmed up depths %s at batch sizes up to %d in %.1f s (%s), %d rounds%s",
             tiers,
@@ -321,7 +321,6 @@ class _Server:
         *,
         admin: bool = False,
         timeout: float = REQUEST_SECONDS,
-        params: Mapping[str, Any] | None = None,
     ) -> requests.Response:
         if _was_told_to_end():
             raise ServerEnds
@@ -330,7 +329,6 @@ class _Server:
             method,
             self._url + path,
             json=body,
-            params=params,
             headers={"Authorization": f"Bearer {key}"} if key else {},
             timeout=timeout,
             verify=self._verify,
