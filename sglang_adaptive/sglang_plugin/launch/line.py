@@ -224,27 +224,19 @@ def _lacks(architecture: str | None, *words: str) -> bool:
 # -- what it could gain -----------------------------------------------------------------------------------------------
 
 
-WORTH_OF_FA3 = {
-    "flashinfer": "a round of 3 steps took 6.0 to 6.6 ms with it and 5.6 with fa3 at batch 1, and 9.7 and 9.1 at 64 "
-    "(8B shape, one H200)",
-    "triton": "a round of 3 steps took 5.8 to 7.2 ms with it and 5.6 with fa3 at batch 1, and 9.3 and 9.1 at 64 (8B "
-    "shape, one H200)",
-}
-"""By the backends that SGLang picks before Hopper; from backends/ in the benchmark results."""
-
-
 def faster_backend(server_args: Any, backend: str | None) -> str | None:
     """Return a faster alternative to *backend*, and why; None if none is known here."""
     import torch
 
     algorithm = (server_args.speculative_algorithm or "").upper()
-    if backend not in WORTH_OF_FA3 or algorithm not in ("EAGLE", "EAGLE3", "NEXTN") or not torch.cuda.is_available():
+    picked = backend in ("flashinfer", "triton")  # by SGLang, before Hopper
+    if not picked or algorithm not in ("EAGLE", "EAGLE3", "NEXTN") or not torch.cuda.is_available():
         return None
     # SGLang has fa3 for these GPU generations, and with latent attention (MLA) only for Hopper.
     generations = (9,) if model_config(server_args.model_path).get("kv_lora_rank") else (8, 9)
     if torch.cuda.get_device_capability()[0] not in generations:
         return None
-    return f"{WORTH_OF_FA3[backend]}: try --attention-backend fa3, which this GPU runs"
+    return "rounds took longer with it than with fa3 (docs/performance.md): try --attention-backend fa3"
 
 
 # -- whether it can adapt, from its arguments and its models' configurations ------------------------------------------
