@@ -11,6 +11,7 @@ from sglang.srt.layers.moe.utils import MoeA2ABackend
 from sglang.srt.server_args import ServerArgs
 
 from sglang_adaptive.sglang_plugin.env import OFF
+from sglang_adaptive.sglang_plugin.launch.line import static_reason
 from sglang_adaptive.sglang_plugin.start.profiles import _attention
 from sglang_adaptive.sglang_plugin.start.state_builds import ranks_pad_alike
 from tests import checks
@@ -88,7 +89,7 @@ def _reason(environment: dict[str, str] | None = None, dp: bool = True, **more: 
     if dp:
         line |= {"tp_size": 2, "dp_size": 2, "enable_dp_attention": True}
     with patch.dict(os.environ, environment or {}):
-        return line.static_reason(ServerArgs(model_path="/nowhere", device="cpu", **line))
+        return static_reason(ServerArgs(model_path="/nowhere", device="cpu", **line))
 
 
 if __name__ == "__main__":

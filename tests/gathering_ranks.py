@@ -82,7 +82,8 @@ def _round(at: int, rank: int, ranks: int, group: Any, now: Rounds) -> tuple[int
     found.choose(requests)
     steps = found.states.live.steps
     result = SimpleNamespace(speculative_num_draft_tokens=steps + 1)
-    now.around(Stage.launch, lambda _: result)(None)
+    batch = SimpleNamespace(forward_mode=ForwardMode.DECODE, is_extend_in_batch=False)
+    now.around(Stage.launch, lambda *_: result)(None, batch)
     note = note_of(result, found.states)
     largest = note.largest_batch
     assert largest is not None

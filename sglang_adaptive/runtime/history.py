@@ -186,9 +186,9 @@ def _usual_seconds(mixes: Collection[RoundMix]) -> dict[int, float]:
     return {region: seconds[region] / count for region, count in timed.items() if count}
 
 
-# The speedup of adaptive speculation: the modeled time of fixed steps over the time of its rounds. The
-# formula is in docs/monitoring.md, "What speculation was worth". The measured time is scaled by a ratio of modeled times, so a disturbance of
-# a round affects both sides.
+# The speedup of adaptive speculation: the modeled time of fixed steps over the time of its rounds. The formula is in
+# docs/monitoring.md, "What speculation was worth". The measured time is scaled by a ratio of modeled times, so a
+# disturbance of a round affects both sides.
 #
 # The deviation follows from those of T(b, s), T(b, d) and the expected tokens. An error of a cell is the same in every
 # round, so the deviations are averaged as if they were fully correlated: an upper bound on the standard deviation.
