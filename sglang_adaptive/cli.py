@@ -25,7 +25,6 @@ COMMANDS = {
     "simulate": ("sglang_adaptive.lab.simulate.command", "run policies against an oracle on a measured cost profile"),
 }
 """By subcommand: the module with its ``parser()`` and ``main(argv)``, imported only when needed, and a summary."""
-
 READER_GONE = 141
 """128 + SIGPIPE: what a shell reports for a command whose reader closed the pipe."""
 

@@ -18,7 +18,6 @@ from typing import Any, NoReturn, TextIO
 PROGRAM = "sglang-adaptive"
 DONE, PROBLEM, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130
 """Exit codes: success; the command found a problem; bad usage or input; Ctrl-C."""
-
 DEFAULT_URL = "http://127.0.0.1:30000"
 """SGLang's default address."""
 

@@ -374,7 +374,6 @@ USUAL_STEPS = 5
 """Steps of a chain where a line leaves those of its tree to SGLang."""
 WORTH = 1.10
 """Throughput over the best single depth when acceptance and load switch; one H200, simulated acceptance."""
-
 _WORTH_WORDS = (
     f"adapting was worth {WORTH:.2f} times the best single depth when acceptance and load change, and nothing when "
     "neither does (docs/measurements.md)"

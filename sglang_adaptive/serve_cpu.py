@@ -12,10 +12,8 @@ from sglang_adaptive.command_line import CommandParser
 
 PLUGIN = "sglang_adaptive_cpu_engine"
 """Name of the CPU engine's entry point in the group `sglang.srt.plugins`."""
-
 SWITCH = "SGLANG_ADAPTIVE_CPU_ENGINE"
 """Environment variable; "1" activates that plugin."""
-
 ATTENTION_BACKEND = "torch_ref"
 STAND_IN = Path(__file__).parent / "lab" / "cpu_engine" / "stand_in"
 EXTERNAL_MODELS = "SGLANG_EXTERNAL_MODEL_PACKAGE"

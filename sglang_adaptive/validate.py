@@ -26,7 +26,6 @@ MEASURED = {
     "ngram": "tokens/s at 0 and 7 drafts, an 8B shape, one H100",
 }
 """What was measured on a GPU with a preset's steps, in benchmarks/results/ and configs/profiles/; others: nothing."""
-
 UNMEASURED = "no"
 
 

@@ -82,20 +82,15 @@ def _message(words: str) -> str:
 
 SWITCH_SECONDS = 0.05
 """Seconds between two depths while they switch; a round takes 2 to 30 ms."""
-
 RENEW_SECONDS = 1.0
 ALONE = 2
 """Questions of a block that are also asked one at a time."""
-
 ASKED_AGAIN = 16
 """Questions with a wrong text whose reference is asked again."""
-
 SAMPLES = 300
 """Samples for each way of sampling, at each depth."""
-
 KEPT_BACK = 0.1
 """Share of the time reserved for asking again."""
-
 ZERO, SWITCHING, POLICY, AS_IT_IS = "0 steps", "switching", "by its policy", "as it is"
 
 

@@ -26,7 +26,6 @@ PENALTIES: Mapping[str, Mapping[str, Any]] = {
     "repetition penalty": {"repetition_penalty": 1.3},
 }
 """Kinds that a server with overlap and without speculation does not count exactly: its penalties lag by one token."""
-
 KINDS: Mapping[str, Mapping[str, Any]] = {
     PLAIN: {},
     LOGPROBS: {},
@@ -35,7 +34,6 @@ KINDS: Mapping[str, Mapping[str, Any]] = {
     "JSON schema": {"json_schema": json.dumps(SCHEMA), "ignore_eos": False},
 }
 """Sampling parameters of each."""
-
 Prompt = str | list[int]
 
 

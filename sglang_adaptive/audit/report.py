@@ -12,7 +12,6 @@ from sglang_adaptive.audit.audit import Compared, Found, Way
 
 SHOWN = 8
 """How many wrong texts are printed; JSON has all."""
-
 Key = TypeVar("Key", bound=Hashable)
 VERDICTS = (ties.EQUAL, ties.TIE, ties.WRONG)
 

@@ -29,7 +29,6 @@ REQUESTS, TOKENS, SECONDS = range(3)
 HEAD = 3
 """Columns of a row before those by steps: requests, tokens and seconds of the rounds. The columns by steps are rounds,
 seconds, seconds at fixed steps, and their deviation."""
-
 Bucket = dict[int, "array[float]"]
 """A row for each batch region, by its index in REGIONS."""
 

@@ -10,5 +10,4 @@ ACTIVE = "SGLANG_ADAPTIVE_ACTIVE"
 """Set by the launcher of an adaptive server for its children; not for users."""
 HTTP_APPLICATION = "SGLANG_ADAPTIVE_HTTP_APP"
 """Set by the launcher for HTTP workers: the application that SGLang would serve."""
-
 VARIABLES = (OFF, PROFILE_DIR, ACTIVE, HTTP_APPLICATION)

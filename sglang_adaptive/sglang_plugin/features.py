@@ -46,7 +46,6 @@ _DEFERRAL = (
 )
 _AROUND = (setup.ATTENTION_DP, setup.DECODE_CONTEXT_PARALLEL, setup.ALLTOALL, setup.OBSERVED, setup.OTHER_MODEL)
 """What SGLang does around passes."""
-
 FEATURES: Mapping[str, Feature] = {
     "attention-dp": Feature("adaptive steps with attention DP", "the server speculates with fixed steps"),
     "exact": Feature(
@@ -152,5 +151,4 @@ def off() -> dict[str, str]:
 
 reasons: dict[str, str] = {}
 """Why features are off in this process; it serves one server, and guards exist before its `Rounds`."""
-
 _BY_VARIABLE = f"{env.OFF} names it"

@@ -39,7 +39,6 @@ FA3 = SRT + "layers.attention.flashattention_backend."
 
 SEAMS = ("launcher", "worker", "scheduling", "runner", "attention", "state")
 """Modules of ``seams/``; each is one area of SGLang."""
-
 F = TypeVar("F", bound=Callable[..., Any])
 
 

@@ -55,7 +55,6 @@ OURS = "adaptive_"
 """How every key of this package begins."""
 MOST_SECONDS = 86400
 """The longest timed hold; for more, use a hold without an end."""
-
 logger = logging.getLogger(__name__)
 
 

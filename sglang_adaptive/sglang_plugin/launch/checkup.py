@@ -32,7 +32,6 @@ ASKED = (
     Need(SRT + "configs.model_config.ModelConfig._config_draft_model", ("self",)),
 )
 """Attributes that only ``doctor`` needs; no launch is refused for them."""
-
 WARM_UP_LEFT_OUT = "the warm-up: a decode server takes no requests of its own"
 
 

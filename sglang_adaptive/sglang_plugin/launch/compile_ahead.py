@@ -39,7 +39,6 @@ _NICENESS = 5
 """Lower priority than the server's own start-up, where cores are few."""
 _SLOW = 1.0
 """Seconds above which a module was compiled, not just found."""
-
 _started: subprocess.Popen[bytes] | None = None
 
 Job = tuple[str, Callable[[], Any]]

@@ -42,7 +42,6 @@ LONG = 200
 """Tokens of a batch's one long prompt, plus one per request."""
 VOCABULARY = 256
 """Prompts consist of token ids below this; every vocabulary has that many."""
-
 GREEDY: Mapping[str, Any] = {"temperature": 0.0}
 PENALIZED: Mapping[str, Any] = {**GREEDY, "frequency_penalty": 0.1, "presence_penalty": 0.1}
 """Without a minimum length, which a server without a tokenizer refuses; the kernels are the same."""
@@ -52,7 +51,6 @@ UNFILTERED: Mapping[str, Any] = {"temperature": 1.0}
 NOTHING: Mapping[str, Any] = {}
 LOGPROBS: Mapping[str, Any] = {"return_logprob": True}
 """SGLang prepares rounds with these requests (``fast_path``), with kernels that other rounds do not need."""
-
 FEW_SIZES = (1, 3)
 """For passes whose kernels depend only on whether the batch size is 1."""
 SAMPLED_SIZES = (1, 3, 16)

@@ -10,7 +10,6 @@ _TRITON = SRT + "layers.attention.triton_backend.TritonAttnBackend."
 _FLASHINFER = SRT + "layers.attention.flashinfer_backend.FlashInferAttnBackend."
 _DECODING = (_TRITON, _FLASHINFER)
 """Backends that can run a zero-step round with the plain decode kernel."""
-
 _FLASHINFER_DRAFT = SRT + "layers.attention.flashinfer_backend.FlashInferMultiStepDraftBackend."
 
 

@@ -26,7 +26,6 @@ OURS = {
 
 EAGLE's other class, for one-layer drafts, already adapts.
 """
-
 WITHOUT_LOOKUPS = ("DFLASH", "NGRAM")
 """Algorithms that are refused with lookups, for which they would have buffers. The other checks run when the server
 starts (``lookups/rounds.py``)."""
