@@ -27,7 +27,6 @@ MEASURED = {
     "ngram": "tokens/s at 0 and 7 drafts, an 8B shape, one H100",
 }
 """What was measured on a GPU with a preset's steps, in benchmarks/results/ and configs/profiles/; others: nothing."""
-
 UNMEASURED = "no"
 
 
@@ -235,7 +234,8 @@ def main(argv: Sequence[str]) -> int:
         # The same line that a server prints before it stops.
         print(f"{PROGRAM}: error: {error}", file=sys.stderr)
         if arguments.json:
-            print(json.dumps(_complaint(error), indent=1))
+            told = {name: getattr(error, name) for name in ("file", "key", "problem", "expected")}
+            print(json.dumps({"valid": False, **told, "error": str(error)}, indent=1))
         return BAD_INPUT
     lines = list(words(found))
     if arguments.json:
@@ -243,14 +243,3 @@ def main(argv: Sequence[str]) -> int:
     else:
         print("\n".join([f"{arguments.file}: valid", "", *lines]))
     return DONE
-
-
-def _complaint(error: ConfigError) -> dict[str, Any]:
-    return {
-        "valid": False,
-        "file": error.file,
-        "key": error.key,
-        "problem": error.problem,
-        "expected": error.expected,
-        "error": str(error),
-    }

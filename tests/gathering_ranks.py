@@ -20,11 +20,11 @@ from sglang.srt.runtime_context import get_parallel
 
 from sglang_adaptive.policy.throughput import ThroughputOptions, ThroughputPolicy
 from sglang_adaptive.runtime.joint_steps import JointSteps
-from sglang_adaptive.sglang_plugin import current, hooks
+from sglang_adaptive.sglang_plugin import hooks
 from sglang_adaptive.sglang_plugin.hooks import Process
 from sglang_adaptive.sglang_plugin.notes import note_of
 from sglang_adaptive.sglang_plugin.rounds import Rounds
-from sglang_adaptive.sglang_plugin.stage import Stage
+from sglang_adaptive.sglang_plugin.stage import Stage, set_current
 from sglang_adaptive.sglang_plugin.stages.attention_dp import AgreedSteps
 from tests.fakes import controller
 from tests.gathering_plan import FAILS, FORCED, IDLE, ROUNDS, WARM
@@ -46,7 +46,7 @@ def one(rank: int, ranks: int, file: str) -> dict[str, Any]:
         found = controller(ThroughputPolicy(3, ThroughputOptions((0, 1, 2, 3, 5, 7))))
         now = Rounds(None, found)
         now.use([AgreedSteps(found, JointSteps(found, rank))])
-        current.set_current(now)
+        set_current(now)
         after = _fields(_gathered(ranks, group, 5 + rank))
         rounds = [_round(at, rank, ranks, group, now) for at in range(ROUNDS)]
     steps, largest = zip(*rounds, strict=True)
@@ -82,7 +82,8 @@ def _round(at: int, rank: int, ranks: int, group: Any, now: Rounds) -> tuple[int
     found.choose(requests)
     steps = found.states.live.steps
     result = SimpleNamespace(speculative_num_draft_tokens=steps + 1)
-    now.around(Stage.launch, lambda _: result)(None)
+    batch = SimpleNamespace(forward_mode=ForwardMode.DECODE, is_extend_in_batch=False)
+    now.around(Stage.launch, lambda *_: result)(None, batch)
     note = note_of(result, found.states)
     largest = note.largest_batch
     assert largest is not None

@@ -14,13 +14,14 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from sglang_adaptive.adaptive_server import NotReady, read_info
-from sglang_adaptive.client import Client, RequestError, in_words
+from sglang_adaptive.client import Client, NotReady, RequestError, in_words, read_info
 from sglang_adaptive.command_line import (
     DEFAULT_URL,
     DONE,
     PROBLEM,
     CommandParser,
+    Interrupted,
+    StopSignals,
     add_api_key,
     count,
     failed,
@@ -33,7 +34,6 @@ from sglang_adaptive.lab.demo.terminal import Progress, rounds_by_steps
 from sglang_adaptive.lab.models.folders import ModelError
 from sglang_adaptive.lab.models.smollm2 import ready_pair
 from sglang_adaptive.serve_cpu import LaunchError
-from sglang_adaptive.signals import Interrupted, StopSignals
 
 TOKENS = 256
 CONFIG = {"policy": "throughput"}

@@ -16,7 +16,7 @@ from rich.console import Console, RenderableType
 from rich.text import Text
 
 from sglang_adaptive import provenance
-from sglang_adaptive.command_line import DONE, PROBLEM
+from sglang_adaptive.command_line import DONE, PROBLEM, StopSignals
 from sglang_adaptive.lab.cpu_engine import models
 from sglang_adaptive.lab.demo.drawing import (
     SPEED_NOTE,
@@ -30,7 +30,6 @@ from sglang_adaptive.lab.demo.measure import measure_all
 from sglang_adaptive.lab.demo.results import SEVERAL, Run, failures, mismatches, workload
 from sglang_adaptive.lab.demo.servers import TITLES, Fleet, launches
 from sglang_adaptive.lab.demo.terminal import Progress, console_of
-from sglang_adaptive.signals import StopSignals
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,12 +10,12 @@ from functools import partial
 from pathlib import Path
 from types import TracebackType
 
+from sglang_adaptive.command_line import StopSignals
 from sglang_adaptive.lab.cpu_engine.server import POLL_SECONDS, CpuServer, ServerError
 from sglang_adaptive.lab.demo.results import Contender, DemoError
 from sglang_adaptive.lab.demo.terminal import Progress
 from sglang_adaptive.lab.models.smollm2 import speculation
 from sglang_adaptive.serve_cpu import LaunchError
-from sglang_adaptive.signals import StopSignals
 
 PLAIN, HELD = "none", "static"
 """Keys of the server without speculation, and of one that only holds fixed steps."""

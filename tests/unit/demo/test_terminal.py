@@ -8,10 +8,10 @@ import signal
 
 import pytest
 
+from sglang_adaptive.command_line import Interrupted, StopSignals
 from sglang_adaptive.lab.demo.demo import warnings
 from sglang_adaptive.lab.demo.results import FAMILIES, REQUESTS, workload
 from sglang_adaptive.lab.demo.terminal import WIDEST, Progress, console_of
-from sglang_adaptive.signals import Interrupted, StopSignals
 
 
 class Terminal(io.StringIO):

@@ -10,9 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from sglang_adaptive.doctor import installation
-from sglang_adaptive.doctor.command import main
-from sglang_adaptive.doctor.installation import NOTE, OK, PROBLEM, Check, take_apart
+from sglang_adaptive import doctor
+from sglang_adaptive.doctor import NOTE, OK, PROBLEM, Check, machine_checks, main, take_apart
 from sglang_adaptive.sglang_plugin.contract import RELEASES, supported
 from tests.answering import answering
 from tests.fakes import ema, serve, with_alarm
@@ -77,12 +76,12 @@ def test_configuration_and_server_that_are_bad(tmp_path: Path, capsys: pytest.Ca
 def answer(monkeypatch: pytest.MonkeyPatch) -> dict[str, object]:
     """Return the answer of the process that has imported SGLang."""
     found = {"device": {"kind": "cpu", "torch": "2"}, "sglang": RELEASES[-1], "contract": FITS, "doors": None}
-    monkeypatch.setattr(installation, "_ask", lambda line: found)
+    monkeypatch.setattr(doctor, "_ask", lambda line: found)
     return found
 
 
 def local() -> dict[str, Check]:
-    return {check.name: check for check in installation.checks(None)}
+    return {check.name: check for check in machine_checks(None)}
 
 
 def test_plugin_that_sglang_is_told_to_leave_out(answer: dict[str, object], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -134,9 +133,9 @@ def test_launch_answers_and_verdicts(answer: dict[str, object], capsys: pytest.C
     code, told = verdict(asked=True, reason=None, unresolved="there is no GPU here")
     assert code == 0 and told.startswith("Verdict: the arguments of this launch line are fine")
     assert verdict(**fine, greedy_verify="no temperature")[0] == 0
-    assert Check("sampling", NOTE, "no temperature") in installation.checks(None)
+    assert Check("sampling", NOTE, "no temperature") in machine_checks(None)
     answer["launch"] = {"asked": True, "reason": None, "unresolved": "there is no GPU here"}
-    assert {check.name: check.status for check in installation.checks(None)}["launch line"] == NOTE
+    assert {check.name: check.status for check in machine_checks(None)}["launch line"] == NOTE
 
 
 def test_a_replica_that_has_failed_is_told(capsys: pytest.CaptureFixture[str]) -> None:
