@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-from sglang_adaptive.sglang_plugin.stages.reporting.metric_series import PREFIX
+from sglang_adaptive.sglang_plugin.stages.reporting import PREFIX
 
 SOURCE = {"type": "prometheus", "uid": "${datasource}"}
 WIDTH, HEIGHT = 24, 8

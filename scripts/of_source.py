@@ -17,7 +17,7 @@ from sglang_adaptive.policy.throughput import ThroughputOptions
 from sglang_adaptive.sglang_plugin.features import FEATURES
 from sglang_adaptive.sglang_plugin.hooks import Process
 from sglang_adaptive.sglang_plugin.hooks import hooks as declared
-from sglang_adaptive.sglang_plugin.stages.reporting.metric_series import METRICS, PREFIX, most_series
+from sglang_adaptive.sglang_plugin.stages.reporting import METRICS, PREFIX, most_series
 
 ROOT = Path(__file__).parents[1]
 Tables = dict[str, list[str]]

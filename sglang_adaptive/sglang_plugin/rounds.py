@@ -37,8 +37,7 @@ from sglang_adaptive.sglang_plugin.stages.fast_path.reserve_ahead import Reserve
 from sglang_adaptive.sglang_plugin.stages.fast_path.short_draft import ShortDraft
 from sglang_adaptive.sglang_plugin.stages.fast_path.short_verify import ShortVerify
 from sglang_adaptive.sglang_plugin.stages.lookups.rounds import LookupRounds, allow_lookups
-from sglang_adaptive.sglang_plugin.stages.reporting.metrics import Metrics
-from sglang_adaptive.sglang_plugin.stages.reporting.proposed_drafts import ProposedDrafts
+from sglang_adaptive.sglang_plugin.stages.reporting import Metrics, ProposedDrafts
 from sglang_adaptive.sglang_plugin.stages.zero_steps.deferred_append import DeferredAppend
 from sglang_adaptive.sglang_plugin.stages.zero_steps.deferred_draft_extend import DeferredDraftExtend
 from sglang_adaptive.sglang_plugin.stages.zero_steps.inputs import ZeroStepInputs

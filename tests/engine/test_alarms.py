@@ -16,7 +16,7 @@ from sglang_adaptive.cli import main
 from sglang_adaptive.lab.cpu_engine import models
 from sglang_adaptive.lab.cpu_engine.server import CpuServer
 from sglang_adaptive.sglang_plugin.page.routes import DATA, PAGE
-from sglang_adaptive.sglang_plugin.stages.reporting.metric_series import PREFIX
+from sglang_adaptive.sglang_plugin.stages.reporting import PREFIX
 from tests.browser import FOUND, Browser
 from tests.engine import servers
 from tests.engine.fault import write_plugin

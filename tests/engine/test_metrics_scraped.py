@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from sglang_adaptive.lab.cpu_engine.server import CpuServer
-from sglang_adaptive.sglang_plugin.stages.reporting.metric_series import (
+from sglang_adaptive.sglang_plugin.stages.reporting import (
     BY_NAME,
     CAUSE,
     DEPTH,

@@ -23,10 +23,10 @@ def request_metrics(
     original: Callable[..., None], manager: Any, meta_info: dict[str, Any], recv_obj: Any, i: int
 ) -> None:
     """Add a request's counts to its response."""
-    from sglang_adaptive.sglang_plugin.stages.reporting import proposed_drafts
+    from sglang_adaptive.sglang_plugin.stages import reporting
 
     original(manager, meta_info, recv_obj, i)
-    proposed_drafts.correct_request_metrics(meta_info, recv_obj, i)
+    reporting.correct_request_metrics(meta_info, recv_obj, i)
 
 
 to_stages(

@@ -14,7 +14,7 @@ import pytest
 from sglang_adaptive.runtime import alarms
 from sglang_adaptive.runtime.counters import CAUSES, REGIONS
 from sglang_adaptive.sglang_plugin.stages.audit_scheduler import VERDICTS
-from sglang_adaptive.sglang_plugin.stages.reporting.metric_series import (
+from sglang_adaptive.sglang_plugin.stages.reporting import (
     ALARM,
     BY_NAME,
     CAUSE,

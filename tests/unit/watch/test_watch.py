@@ -22,7 +22,7 @@ from sglang_adaptive.policy.throughput.lookups import KINDS
 from sglang_adaptive.runtime.controller import AdaptiveController
 from sglang_adaptive.runtime.history import SPANS, SPEEDUP_SECONDS
 from sglang_adaptive.runtime.round_times import RoundClock
-from sglang_adaptive.sglang_plugin.stages.reporting.metric_series import series
+from sglang_adaptive.sglang_plugin.stages.reporting import series
 from sglang_adaptive.watch import compared, line, main, read, screen
 from tests.answering import Told, answering
 from tests.fakes import Ticks, controller, ema, serve, with_alarm

@@ -21,8 +21,8 @@ from sglang_adaptive.policy.options import MAX_STEPS
 from sglang_adaptive.policy.throughput import ThroughputOptions, ThroughputPolicy
 from sglang_adaptive.runtime.controller import AdaptiveController
 from sglang_adaptive.runtime.round_times import RoundClock
-from sglang_adaptive.sglang_plugin.stages.reporting import metrics
-from sglang_adaptive.sglang_plugin.stages.reporting.metric_series import COUNTER, METRICS, PREFIX, most_series, series
+from sglang_adaptive.sglang_plugin.stages import reporting
+from sglang_adaptive.sglang_plugin.stages.reporting import COUNTER, METRICS, PREFIX, most_series, series
 from tests.fakes import Ticks, Worker, state, with_alarm, with_audit
 
 LABELS = {"model_name": "tiny", "engine_type": "unified", "tp_rank": 0}
@@ -52,9 +52,9 @@ class Served:
         )
         self.context = SimpleNamespace(collector=self.collector, current_scheduler_metrics_enabled=True)
 
-    def metrics(self) -> metrics.AdaptiveMetrics | None:
+    def metrics(self) -> reporting.AdaptiveMetrics | None:
         """Return the metrics that a scheduler would have."""
-        stage = metrics.Metrics(self.controller)
+        stage = reporting.Metrics(self.controller)
         stage.init_metrics(lambda scheduler: None, SimpleNamespace(metrics_collector_context=self.context))
         return stage.made
 
@@ -180,7 +180,7 @@ def test_every_metric_that_is_named_is_reported() -> None:
     hour = {"against": [{"steps": 0, "times": 1.0}]}
     reported = {name for name, _, _ in series(replace(made.controller.read_meters(), hour=hour))}
     lacking = {metric.name for metric in METRICS} - reported
-    assert not lacking, f"{sorted(lacking)} of metric_series.py read nothing"
+    assert not lacking, f"{sorted(lacking)} of reporting.py read nothing"
 
 
 def test_an_alarm_is_0_or_1() -> None:
@@ -209,7 +209,7 @@ def test_audits_are_counted_by_verdict_from_the_start(verdict: str) -> None:
 
 def test_updates_take_a_bounded_share_of_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
     made, now, writes = Served(), [0.0], []
-    told = metrics.AdaptiveMetrics(made.collector, made.controller, clock=lambda: now[0])
+    told = reporting.AdaptiveMetrics(made.collector, made.controller, clock=lambda: now[0])
 
     def slow() -> None:
         writes.append(now[0])
@@ -219,7 +219,7 @@ def test_updates_take_a_bounded_share_of_the_time(monkeypatch: pytest.MonkeyPatc
     while now[0] < 100.0:  # asked every millisecond, as by a server full of short prefills
         now[0] += 0.001
         told.update()
-    assert 0.9 * metrics.SHARE <= 0.002 * len(writes) / now[0] <= 1.1 * metrics.SHARE
+    assert 0.9 * reporting.SHARE <= 0.002 * len(writes) / now[0] <= 1.1 * reporting.SHARE
     assert len([begin for begin in writes if begin < 0.02]) >= 5  # a few at once are no burden
 
 

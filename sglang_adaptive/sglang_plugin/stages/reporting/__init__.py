@@ -1,1 +1,0 @@
-"""Prometheus metrics, and the counters in a response's ``meta_info``."""
