@@ -11,8 +11,8 @@ from typing import Any
 
 import torch
 
-from sglang_adaptive.sglang_plugin.stages.fast_path import greedy_commit, likeliest_tokens
-from sglang_adaptive.sglang_plugin.stages.fast_path.likeliest_tokens import LikeliestTokens
+from sglang_adaptive.sglang_plugin.stages.fast_path import greedy
+from sglang_adaptive.sglang_plugin.stages.fast_path.greedy import LikeliestTokens
 from tests import checks
 
 DEVICE = checks.device()
@@ -72,7 +72,7 @@ def it_is_what_sglang_verifies() -> None:
         ones = torch.full((requests, 1), -1, dtype=torch.int64, device=DEVICE)
         verified.retrieve_index = torch.arange(requests, device=DEVICE).unsqueeze(1)
         verified.retrieve_next_token, verified.retrieve_next_sibling = ones, ones
-        mine, theirs = likeliest_tokens.choose(logits), _sglang(verified, batch, output)
+        mine, theirs = greedy.choose(logits), _sglang(verified, batch, output)
         for one, other in zip(mine, theirs, strict=True):
             assert one.dtype == other.dtype and one.shape == other.shape and torch.equal(one, other), (one, other)
 
@@ -110,7 +110,7 @@ def chains_are_accepted_as_by_sglang() -> None:
     """Tokens, accept lengths, rows, new lengths and the draft extend's input match in value, type and shape."""
     for shape in SHAPES:
         given = _given(*shape)
-        _equal(greedy_commit.commit(*given), _committed_by_sglang(*given), shape)
+        _equal(greedy.commit(*given), _committed_by_sglang(*given), shape)
 
 
 def of_equally_likely_tokens_the_first_is_taken() -> None:
@@ -118,7 +118,7 @@ def of_equally_likely_tokens_the_first_is_taken() -> None:
     shape = (1, 2, 20_000)
     logits, drafts, lengths, width = _given(*shape)
     given = (torch.ones_like(logits), drafts.zero_(), lengths, width)
-    _equal(greedy_commit.commit(*given), _committed_by_sglang(*given), shape)
+    _equal(greedy.commit(*given), _committed_by_sglang(*given), shape)
 
 
 def what_else_decides_tokens_is_left_to_sglang() -> None:
@@ -127,13 +127,13 @@ def what_else_decides_tokens_is_left_to_sglang() -> None:
 
     logits, drafts, lengths, width = _given(2, 4, 30)
     on_device = _OnDevice(logits)
-    commit = greedy_commit.GreedyCommit()
+    commit = greedy.GreedyCommit()
 
     def found(logits: Any = on_device, width: int = width, **sampling: Any) -> Any:
         verify_input = SimpleNamespace(draft_token=drafts, draft_token_num=width)
         return commit.of(verify_input, _batch(len(lengths), lengths=lengths, **sampling), logits)
 
-    before, greedy_commit.commit = greedy_commit.commit, lambda *_: "ours"
+    before, greedy.commit = greedy.commit, lambda *_: "ours"
     try:
         assert found() == "ours"
         for change in NOT_GREEDY:
@@ -146,7 +146,7 @@ def what_else_decides_tokens_is_left_to_sglang() -> None:
             spec_utils.SIMULATE_ACC_LEN = kept
         assert not commit.guard.closed
     finally:
-        greedy_commit.commit = before
+        greedy.commit = before
 
 
 def seeded_noise_is_that_of_sglang() -> None:
@@ -174,7 +174,7 @@ class _OnDevice:
 
 
 def _as_torch(logits: torch.Tensor) -> None:
-    chosen, accept_lens, accept_index = likeliest_tokens.choose(logits)
+    chosen, accept_lens, accept_index = greedy.choose(logits)
     wanted, requests = torch.argmax(logits, dim=-1).tolist(), logits.shape[0]
     assert chosen.tolist() == wanted, (logits.shape, logits.dtype, chosen.tolist(), wanted)
     assert accept_lens.tolist() == [1] * requests and accept_index.tolist() == [[row] for row in range(requests)]
@@ -214,11 +214,11 @@ def _choosing(what: Any, ask: Any) -> Any:
             raise what
         return what
 
-    before, likeliest_tokens.choose = likeliest_tokens.choose, choose
+    before, greedy.choose = greedy.choose, choose
     try:
         return ask()
     finally:
-        likeliest_tokens.choose = before
+        greedy.choose = before
 
 
 def _given(requests: int, width: int, vocabulary: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, int]:

@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager
 from types import SimpleNamespace
 from typing import Any
 
-from sglang_adaptive.sglang_plugin.stages.fast_path.isolation import Isolation
+from sglang_adaptive.sglang_plugin.stages.fast_path.relay import Isolation
 from tests import checks
 
 

@@ -16,8 +16,7 @@ from sglang_adaptive.sglang_plugin import hooks
 from sglang_adaptive.sglang_plugin.hooks import Process
 from sglang_adaptive.sglang_plugin.rounds import Rounds
 from sglang_adaptive.sglang_plugin.stage import set_current
-from sglang_adaptive.sglang_plugin.stages.capacity import SPARE
-from sglang_adaptive.sglang_plugin.stages.fast_path.reserve_ahead import AHEAD, ReserveAhead
+from sglang_adaptive.sglang_plugin.stages.capacity import AHEAD, SPARE, ReserveAhead
 from tests import checks
 
 RESERVE = 16

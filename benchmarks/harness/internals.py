@@ -16,7 +16,7 @@ SHADOW_ACCEPTS = _PLUGIN + "stages.zero_steps.shadow.accepts"
 RESOLVING = _PLUGIN + "rounds.Rounds.resolve"
 """(round, rest, processor, result, batch): a decode result has arrived; its drafts are checked next."""
 
-SHORT_RESULT = _PLUGIN + "stages.fast_path.short_verify.ShortVerify._result"
+SHORT_RESULT = _PLUGIN + "stages.fast_path.short_passes.ShortVerify._result"
 """(verifier, batch, verify_input, output, plan): the result of a replayed verify pass."""
 
 ROUND_SAMPLE = _PLUGIN + "repairs.Repairs.sample"

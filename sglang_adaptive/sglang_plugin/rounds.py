@@ -20,22 +20,19 @@ from sglang_adaptive.sglang_plugin.repairs import Repairs
 from sglang_adaptive.sglang_plugin.stage import Rest, Stage, current, set_current
 from sglang_adaptive.sglang_plugin.stages.attention_dp import AgreedSteps
 from sglang_adaptive.sglang_plugin.stages.audit_scheduler import Audits
-from sglang_adaptive.sglang_plugin.stages.capacity import Capacity
+from sglang_adaptive.sglang_plugin.stages.capacity import Capacity, ReserveAhead
 from sglang_adaptive.sglang_plugin.stages.captures import Captures
 from sglang_adaptive.sglang_plugin.stages.exact.verify import ExactVerify
 from sglang_adaptive.sglang_plugin.stages.fast_path.chain_kernel import ChainKernel
 from sglang_adaptive.sglang_plugin.stages.fast_path.decode_kernel import DecodeKernel
 from sglang_adaptive.sglang_plugin.stages.fast_path.fa3 import ExtendMetadata, QueriesInPlace, VerifySchedule
 from sglang_adaptive.sglang_plugin.stages.fast_path.flashinfer import DevicePlans
-from sglang_adaptive.sglang_plugin.stages.fast_path.isolation import Isolation
+from sglang_adaptive.sglang_plugin.stages.fast_path.greedy import LikeliestTokens
 from sglang_adaptive.sglang_plugin.stages.fast_path.kv_only import Chunks
 from sglang_adaptive.sglang_plugin.stages.fast_path.launches import AlignedCopies, ignore_alignment
 from sglang_adaptive.sglang_plugin.stages.fast_path.length_kernel import LengthKernel
-from sglang_adaptive.sglang_plugin.stages.fast_path.likeliest_tokens import LikeliestTokens
-from sglang_adaptive.sglang_plugin.stages.fast_path.relay import Relay
-from sglang_adaptive.sglang_plugin.stages.fast_path.reserve_ahead import ReserveAhead
-from sglang_adaptive.sglang_plugin.stages.fast_path.short_draft import ShortDraft
-from sglang_adaptive.sglang_plugin.stages.fast_path.short_verify import ShortVerify
+from sglang_adaptive.sglang_plugin.stages.fast_path.relay import Isolation, Relay
+from sglang_adaptive.sglang_plugin.stages.fast_path.short_passes import ShortDraft, ShortVerify
 from sglang_adaptive.sglang_plugin.stages.lookups.rounds import LookupRounds, allow_lookups
 from sglang_adaptive.sglang_plugin.stages.reporting import Metrics, ProposedDrafts
 from sglang_adaptive.sglang_plugin.stages.zero_steps.deferred_append import DeferredAppend

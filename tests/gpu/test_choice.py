@@ -22,12 +22,12 @@ def test_the_likeliest_of_a_large_vocabulary(requests: int, record_property: Cal
     import torch
     from triton.testing import do_bench
 
-    from sglang_adaptive.sglang_plugin.stages.fast_path import likeliest_tokens
+    from sglang_adaptive.sglang_plugin.stages.fast_path import greedy
 
     logits = torch.randn(requests, 128_256, device="cuda").to(torch.bfloat16)
     for name, run in (
         ("torch_us", lambda: torch.argmax(logits, dim=-1)),
-        ("ours_us", lambda: likeliest_tokens.choose(logits)),
+        ("ours_us", lambda: greedy.choose(logits)),
     ):
         record_property(name, 1000 * do_bench(run, return_mode="median"))
-    assert torch.equal(likeliest_tokens.choose(logits)[0].to(torch.int64), torch.argmax(logits, dim=-1))
+    assert torch.equal(greedy.choose(logits)[0].to(torch.int64), torch.argmax(logits, dim=-1))

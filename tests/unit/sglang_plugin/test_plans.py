@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from sglang_adaptive.sglang_plugin.setup import OTHER_PREPARATION, Setup
-from sglang_adaptive.sglang_plugin.stages.fast_path.plans import Plans
+from sglang_adaptive.sglang_plugin.stages.fast_path.short_passes import Plans
 
 
 class Runner:

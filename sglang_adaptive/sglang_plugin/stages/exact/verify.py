@@ -22,7 +22,7 @@ from sglang_adaptive.sglang_plugin.notes import NOTE
 from sglang_adaptive.sglang_plugin.setup import Setup
 from sglang_adaptive.sglang_plugin.stage import Rest, Stage
 from sglang_adaptive.sglang_plugin.stages.exact import penalties, rows
-from sglang_adaptive.sglang_plugin.stages.fast_path import greedy_commit, likeliest_tokens
+from sglang_adaptive.sglang_plugin.stages.fast_path import greedy
 
 logger = logging.getLogger(__name__)
 
@@ -145,8 +145,8 @@ class ExactVerify(Stage):
             grammar_mask.apply(logits)
         if info.logit_bias is not None:
             logits.unflatten(0, (-1, width)).add_(info.logit_bias[:, None])
-        untouched = grammar_mask is None and info.logit_bias is None and likeliest_tokens.takes_likeliest(info)
-        if untouched and verify_input.tree_topk == 1 and greedy_commit.fits(verify_input, batch, logits):
+        untouched = grammar_mask is None and info.logit_bias is None and greedy.takes_likeliest(info)
+        if untouched and verify_input.tree_topk == 1 and greedy.fits(verify_input, batch, logits):
             found = _committed(verify_input, batch, logits)
         else:
             each = self._rows.of(info, width)
@@ -181,8 +181,8 @@ class ExactVerify(Stage):
 def _committed(verify_input: Any, batch: Any, logits: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     width = verify_input.draft_token_num
     if width == 1:
-        return likeliest_tokens.choose(logits)
-    predict, lens, index, *_ = greedy_commit.commit(logits, verify_input.draft_token, batch.seq_lens, width)
+        return greedy.choose(logits)
+    predict, lens, index, *_ = greedy.commit(logits, verify_input.draft_token, batch.seq_lens, width)
     return predict, lens, index
 
 

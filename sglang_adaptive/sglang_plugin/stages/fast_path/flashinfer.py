@@ -9,17 +9,16 @@ lengths are read back first and SGLang plans it.
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
 
+from sglang_adaptive.sglang_plugin import features
 from sglang_adaptive.sglang_plugin.guard import Guard
 from sglang_adaptive.sglang_plugin.setup import Setup, is_plain_flashinfer
 from sglang_adaptive.sglang_plugin.stage import Rest, Stage
 from sglang_adaptive.sglang_plugin.stages.fast_path.decode_kernel import DecodeKernel
-from sglang_adaptive.sglang_plugin.stages.fast_path.plans import Plans
 from sglang_adaptive.sglang_plugin.stages.fast_path.tile_kernel import Layout, lay_out, with_small_tiles
 
 AMPERE, MOST_HEAD_DIM = 8, 256
@@ -33,24 +32,28 @@ class DevicePlans(Stage):
         """*decode_kernel* says which passes run as a plain decode."""
         self._decode_kernel = decode_kernel
         self.guard = Guard("device-plans")
-        self._rounds: Plans[Any] = Plans("device-plans")
+        self._covered: WeakKeyDictionary[Any, bool] = WeakKeyDictionary()
+        """By the target's attention backend, whether rounds read no lengths on the host."""
         self._plain: WeakKeyDictionary[Any, bool] = WeakKeyDictionary()
         self._layouts: WeakKeyDictionary[Any, Layout] = WeakKeyDictionary()
 
     def reads_none(self, worker: Any, batch: Any) -> bool:
         """Whether the next round of *worker* needs none of the lengths of *batch*, of any kind, on the host."""
-        return batch.spec_info is not None and batch.seq_lens.is_cuda and self.cover(worker, batch)
+        decodes = batch.spec_info is not None and batch.seq_lens.is_cuda
+        return decodes and bool(self.guard.attempt(self._reads_none, worker, batch))
 
-    def cover(self, worker: Any, batch: Any) -> bool:
-        """Whether the next round of *worker* does not read the lengths of *batch* on the host."""
-        return bool(self.guard.attempt(self._cover, worker, batch))
-
-    def _cover(self, worker: Any, batch: Any) -> bool:
+    def _reads_none(self, worker: Any, batch: Any) -> bool:
         graphs = worker.target_worker.model_runner.decode_cuda_graph_runner
         if not graphs or not batch.forward_mode.is_decode() or batch.seq_lens.shape[0] > graphs.max_bs:
             return False
         target = worker.target_worker.model_runner.attn_backend
-        return self._rounds.may(target, partial(_setup, worker, target))
+        if target not in self._covered:
+            draft = worker._draft_worker
+            drafts = () if draft.draft_attn_backend is None else (draft.draft_attn_backend,)
+            attention = (target, draft.draft_extend_attn_backend, *drafts)
+            setup = Setup(worker, draft, worker.target_worker.model_runner, attention)
+            self._covered[target] = features.may("device-plans", setup)
+        return self._covered[target]
 
     # -- passes ---------------------------------------------------------------------------------------------------
 
@@ -166,10 +169,3 @@ def _layout(backend: Any, wrapper: Any, requests: int) -> Layout:
     table = backend.kv_index_translator.req_to_token
     assert table.dtype == torch.int32 and table.stride(1) == 1
     return layout
-
-
-def _setup(worker: Any, target: Any) -> Setup:
-    draft = worker._draft_worker
-    drafts = () if draft.draft_attn_backend is None else (draft.draft_attn_backend,)
-    attention = (target, draft.draft_extend_attn_backend, *drafts)
-    return Setup(worker, draft, worker.target_worker.model_runner, attention)
