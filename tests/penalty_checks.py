@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from sglang_adaptive.sglang_plugin.stages.exact import penalties, penalty_kernel
+from sglang_adaptive.sglang_plugin.stages.exact import penalties
 from tests import checks
 
 DEVICE = checks.device()
@@ -32,7 +32,7 @@ def rows_are_those_of_torch() -> None:
             known, verify_input, table, logits = _given(*shape, stops=stops)
             wanted = logits.clone()
             penalties._penalize(wanted, table, known, verify_input)
-            penalty_kernel.penalize(
+            penalties.penalize(
                 logits, shape[1], table, known.whole, known.each, verify_input.draft_token, verify_input.positions,
                 known.stops,
             )  # fmt: skip
@@ -46,7 +46,7 @@ def rows_of_a_wider_table_are_too() -> None:
     wide[:, :90] = logits
     beside = wide[:, 90:].clone()
     penalties._penalize(logits, table, known, verify_input)
-    penalty_kernel.penalize(
+    penalties.penalize(
         wide[:, :90], 3, table, known.whole, known.each, verify_input.draft_token, verify_input.positions, None
     )
     assert _equal(wide[:, :90], logits) and torch.equal(wide[:, 90:], beside)
@@ -63,13 +63,13 @@ def accepted_tokens_are_counted_as_by_torch() -> None:
             index[0, width - dropped :] = -1
             mine, theirs = table.clone(), penalties.Sums()
             theirs._table, theirs._batch = table.clone(), known
-            penalty_kernel.count(mine, known.whole, known.each, verify_input.draft_token, index)
+            penalties.count(mine, known.whole, known.each, verify_input.draft_token, index)
             batch = SimpleNamespace(sampling_info=SimpleNamespace(temperatures=known.made_for))
-            before, penalty_kernel.MOST = penalty_kernel.MOST, 0  # so that torch counts on a device too
+            before, penalties.MOST = penalties.MOST, 0  # so that torch counts on a device too
             try:
                 theirs.count(batch, verify_input, index)
             finally:
-                penalty_kernel.MOST = before
+                penalties.MOST = before
             assert torch.equal(mine, theirs._table) and not mine[0].any(), (requests, width, dropped)
             assert not torch.equal(mine, table)
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 _PLUGIN = "sglang_adaptive.sglang_plugin."
 
-SHADOW_ACCEPTS = _PLUGIN + "stages.zero_steps.shadow.accepts"
+SHADOW_ACCEPTS = _PLUGIN + "stages.zero_steps.deferred_draft_extend.shadow_accepts"
 """(drafts, pairs, result) -> list[int]: whether the first draft of each checked request at zero steps was right.
 
 *pairs* are the checked requests: each one's row in the batch of the result, and its index among the drafts.

@@ -35,10 +35,9 @@ from sglang_adaptive.sglang_plugin.stages.fast_path.relay import Isolation, Rela
 from sglang_adaptive.sglang_plugin.stages.fast_path.short_passes import ShortDraft, ShortVerify
 from sglang_adaptive.sglang_plugin.stages.lookups.rounds import LookupRounds, allow_lookups
 from sglang_adaptive.sglang_plugin.stages.reporting import Metrics, ProposedDrafts
-from sglang_adaptive.sglang_plugin.stages.zero_steps.deferred_append import DeferredAppend
 from sglang_adaptive.sglang_plugin.stages.zero_steps.deferred_draft_extend import DeferredDraftExtend
-from sglang_adaptive.sglang_plugin.stages.zero_steps.inputs import ZeroStepInputs
-from sglang_adaptive.sglang_plugin.stages.zero_steps.lengths import KnownLengths
+from sglang_adaptive.sglang_plugin.stages.zero_steps.inputs import KnownLengths, ZeroStepInputs
+from sglang_adaptive.sglang_plugin.stages.zero_steps.left_for_later import DeferredAppend
 from sglang_adaptive.sglang_plugin.start.controller import make_controller
 from sglang_adaptive.sglang_plugin.start.state_builds import build_state, draft_parts_in_their_scope
 

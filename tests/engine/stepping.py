@@ -26,7 +26,7 @@ from sglang_adaptive.serve_cpu import default_arguments
 from sglang_adaptive.sglang_plugin import hooks
 from sglang_adaptive.sglang_plugin.stage import current
 from sglang_adaptive.sglang_plugin.stages.zero_steps.deferred_draft_extend import DeferredDraftExtend
-from sglang_adaptive.sglang_plugin.stages.zero_steps.lengths import KnownLengths
+from sglang_adaptive.sglang_plugin.stages.zero_steps.inputs import KnownLengths
 
 TIERS = [0, 1, 3, 7]
 SLOTS = 8192

@@ -170,8 +170,8 @@ def _known_allocators() -> tuple[type, ...]:
 #
 # Before every round SGLang 0.5.23 extends each request's reserve to twice the maximum number of draft tokens, at zero
 # steps by one slot. That takes two copies to the device and a kernel, which write to what the previous round still
-# reads, so they wait for its end. Here a request that gets slots gets AHEAD more, and a round in which every request has
-# SGLang's reserve launches nothing. SGLang frees the slots by kv_allocated_len.
+# reads, so they wait for its end. Here a request that gets slots gets AHEAD more, and a round in which every request
+# has SGLang's reserve launches nothing. SGLang frees the slots by kv_allocated_len.
 
 
 AHEAD = 32

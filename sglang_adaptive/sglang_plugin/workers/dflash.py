@@ -38,7 +38,7 @@ from sglang.srt.speculative.spec_utils import draft_pp_context
 from sglang_adaptive.runtime.states import SpecRuntimeState
 from sglang_adaptive.sglang_plugin.contract import draft_placement
 from sglang_adaptive.sglang_plugin.notes import note_of
-from sglang_adaptive.sglang_plugin.stages.zero_steps.deferred_append import DeferredAppend
+from sglang_adaptive.sglang_plugin.stages.zero_steps.left_for_later import DeferredAppend
 from sglang_adaptive.sglang_plugin.start.state_builds import new_backend, target_parts
 from sglang_adaptive.sglang_plugin.workers.own_rounds import NOTHING, OwnRounds, Parts, begin_rounds, parts_of
 

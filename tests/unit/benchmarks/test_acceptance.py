@@ -30,7 +30,7 @@ from benchmarks.policies import own_p
 from sglang_adaptive.lab.cpu_engine.kernels.tree import verify_tree_greedy_cpu
 from sglang_adaptive.policy.choice import drafted
 from sglang_adaptive.runtime.round_note import RoundNote
-from sglang_adaptive.sglang_plugin.stages.zero_steps import shadow
+from sglang_adaptive.sglang_plugin.stages.zero_steps import deferred_draft_extend as deferred
 
 TRACE = Path(__file__).parents[3] / "benchmarks" / "traces" / "tiny.npz"
 
@@ -191,9 +191,9 @@ def test_shadow_acceptance_is_drawn_from_the_request_s_process(
 ) -> None:
     process.declared = Declared(0.25)
     draw, batch = Draw(process), SimpleNamespace(reqs=[request(), request([1.0, 1.0]), request([0.0, 1.0])])
-    monkeypatch.setattr(shadow, "accepts", partial(draw.shadow_accepts, shadow.accepts))
+    monkeypatch.setattr(deferred, "shadow_accepts", partial(draw.shadow_accepts, deferred.shadow_accepts))
     draw.resolving(None, None, None, None, batch)
-    drafts = shadow.ShadowDrafts(torch.zeros(3), {"a": 0, "c": 1})
+    drafts = deferred.ShadowDrafts(torch.zeros(3), {"a": 0, "c": 1})
 
     def told(keys: list[str]) -> list[int]:
         note = RoundNote(drafted(0))
@@ -276,9 +276,9 @@ def test_the_server_s_draw_takes_a_request_s_counts_from_the_trace(
         draw(tokens.int(), tokens.flatten().int(), correct, tokens, tokens, 2, steps)
         replay.begin(expected)
         assert correct.tolist() == replay.accept(steps)
-    result, drafts = SimpleNamespace(next_token_ids=torch.zeros(2)), shadow.ShadowDrafts(torch.zeros(2), {})
+    result, drafts = SimpleNamespace(next_token_ids=torch.zeros(2)), deferred.ShadowDrafts(torch.zeros(2), {})
     draw.resolving(None, None, None, result, SimpleNamespace(reqs=reqs))
-    drawn = draw.shadow_accepts(shadow.accepts, drafts, [(0, 0), (1, 1)], result)
+    drawn = draw.shadow_accepts(deferred.shadow_accepts, drafts, [(0, 0), (1, 1)], result)
     assert drawn == [replay.shadow(one) for one in reqs]
 
 

@@ -7,13 +7,16 @@ docs/architecture.md describes when the deferred draft extend runs.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from sglang_adaptive.runtime.controller import AdaptiveController
 from sglang_adaptive.runtime.pending_drafts import CatchUp, extend_schedule
+from sglang_adaptive.runtime.round_note import RoundNote
 from sglang_adaptive.runtime.states import RuntimeStates, SpecRuntimeState
 from sglang_adaptive.sglang_plugin import features
 from sglang_adaptive.sglang_plugin.configuration import configuration
@@ -29,7 +32,6 @@ from sglang_adaptive.sglang_plugin.stages.zero_steps.catch_up import (
     run_catch_up,
 )
 from sglang_adaptive.sglang_plugin.stages.zero_steps.left_for_later import Key, LeftForLater
-from sglang_adaptive.sglang_plugin.stages.zero_steps.shadow import ShadowDrafts
 from sglang_adaptive.sglang_plugin.start.state_builds import draft_extend_state
 
 _OUTPUTS = ("topk_p", "topk_index", "hidden_states")
@@ -304,3 +306,52 @@ def _write_rows(draft_input: Any, outcome: Any, plan: CatchUp, rows: Any, reques
                 others = value.new_zeros(requests, *value.shape[1:])
             value = others.index_copy(0, rows, value.to(others.dtype))
         setattr(draft_input, name, value)
+
+
+# Shadow acceptance: at zero steps, checks whether the draft would have proposed the token that the target chose.
+#
+# A draft extend ends with the draft's choice of the next token, which is the first draft of a drafted round. The next
+# zero-step round computes the target's token for that position anyway, so it shows whether the first draft would have
+# been accepted, without a draft pass or a wider verify pass.
+
+
+@dataclass(frozen=True, slots=True)
+class ShadowDrafts:
+    """The draft's choice of the next token for some requests."""
+
+    tokens: Tensor
+    """[requests], int64, on the host; valid once the result of a later round has arrived."""
+
+    places: dict[Hashable, int]
+    """By request, its index in *tokens*."""
+
+    @classmethod
+    def of(cls, draft: Any, chosen: Tensor, keys: Sequence[Hashable]) -> ShadowDrafts:
+        """Copy the draft's first choices, [requests, 1] in its own vocabulary, to the host; nothing waits for them."""
+        tokens = chosen[:, 0]
+        if draft.hot_token_id is not None:
+            tokens = draft.hot_token_id[tokens]
+        return cls(tokens.to("cpu", non_blocking=True), {key: place for place, key in enumerate(keys)})
+
+    def attach(self, note: RoundNote, keys: Sequence[Hashable]) -> None:
+        """Let the *note* on a zero-step round of requests *keys* say, once its result arrives, which were right."""
+        pairs = [(row, self.places[key]) for row, key in enumerate(keys) if key in self.places]
+        if pairs:
+            note.arriving.append(
+                lambda note, result: setattr(note, "shadow_accepts", shadow_accepts(self, pairs, result))
+            )
+
+
+def shadow_accepts(drafts: ShadowDrafts, pairs: Sequence[tuple[int, int]], result: Any) -> list[int]:
+    """Return 1 for each request whose shadow draft is the target's token, else 0.
+
+    *pairs* are a request's row in the batch of *result*, which has arrived, and its place among *drafts*. The list is
+    empty where SGLang simulates acceptance (SGLANG_SIMULATE_ACC_LEN), because that ignores the drafts. A benchmark
+    replaces this function to draw acceptance.
+    """
+    from sglang.srt.environ import envs
+
+    if envs.SGLANG_SIMULATE_ACC_LEN.get() > 0:  # as SGLang's verify asks
+        return []
+    chosen, tokens = result.next_token_ids.tolist(), drafts.tokens.tolist()
+    return [int(chosen[row] == tokens[place]) for row, place in pairs]

@@ -10,7 +10,7 @@ import torch
 
 from sglang_adaptive.sglang_plugin import guard
 from sglang_adaptive.sglang_plugin.guard import Guard
-from sglang_adaptive.sglang_plugin.stages.zero_steps.deferred_append import DeferredAppend
+from sglang_adaptive.sglang_plugin.stages.zero_steps.left_for_later import DeferredAppend
 
 WIDEST = 16
 

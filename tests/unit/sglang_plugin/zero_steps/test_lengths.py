@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from sglang_adaptive.sglang_plugin.stages.zero_steps.lengths import KnownLengths
+from sglang_adaptive.sglang_plugin.stages.zero_steps.inputs import KnownLengths
 
 UNREAD: list[Any] = []
 """Batches whose lengths nothing reads on the host."""

@@ -16,7 +16,7 @@ from sglang_adaptive.policy.profile import CostProfile, ProfileCell, ProfileKey,
 from sglang_adaptive.policy.throughput import ThroughputOptions, ThroughputPolicy
 from sglang_adaptive.runtime.pending_drafts import SHADOW_ROUNDS, rounds_between_outputs, writes_between
 from sglang_adaptive.runtime.round_note import RoundNote
-from sglang_adaptive.sglang_plugin.stages.zero_steps.shadow import ShadowDrafts
+from sglang_adaptive.sglang_plugin.stages.zero_steps.deferred_draft_extend import ShadowDrafts
 
 LADDER = (0, 1, 3, 7)
 EVERY = 8
