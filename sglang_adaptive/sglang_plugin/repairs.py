@@ -9,11 +9,11 @@ from sglang_adaptive.sglang_plugin.stage import Rest, Stage
 
 # Whether steps may change for hybrid models, which keep a recurrent state next to the KV cache.
 #
-# A verify pass writes the state after each draft token to a scratch buffer, and the commit reads the state of the last
-# accepted token. SGLang 0.5.23 allocates the buffer for the most draft tokens. Its Triton kernel for Mamba2 uses the
-# round's draft tokens as the stride between requests, but the commit uses the buffer's width. So with fewer draft
-# tokens, all requests but the first would continue from a wrong state. GDN and KDA kernels use the buffer's width, and
-# ``mamba2_width_of_the_buffer`` makes the Mamba2 kernel do so too; reproduced and fixed on an H200.
+# A verify pass writes the state after each draft token to a buffer for the most draft tokens, and the commit reads that
+# of the last accepted token. SGLang 0.5.23's Triton kernel for Mamba2 uses the round's draft tokens as the stride
+# between requests, but the commit uses the buffer's width. So with fewer draft tokens, all requests but the first would
+# continue from a wrong state. GDN and KDA kernels use the buffer's width, as Mamba2's does here; reproduced and fixed
+# on an H200.
 
 
 def hybrid_obstacle(server_args: Any) -> str | None:
@@ -69,10 +69,10 @@ def mamba2_width_of_the_buffer(arguments: Mapping[str, Any]) -> dict[str, Any]:
 
 # Lets a mixed batch see the tokens that its grammars have accepted.
 #
-# With ``--enable-mixed-chunk`` SGLang 0.5.23 puts running requests into a prefill batch. With overlap, it launches that
-# batch while the previous round's results are pending, and builds its grammar mask at once. A verify pass first
-# advances the grammars over pending results; a mixed batch does not. So a running request gets a token that its grammar
-# allowed one round earlier, and SGLang ends it with "Tokens not accepted". This also happens with fixed steps.
+# With ``--enable-mixed-chunk`` SGLang 0.5.23 puts running requests into a prefill batch. With overlap, it builds that
+# batch's grammar mask while the previous round's results are pending; a verify pass first advances the grammars over
+# them. So a running request gets a token that its grammar allowed one round earlier, and SGLang ends it with "Tokens
+# not accepted". This also happens with fixed steps.
 
 
 def mixed_batch_waits(scheduler: Any, batch: Any) -> bool:
@@ -88,9 +88,8 @@ def mixed_batch_waits(scheduler: Any, batch: Any) -> bool:
 
 # Ends output where token-by-token decoding would end it.
 #
-# A round yields several tokens. SGLang 0.5.23 searches all of them for each stop string, in the request's order, then
-# for each regex, and last for stop tokens. So if a round's tokens contain two ends, it may take the later one, which
-# token-by-token decoding never reaches.
+# SGLang 0.5.23 searches all tokens of a round for each stop string, in the request's order, then for each regex, and
+# last for stop tokens. So if they contain two ends, it may take the later one.
 
 
 def first_end(original: Callable[..., int | None], req: Any, new_accepted_len: int, **stop: Any) -> int | None:
@@ -144,18 +143,13 @@ def keep_latest_switch() -> None:
 #
 # With ``SGLANG_ENABLE_OVERLAP_PLAN_STREAM=1`` SGLang prepares a verify pass on a second CUDA stream, then calls the
 # target's attention backend to correct the plan for the drafts. fa3 and flashinfer do not implement that method, so the
-# scheduler ends at its first verify. A chain's plan needs no correction.
+# scheduler ends at its first verify.
 
 
 CHAIN_BACKENDS = frozenset(
-    {
-        "FlashAttentionBackend",
-        "FlashInferAttnBackend",
-        "FlashInferMLAAttnBackend",
-        "TorchRefBackend",  # the CPU engine's: a CPU has no second stream
-    }
+    ("FlashAttentionBackend", "FlashInferAttnBackend", "FlashInferMLAAttnBackend", "TorchRefBackend")
 )
-"""Backend classes whose plan for verifying a chain needs no correction."""
+"""Backend classes whose plan for verifying a chain needs no correction; the last is the CPU engine's."""
 
 
 def correct_plan_stream(original: Callable[..., None], backend: Any, spec_info: Any, cuda_graph_bs: int | None) -> None:
@@ -175,13 +169,12 @@ def correct_plan_stream(original: Callable[..., None], backend: Any, spec_info: 
     return None
 
 
-# Sizes buffers for the most steps where SGLang sizes them for the launch steps.
+# Sizes buffers for the most steps where SGLang 0.5.23 sizes them for the launch steps.
 #
-# SGLang 0.5.23 derives most sizes from the most draft tokens, but some from those at launch, and rounds with more steps
-# write more. This affects the scratch buffer of hybrid models, for which SGLang would reserve too little memory;
-# sliding-window slots, which the scheduler expects and which can be missing; DeepSeek-V4's rings of a request's latest
-# tokens, where more drafts would overwrite tokens that are still attended to; and MoE exchange buffers. The rings and
-# MoE buffers exist only on GPUs; they were checked by reading, not by running.
+# These are the scratch buffer of hybrid models, for which SGLang would reserve too little memory; sliding-window slots,
+# which the scheduler expects and which can be missing; DeepSeek-V4's rings of a request's latest tokens, where more
+# drafts would overwrite tokens that are still attended to; and MoE exchange buffers. The rings and MoE buffers exist
+# only on GPUs; they were checked by reading, not by running.
 
 
 def at_the_widest(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -217,9 +210,8 @@ def most_steps(model: Mapping[str, Any]) -> int | None:
 
 # Completes each runtime state's target attention backend like the one built at start-up.
 #
-# SGLang 0.5.23 builds a state's backend with only ``ModelRunner._get_attention_backend``. The start-up backend also has
-# resolved names, by which models choose a kernel, and the runner's KV index translator. Without these, a state would
-# use the configured names and, on a pool with virtual ids, wrong indices.
+# SGLang 0.5.23 builds a state's backend with only ``ModelRunner._get_attention_backend``. Without the rest, models
+# would choose kernels by the configured names, not the resolved ones, and virtual ids would give wrong indices.
 
 
 def finished_backend(original: Callable[..., Any], model_runner: Any, *args: Any, **kwargs: Any) -> Any:
@@ -233,9 +225,8 @@ def finished_backend(original: Callable[..., Any], model_runner: Any, *args: Any
 
 # Makes zero steps work with ``--speculative-use-rejection-sampling``.
 #
-# Rejection sampling compares the target's distribution with the drafts' distribution. At zero steps the verify input of
-# SGLang 0.5.23 has no draft distribution, so ``eagle_sample`` raises, and the first sampled batch at zero steps ends
-# the scheduler.
+# It compares the target's distribution with the drafts'. At zero steps the verify input of SGLang 0.5.23 has none, so
+# ``eagle_sample`` raises, and the first sampled batch at zero steps ends the scheduler.
 
 
 def with_draft_probs(verify_input: Any, worker: Any, batch: Any) -> Any:

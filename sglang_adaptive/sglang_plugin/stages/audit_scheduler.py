@@ -53,19 +53,14 @@ class Report:
     replica: int
     epoch: int
     """Weight updates before the request was taken out."""
-
     request: str
     """Its id."""
-
     verdict: str
     """One of VERDICTS."""
-
     noise: float = 0.0
     """Largest difference between answers at zero steps so far, in nats."""
-
     at: int = 0
     """Number of tokens before the first difference."""
-
     gap: float | None = None
     """Nats by which the zero-step token is likelier; None if the texts are equal or one ends there."""
 
@@ -236,16 +231,9 @@ def question(req: Any) -> dict[str, Any] | None:
     output = req.output_ids_through_stop[:COMPARED]
     if len(output) < 2 or len(req.origin_input_ids) + len(output) > MOST_TOKENS:  # a prefill draws the first token
         return None
-    sampling = {
-        "temperature": 0,
-        "max_new_tokens": len(output),
-        "min_new_tokens": min(how.min_new_tokens, len(output)),
-        "ignore_eos": how.ignore_eos,
-        "stop_token_ids": sorted(how.stop_token_ids or ()),
-        "frequency_penalty": how.frequency_penalty,
-        "presence_penalty": how.presence_penalty,
-        "repetition_penalty": how.repetition_penalty,
-        "logit_bias": how.logit_bias,
-    }
-    name = printable(req.rid)
-    return {"request": name, "prompt": list(req.origin_input_ids), "output": list(output), "sampling": sampling}
+    kept = ("ignore_eos", "frequency_penalty", "presence_penalty", "repetition_penalty", "logit_bias")
+    sampling = {"temperature": 0, "max_new_tokens": len(output)} | {name: getattr(how, name) for name in kept}
+    sampling["min_new_tokens"] = min(how.min_new_tokens, len(output))
+    sampling["stop_token_ids"] = sorted(how.stop_token_ids or ())
+    prompt = list(req.origin_input_ids)
+    return {"request": printable(req.rid), "prompt": prompt, "output": list(output), "sampling": sampling}

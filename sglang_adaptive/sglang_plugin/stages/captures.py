@@ -3,20 +3,18 @@
 - SGLang runs a full garbage collection before and after each kind of graph, 0.5 s each: five kinds at start-up and
   three more for each further runtime state. Here live objects are frozen before each kind, until start-up is over, so
   the next collection scans only newer objects.
-- SGLang runs the model twice before each capture, to load kernels and create one-time objects. Capturing the launch
-  steps has already done that. For another number of draft tokens, one run before the first and largest graph of a kind
-  loads the kernels; smaller graphs are captured without a run.
-
-With an 8B model on an H100 and graphs up to batch size 64, five further states take 5.1 s instead of 11.7 s, and
-SGLang's own captures take 5 s less.
-
+- SGLang runs the model twice before each capture, to load kernels and create one-time objects. The launch steps have
+  done that: for another number of draft tokens, one run before the first and largest graph of a kind is enough.
 - An EAGLE-3 draft reads hidden states of three target layers, joined at the end of a verify pass. Each graph keeps its
   output, (requests, steps + 1, 3 x hidden size) numbers: 0.36 GB for six numbers of steps of an 8B Llama with 27 batch
   sizes up to 64. The draft extend reads them before the next verify pass, so all graphs write to the same rows.
 - Each fa3 attention backend keeps four page tables of (largest batch, pages of the longest context) int32 numbers: 0.13
   GB at batch size 64 and 131,072 tokens. A state of n steps has n + 1 backends. Only one state runs at a time, and a
-  table is refilled before each graph that reads it, so all states share them. A round's draft passes are filled
-  together and then run; a request's row has the same entries for each, and each pass reads up to its own length.
+  table is refilled before each graph that reads it, so all states share them. A request's row has the same entries for
+  each of a round's draft passes, which are filled together, and each pass reads up to its own length.
+
+With an 8B model on an H100 and graphs up to batch size 64, the first two make five further states take 5.1 s instead of
+11.7 s, and SGLang's own captures take 5 s less.
 """
 
 from __future__ import annotations
@@ -138,35 +136,22 @@ class Captures(Stage):
 def _captured(
     original: Callable[..., None], backend: Any, shape_key: Any, forward: Callable[[], Any], *args: Any, **kwargs: Any
 ) -> bool:
-    original(backend, shape_key, _third_alone(forward), *args, **kwargs)
+    original(backend, shape_key, _in_turn(lambda: None, lambda: None, forward), *args, **kwargs)
     return True
 
 
 def _second_from_first(forward: Callable[[], Any]) -> Callable[[], Any]:
     """Wrap *forward* so that its second call returns the first call's result without running."""
     kept: list[Any] = []
-    calls = 0
 
-    def call() -> Any:
-        nonlocal calls
-        calls += 1
-        if calls == 2:
-            return kept.pop()
-        outcome = forward()
-        if calls == 1:
-            kept.append(outcome)
-        return outcome
+    def first() -> Any:
+        kept.append(forward())
+        return kept[0]
 
-    return call
+    return _in_turn(first, kept.pop, forward)
 
 
-def _third_alone(forward: Callable[[], Any]) -> Callable[[], Any]:
-    """Wrap *forward* so that its first two calls run nothing."""
-    calls = 0
-
-    def call() -> Any:
-        nonlocal calls
-        calls += 1
-        return forward() if calls > 2 else None
-
-    return call
+def _in_turn(*calls: Callable[[], Any]) -> Callable[[], Any]:
+    """Return a function whose first call is the first of *calls*, and so on; the last is that of all further ones."""
+    left = list(calls)
+    return lambda: (left.pop(0) if len(left) > 1 else left[0])()

@@ -62,21 +62,15 @@ class HostText:
         numbers = _on_device([*outputs, *rows, *tokens], torch.int64, orchestrator.device)
         lengths, at, of = numbers.split([len(outputs), len(rows), len(tokens)])
 
-        def add(kind: Any, sums: str, each: str, how: str) -> None:
+        for kind, name, how in (
+            (penaltylib.BatchedFrequencyPenalizer, "frequency", "scatter_add_"),
+            (penaltylib.BatchedPresencePenalizer, "presence", "scatter_"),
+            (penaltylib.BatchedRepetitionPenalizer, "repetition", "scatter_"),
+        ):
             penalizer = orchestrator.penalizers.get(kind)
             if penalizer is not None and penalizer.is_prepared():
-                table, one = getattr(penalizer, sums), getattr(penalizer, each)
+                table, one = getattr(penalizer, f"cumulated_{name}_penalties"), getattr(penalizer, f"{name}_penalties")
                 getattr(table.view(-1), how)(0, at * table.shape[1] + of, one.view(-1)[at])
-
-        add(
-            penaltylib.BatchedFrequencyPenalizer,
-            *("cumulated_frequency_penalties", "frequency_penalties", "scatter_add_"),
-        )
-        add(penaltylib.BatchedPresencePenalizer, "cumulated_presence_penalties", "presence_penalties", "scatter_")
-        add(
-            penaltylib.BatchedRepetitionPenalizer,
-            *("cumulated_repetition_penalties", "repetition_penalties", "scatter_"),
-        )
         shortest = orchestrator.penalizers.get(penaltylib.BatchedMinNewTokensPenalizer)
         if shortest is not None and shortest.is_prepared():
             shortest.len_output_tokens = lengths.to(torch.int32).unsqueeze(1)

@@ -147,7 +147,10 @@ class ExactVerify(Stage):
             logits.unflatten(0, (-1, width)).add_(info.logit_bias[:, None])
         untouched = grammar_mask is None and info.logit_bias is None and greedy.takes_likeliest(info)
         if untouched and verify_input.tree_topk == 1 and greedy.fits(verify_input, batch, logits):
-            found = _committed(verify_input, batch, logits)
+            if width == 1:
+                found = greedy.choose(logits)
+            else:
+                found = greedy.commit(logits, verify_input.draft_token, batch.seq_lens, width)[:3]
         else:
             each = self._rows.of(info, width)
             found = accept(verify_input, self._draw(logits_output, each, batch, verify_input.positions), cut)
@@ -166,8 +169,8 @@ class ExactVerify(Stage):
             each = dataclasses.replace(each, has_custom_logit_processor=False)
         output = dataclasses.replace(logits_output, next_token_logits=drawn_from)
         drawn = sampler(output, each, False, [], [], positions).to(torch.int64)
-        if not each.is_all_greedy:
-            _agree(drawn)
+        if not each.is_all_greedy and (group := ranks.of_the_batch()).world_size > 1:
+            group.broadcast(drawn, src=0)  # as in eagle_sample, because logits may differ in the last digit
         return drawn
 
     def _name(self, processors: list[str]) -> None:
@@ -176,21 +179,6 @@ class ExactVerify(Stage):
             logger.info(
                 "adaptive: requests with %s get one token per round, because it reads the text of its request", name
             )
-
-
-def _committed(verify_input: Any, batch: Any, logits: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    width = verify_input.draft_token_num
-    if width == 1:
-        return greedy.choose(logits)
-    predict, lens, index, *_ = greedy.commit(logits, verify_input.draft_token, batch.seq_lens, width)
-    return predict, lens, index
-
-
-def _agree(drawn: Tensor) -> None:
-    """Give all ranks the first rank's tokens, as eagle_sample does; logits may differ in the last digit."""
-    group = ranks.of_the_batch()
-    if group.world_size > 1:
-        group.broadcast(drawn, src=0)
 
 
 def accept(verify_input: Any, chosen: Tensor, first_children: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:

@@ -20,19 +20,14 @@ from sglang_adaptive.sglang_plugin.stage import Rest, Stage
 
 BLOCK = 64
 """Keys that a block reads at a time."""
-
 MOST_ROWS = 128
 """Maximum rows of a block, queries times heads per KV head; its registers hold them and the keys."""
-
 MOST_DIM = 256
 """Maximum head dimension, limited by registers and shared memory."""
-
 MOST_PARTS = 32
 """Maximum number of parts that the keys of a request are split into."""
-
 BLOCKS_A_PROCESSOR = 2
 """Parts are added until there are this many blocks per processor."""
-
 LOG2_E = 1.4426950408889634
 """The kernels use exp2 instead of exp."""
 

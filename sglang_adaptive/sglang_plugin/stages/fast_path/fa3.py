@@ -194,23 +194,13 @@ class QueriesInPlace(Stage):
 
 
 def _in_place(backend: Any, q: Any, forward_batch: Any) -> Any:
-    if _in_a_round(forward_batch.forward_mode) and _plain(backend) and _has_gaps(q):
-        return q.as_subclass(_InPlace)
-    return None
-
-
-def _in_a_round(mode: Any) -> bool:
-    """Whether this is a pass of the draft, a draft extend or a verify pass."""
-    return bool(mode.is_decode() or mode.is_draft_extend_v2() or mode.is_target_verify())
-
-
-def _plain(backend: Any) -> bool:
-    """Whether only one FlashAttention 3 call reads the queries."""
-    return backend.fa_impl_ver == 3 and not backend.use_mla and backend.topk <= 1 and backend.attn_cp_size == 1
-
-
-def _has_gaps(q: torch.Tensor) -> bool:
-    """Whether *q*, [tokens, width], has dense, aligned rows with gaps between them."""
-    row_bytes, offset = q.stride(0) * q.element_size(), q.data_ptr() % ALIGNED
-    dense = q.dim() == 2 and q.stride(1) == 1 and not q.is_contiguous()
-    return dense and row_bytes % ALIGNED == 0 and offset == 0
+    """Return the queries *q*, [tokens, width], with a ``contiguous()`` that does not copy; None where fa3 needs one."""
+    mode = forward_batch.forward_mode
+    if not (mode.is_decode() or mode.is_draft_extend_v2() or mode.is_target_verify()):
+        return None
+    # Only one FlashAttention 3 call may read them.
+    if backend.fa_impl_ver != 3 or backend.use_mla or backend.topk > 1 or backend.attn_cp_size > 1:
+        return None
+    has_gaps = q.dim() == 2 and q.stride(1) == 1 and not q.is_contiguous()
+    aligned = q.stride(0) * q.element_size() % ALIGNED == 0 and q.data_ptr() % ALIGNED == 0
+    return q.as_subclass(_InPlace) if has_gaps and aligned else None

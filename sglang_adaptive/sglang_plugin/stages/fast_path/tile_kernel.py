@@ -23,13 +23,10 @@ from sglang_adaptive.sglang_plugin.stages.fast_path.length_kernel import BLOCK, 
 
 LEAST_KEYS = 128
 """Minimum keys per block in FlashInfer's planner."""
-
 PARTS = 8
 """Blocks of this kernel per request."""
-
 MASK_BLOCK = 256
 """Bytes of the mask written at a time."""
-
 TILE = 3
 """Index of the rows per tile in a prefill's plan."""
 

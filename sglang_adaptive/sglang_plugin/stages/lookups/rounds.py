@@ -154,7 +154,13 @@ class LookupRounds(Stage):
         if not batch.forward_mode.is_idle():
             self.begin(batch)
             if self.live:
-                return self.drafted(drafter, batch)
+                count = self._controller.states.live.steps
+                if self._batch is None:  # held by an operator at a larger batch, or lookups have ended
+                    drafts = torch.zeros((len(batch.reqs), count), dtype=torch.int64, device=batch.device)
+                else:
+                    drafts = self._texts.drafts(self._slots, count)
+                found = self._link(drafter, batch, drafts) if batch.seq_lens.is_cuda else None
+                return _linked(drafter, batch, drafts) if found is None else found
         return rest(drafter, batch, **kwargs)
 
     def after_draft_extend(self, batch: Any, result: Any) -> None:
@@ -169,16 +175,6 @@ class LookupRounds(Stage):
             self._slots, self._followed = None, []
 
     before_zero_steps = begin
-
-    def drafted(self, drafter: Any, batch: Any) -> Any:
-        """Return a lookup round's verify input."""
-        count = self._controller.states.live.steps
-        if self._batch is None:  # held by an operator at a larger batch, or lookups have ended
-            drafts = torch.zeros((len(batch.reqs), count), dtype=torch.int64, device=batch.device)
-        else:
-            drafts = self._texts.drafts(self._slots, count)
-        found = self._link(drafter, batch, drafts) if batch.seq_lens.is_cuda else None
-        return _linked(drafter, batch, drafts) if found is None else found
 
     def release(self, rest: Rest, req: Any, *args: Any, **kwargs: Any) -> None:
         """Free the KV slots of a request, and keep its text if it has finished."""

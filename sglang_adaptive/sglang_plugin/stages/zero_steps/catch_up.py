@@ -27,7 +27,6 @@ class HeldRound:
     hidden_states: Tensor | None
     """[requests, width of the target's features]: a copy, because the next replay of a CUDA graph overwrites them.
     None for a STANDALONE draft, which reads no hidden states."""
-
     token_ids: Tensor
     """[requests]: the tokens that the target chose, a new tensor in every round."""
 

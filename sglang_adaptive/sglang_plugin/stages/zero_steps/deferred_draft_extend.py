@@ -98,19 +98,10 @@ class DeferredDraftExtend(LeftForLater):
 
     def draft_extend(self, rest: Rest, drafter: Any, batch: Any, result: Any, **kwargs: Any) -> None:
         """Run the draft over the accepted tokens, or postpone that at zero steps."""
-        if not (self.applies(drafter, batch) and self.after_verify(rest, batch, result)):
+        mine = drafter is self._draft and drafter.speculative_num_steps == 0 and not self._running
+        may = not self.guard.closed and (self._every > 1 or self._pending.rounds > 0)
+        if not (mine and may and not batch.forward_mode.is_idle() and self.after_verify(rest, batch, result)):
             rest(drafter, batch, result, **kwargs)
-
-    def applies(self, draft: Any, batch: Any) -> bool:
-        """Whether this stage handles a draft extend that SGLang is about to run."""
-        return (
-            draft.speculative_num_steps == 0
-            and draft is self._draft
-            and not self.guard.closed
-            and (self._every > 1 or self._pending.rounds > 0)
-            and not self._running
-            and not batch.forward_mode.is_idle()
-        )
 
     def after_verify(self, extend: Rest, batch: Any, result: Any) -> bool:
         """Replace a zero-step round's draft extend: keep its rows, and run the pending ones when they are due.
@@ -123,18 +114,22 @@ class DeferredDraftExtend(LeftForLater):
             if self._shadow_drafts is not None:
                 self._shadow_drafts.attach(note, keys)
                 self._shadow_drafts = None
-            self._hold(result, keys)
+            block = HeldRound.of(result)  # may raise, so first
+            self._pending.hold(keys)
+            self._held.append(block)
+            self._rounds += 1
             curious = self._controller.wants_shadow_drafts
             held, writes = extend_schedule(len(keys), self._every_of(batch), curious)
-            if self._pending.rounds < held:
+            waits = self._pending.rounds < held
+            if waits or (self._can_write and self._kv_only_since_output < writes):
                 note.extended = False
-                self._leave_out(batch, result)
-                self._take_over_read_event()
-            elif self._can_write and self._kv_only_since_output < writes:
-                note.extended = False
-                self._leave_out(batch, result)
-                whole = self._device_waits and not self._near_the_end(batch)
-                self._write(extend, batch, keys, ahead=1, whole=whole)
+                if not batch.enable_overlap:  # with overlap, missing relay rows keep their values
+                    self._worker._stub_skipped_draft_extend(batch, result)
+                if waits:
+                    self._take_over_read_event()
+                else:
+                    whole = self._device_waits and not self._near_the_end(batch)
+                    self._write(extend, batch, keys, ahead=1, whole=whole)
             else:
                 self._shadow_drafts = self._run(extend, batch, result.next_draft_input, keys, ahead=1)
         except Exception as error:
@@ -201,12 +196,6 @@ class DeferredDraftExtend(LeftForLater):
         longest = self._context - 2 * self.max_every
         return {row for row, req in enumerate(batch.reqs) if req.kv.kv_committed_len > longest}
 
-    def _hold(self, result: Any, keys: list[Key]) -> None:
-        block = HeldRound.of(result)  # may raise, so first
-        self._pending.hold(keys)
-        self._held.append(block)
-        self._rounds += 1
-
     def _run(self, extend: Rest, batch: Any, draft_input: Any, keys: list[Key], ahead: int) -> ShadowDrafts | None:
         """Run the pending rows of the requests *keys* of *batch*; write the output into their rows of *draft_input*.
 
@@ -253,11 +242,6 @@ class DeferredDraftExtend(LeftForLater):
             return run_catch_up(self._draft, state, batch, plan, self._held, ahead, extend, early)
         finally:
             self._running = False
-
-    def _leave_out(self, batch: Any, result: Any) -> None:
-        """Give SGLang the output that it reads after a round without a draft extend."""
-        if not batch.enable_overlap:  # with overlap, missing relay rows keep their values
-            self._worker._stub_skipped_draft_extend(batch, result)
 
     def _take_over_read_event(self) -> None:
         """Let the scheduler write to the shared pools as soon as the verify pass has read them.
@@ -321,7 +305,6 @@ class ShadowDrafts:
 
     tokens: Tensor
     """[requests], int64, on the host; valid once the result of a later round has arrived."""
-
     places: dict[Hashable, int]
     """By request, its index in *tokens*."""
 
