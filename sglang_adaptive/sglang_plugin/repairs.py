@@ -67,25 +67,6 @@ def mamba2_width_of_the_buffer(arguments: Mapping[str, Any]) -> dict[str, Any]:
     return {**arguments, "cache_steps": buffer.stride(0) // buffer.stride(1)}
 
 
-# Lets a mixed batch see the tokens that its grammars have accepted.
-#
-# With ``--enable-mixed-chunk`` SGLang 0.5.23 puts running requests into a prefill batch. With overlap, it builds that
-# batch's grammar mask while the previous round's results are pending; a verify pass first advances the grammars over
-# them. So a running request gets a token that its grammar allowed one round earlier, and SGLang ends it with "Tokens
-# not accepted". This also happens with fixed steps.
-
-
-def mixed_batch_waits(scheduler: Any, batch: Any) -> bool:
-    """Whether pending results have to be processed before *batch*: a mixed one with a grammar."""
-    return bool(
-        batch
-        and scheduler.result_queue
-        and batch.forward_mode.is_mixed()
-        and not batch.spec_algorithm.is_none()
-        and any(req.grammar is not None for req in batch.decoding_reqs or ())
-    )
-
-
 # Ends output where token-by-token decoding would end it.
 #
 # SGLang 0.5.23 searches all tokens of a round for each stop string, in the request's order, then for each regex, and
@@ -155,9 +136,8 @@ CHAIN_BACKENDS = frozenset(
 def correct_plan_stream(original: Callable[..., None], backend: Any, spec_info: Any, cuda_graph_bs: int | None) -> None:
     """Correct what SGLang's plan stream prepared for a verify pass, unless the backend's chains need no correction.
 
-    A chain's metadata depends on lengths, the request table and the number of draft tokens. SGLang 0.5.23 plans after
-    the draft, so a flashinfer plan has the final mask; drafts and positions are copied again before the replay. Raises
-    NotImplementedError for a tree, whose metadata depends on its mask.
+    A chain's metadata depends on lengths, the request table and the number of draft tokens, and drafts and positions
+    are copied again before the replay. Raises NotImplementedError for a tree, whose metadata depends on its mask.
     """
     if CHAIN_BACKENDS.isdisjoint(cls.__name__ for cls in type(backend).__mro__):
         return original(backend, spec_info, cuda_graph_bs)
@@ -223,38 +203,6 @@ def finished_backend(original: Callable[..., Any], model_runner: Any, *args: Any
     return backend
 
 
-# Makes zero steps work with ``--speculative-use-rejection-sampling``.
-#
-# It compares the target's distribution with the drafts'. At zero steps the verify input of SGLang 0.5.23 has none, so
-# ``eagle_sample`` raises, and the first sampled batch at zero steps ends the scheduler.
-
-
-def with_draft_probs(verify_input: Any, worker: Any, batch: Any) -> Any:
-    """Return the *verify_input* of a zero-step round, with an empty draft distribution where one is needed.
-
-    Its shape is (requests, 1, vocabulary): zeros, expanded from one element. The sampler's kernel reads one row per
-    draft; without drafts it reads none and samples from the target's distribution.
-    """
-    from sglang.srt.runtime_context import get_spec
-
-    if (
-        get_spec().speculative_use_rejection_sampling
-        and not batch.forward_mode.is_idle()
-        and verify_input.draft_probs is None
-    ):
-        import torch
-
-        requests, vocabulary = batch.seq_lens.shape[0], worker.target_worker.model_config.vocab_size
-        none = torch.zeros((1, 1, 1), dtype=torch.float32, device=worker.device)
-        verify_input.draft_probs = none.expand(requests, 1, vocabulary)
-    return verify_input
-
-
-# Returns the hidden states of the accepted path where drafts are a tree.
-#
-# SGLang 0.5.23 returns a request's first rows, which in a tree are not those of the accepted path.
-
-
 class Repairs(Stage):
     """The fixes that act in rounds of adaptive speculation."""
 
@@ -264,19 +212,49 @@ class Repairs(Stage):
         keep_latest_switch()
 
     def is_overlap_off(self, rest: Rest, scheduler: Any, batch: Any, last_batch: Any) -> bool:
-        """Return whether pending results are processed before *batch*, as before a mixed one with a grammar."""
-        return rest(scheduler, batch, last_batch) or mixed_batch_waits(scheduler, batch)
+        """Return whether pending results are processed before *batch*, as before a mixed one with a grammar.
+
+        With ``--enable-mixed-chunk`` SGLang 0.5.23 puts running requests into a prefill batch. With overlap, it builds
+        that batch's grammar mask while the previous round's results are pending; a verify pass first advances the
+        grammars over them. So a running request gets a token that its grammar allowed one round earlier, and SGLang
+        ends it with "Tokens not accepted". This also happens with fixed steps.
+        """
+        return rest(scheduler, batch, last_batch) or bool(
+            batch
+            and scheduler.result_queue
+            and batch.forward_mode.is_mixed()
+            and not batch.spec_algorithm.is_none()
+            and any(req.grammar is not None for req in batch.decoding_reqs or ())
+        )
 
     def end_of_text(self, rest: Rest, req: Any, *args: Any, **stop: Any) -> int | None:
         """Return where a request's text ends first."""
         return first_end(rest, req, *args, **stop)
 
     def zero_step_input(self, rest: Rest, worker: Any, batch: Any) -> Any:
-        """Prepare a zero-step round, with the draft distribution that rejection sampling reads."""
-        return with_draft_probs(rest(worker, batch), worker, batch)
+        """Prepare a zero-step round, with the draft distribution that ``--speculative-use-rejection-sampling`` reads.
+
+        SGLang 0.5.23 makes none, so ``eagle_sample`` raises, and the first sampled batch at zero steps ends the
+        scheduler. It is (requests, 1, vocabulary): zeros, expanded from one element. The sampler's kernel reads one
+        row per draft; without drafts it reads none and samples from the target's distribution.
+        """
+        from sglang.srt.runtime_context import get_spec
+
+        made = rest(worker, batch)
+        samples = get_spec().speculative_use_rejection_sampling and not batch.forward_mode.is_idle()
+        if samples and made.draft_probs is None:
+            import torch
+
+            requests, vocabulary = batch.seq_lens.shape[0], worker.target_worker.model_config.vocab_size
+            none = torch.zeros((1, 1, 1), dtype=torch.float32, device=worker.device)
+            made.draft_probs = none.expand(requests, 1, vocabulary)
+        return made
 
     def sample(self, rest: Rest, verify_input: Any, batch: Any, logits_output: Any, *more: Any, **options: Any) -> Any:
-        """Accept drafts, and keep the hidden states of the accepted path."""
+        """Accept drafts, and keep the hidden states of the accepted path.
+
+        SGLang 0.5.23 returns a request's first rows, which in a tree are others.
+        """
         found = rest(verify_input, batch, logits_output, *more, **options)
         if verify_input.tree_topk != 1 and batch.return_hidden_states and logits_output.hidden_states is not None:
             logits_output.hidden_states = logits_output.hidden_states[found[2].clamp(min=0).flatten().long()]

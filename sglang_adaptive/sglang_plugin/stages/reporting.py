@@ -152,15 +152,8 @@ Series = tuple[str, str | None, float]
 
 def most_series(depths: int, deepest: int) -> int:
     """Return the most series of a scheduler with *depths* runtime states of up to *deepest* steps."""
-    most = {
-        None: 1,
-        DEPTH: depths,
-        POSITION: deepest,
-        CAUSE: len(CAUSES),
-        REGION: len(REGIONS),
-        VERDICT: len(VERDICTS),
-        ALARM: len(alarms.NAMES),
-    }
+    most = {None: 1, DEPTH: depths, POSITION: deepest, CAUSE: len(CAUSES), REGION: len(REGIONS)}
+    most |= {VERDICT: len(VERDICTS), ALARM: len(alarms.NAMES)}
     return sum(most[metric.label] for metric in METRICS)
 
 
@@ -269,11 +262,8 @@ class AdaptiveMetrics:
 
     def _family(self, metric: Metric) -> Any:
         names = [*self._labels, *([metric.label] if metric.label else [])]
-        if metric.kind == COUNTER:
-            return self._counter(name=PREFIX + metric.name, documentation=metric.help, labelnames=names)
-        return self._gauge(
-            name=PREFIX + metric.name, documentation=metric.help, labelnames=names, multiprocess_mode="mostrecent"
-        )
+        how: dict[str, Any] = {"name": PREFIX + metric.name, "documentation": metric.help, "labelnames": names}
+        return self._counter(**how) if metric.kind == COUNTER else self._gauge(**how, multiprocess_mode="mostrecent")
 
     def _child(self, key: tuple[str, str | None]) -> Any:
         name, own = key

@@ -60,32 +60,17 @@ def _reads_as_usual(backend: Any) -> bool:
 
     Sliding windows are excluded because no GPU has shown them right, subclasses because they have their own kernels.
     """
-    kinds = {"TritonAttnBackend": _triton_reads_as_usual, "FlashInferAttnBackend": _flashinfer_reads_as_usual}
-    reads_as_usual = kinds.get(type(backend).__name__)
-    return (
-        reads_as_usual is not None
-        and reads_as_usual(backend)
-        and not backend.enable_deterministic
-        and not backend.kv_index_translator.is_translating
-    )
-
-
-def _triton_reads_as_usual(backend: Any) -> bool:
-    return (
-        (backend.sliding_window_size or 0) <= 0
-        and not backend.is_draft_runner
-        and not backend.use_mla
-        and backend.dcp_size == 1
-    )
-
-
-def _flashinfer_reads_as_usual(backend: Any) -> bool:
-    return (
-        backend.dispatch_reason is None  # neither a sliding window nor cross attention
-        and not backend.skip_prefill
-        and not backend.prefill_uses_dequant_workspace
-        and not backend.decode_uses_dequant_workspace
-    )
+    kind = type(backend).__name__
+    if kind == "TritonAttnBackend":
+        other = (backend.sliding_window_size or 0) > 0 or backend.is_draft_runner or backend.use_mla
+        usual = not other and backend.dcp_size == 1
+    elif kind == "FlashInferAttnBackend":
+        dequantizes = backend.prefill_uses_dequant_workspace or backend.decode_uses_dequant_workspace
+        # Without a reason, there is neither a sliding window nor cross attention.
+        usual = backend.dispatch_reason is None and not backend.skip_prefill and not dequantizes
+    else:
+        return False
+    return usual and not (backend.enable_deterministic or backend.kv_index_translator.is_translating)
 
 
 def _as_decode(forward_batch: Any) -> Any:

@@ -47,17 +47,13 @@ ALIGNMENT = 16
 """Alignment in bytes that Triton specializes for."""
 
 
-def aligned(sources: Sequence[Any]) -> list[Any]:
-    """Return the tensors that SGLang is about to copy in one launch, each at an aligned address."""
-    return [source.clone() if source.is_cuda and source.data_ptr() % ALIGNMENT else source for source in sources]
-
-
 class AlignedCopies(Stage):
     """Gives SGLang's kernel for small copies only aligned sources."""
 
     def small_copy(self, rest: Rest, dsts: Sequence[Any], srcs: Sequence[Any]) -> bool:
         """Run several small copies in one kernel launch."""
-        return rest(dsts, aligned(srcs))  # type: ignore[no-any-return]
+        aligned = [source.clone() if source.is_cuda and source.data_ptr() % ALIGNMENT else source for source in srcs]
+        return rest(dsts, aligned)  # type: ignore[no-any-return]
 
 
 def ignore_alignment() -> None:

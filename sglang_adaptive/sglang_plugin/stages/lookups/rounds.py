@@ -1,9 +1,7 @@
 """Rounds whose drafts are looked up in each request's own text or in finished ones, and what rounds say about them.
 
-At the end of each round of a small batch the accepted tokens are appended to the requests' texts on the device, and the
-next round's drafts are looked up there (`texts.py`). So a lookup round finds its drafts ready and runs no draft. Its
-draft extend follows as after any round, so the draft's KV has no gap. The host reads the matches with the round's
-result, and the policy decides by them, one round behind with overlap; the verified drafts always come from the device.
+The host reads the matches with a round's result, and the policy decides by them, one round behind with overlap; the
+verified drafts always come from the device (`texts.py`).
 """
 
 from __future__ import annotations

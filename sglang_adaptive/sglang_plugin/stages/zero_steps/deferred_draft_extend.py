@@ -54,6 +54,8 @@ class DeferredDraftExtend(LeftForLater):
 
         *looked_up* says whether the round of a batch has verified drafts that were looked up.
         """
+        from sglang.srt.runtime_context import get_parallel
+
         self._worker, self._controller, self._looked_up = worker, controller, looked_up
         self._draft = worker._draft_worker
         guard = Guard("deferred-extend")
@@ -64,7 +66,9 @@ class DeferredDraftExtend(LeftForLater):
         self._shadow_drafts: ShadowDrafts | None = None  # of the previous round's draft extend
         self._running = False  # this object is calling SGLang's extend
         self._can_write = not SEVERAL_LAYERS.holds(Setup.of(worker))
-        self._alone = _is_alone(self._draft)
+        # Whether no other rank takes part in its passes, so that this one may choose their form; graphs are fast.
+        cuda = torch.device(self._draft.device).type == "cuda" and "short-draft" not in features.turned_off()
+        self._alone = cuda and get_parallel().tp_size == 1
         self._device_waits = False  # it was idle when this round began
         self._kv_only_since_output = 0  # passes since the last output that wrote only keys and values
         self._writes = 0
@@ -269,14 +273,6 @@ def _states(worker: Any, built: RuntimeStates) -> list[SpecRuntimeState]:
     guard = Guard("wide-extend")
     wide = guard.attempt(draft_extend_state, worker, WIDE_TOKENS, sizes)
     return states if wide is None else [*states, wide]
-
-
-def _is_alone(draft: Any) -> bool:
-    """Whether no other rank takes part in a pass of *draft*, so that this one may choose its form; graphs are fast."""
-    from sglang.srt.runtime_context import get_parallel
-
-    alone = torch.device(draft.device).type == "cuda" and get_parallel().tp_size == 1
-    return alone and "short-draft" not in features.turned_off()
 
 
 def _write_rows(draft_input: Any, outcome: Any, plan: CatchUp, rows: Any, requests: int) -> None:
