@@ -251,7 +251,10 @@ class AdaptiveMetrics:
     def _write(self, key: tuple[str, str | None], value: float) -> None:
         child = self._children.get(key)
         if child is None:
-            child = self._children[key] = self._child(key)
+            name, own = key
+            label = BY_NAME[name].label
+            labels = {**self._labels, **({label: own} if label else {})}
+            child = self._children[key] = self._families[name].labels(**labels)
         if BY_NAME[key[0]].kind == COUNTER:
             before = self._written.get(key, 0.0)
             # A total that fell has restarted with another policy.
@@ -264,11 +267,6 @@ class AdaptiveMetrics:
         names = [*self._labels, *([metric.label] if metric.label else [])]
         how: dict[str, Any] = {"name": PREFIX + metric.name, "documentation": metric.help, "labelnames": names}
         return self._counter(**how) if metric.kind == COUNTER else self._gauge(**how, multiprocess_mode="mostrecent")
-
-    def _child(self, key: tuple[str, str | None]) -> Any:
-        name, own = key
-        label = BY_NAME[name].label
-        return self._families[name].labels(**self._labels, **({label: own} if label else {}))
 
 
 # SGLang 0.5.23 divides accepted drafts by rounds x one number of steps: the live one in the scheduler's log and gauges,

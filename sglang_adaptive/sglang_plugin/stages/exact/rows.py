@@ -59,8 +59,7 @@ def _entry(entry: Any, width: int) -> Any:
 
 def first_rows_alone(info: Any) -> list[str]:
     """Name the processors of *info* that read the request."""
-    kinds = [entry.processor.__class__ for entry in (info.custom_logit_processor or {}).values()]
-    return [kind.__name__ for kind in kinds if reads_request(kind)]
+    return [entry.processor.__class__.__name__ for entry in _reading(info)]
 
 
 def without_drafts(info: Any, first_children: Tensor) -> Tensor | None:
@@ -69,11 +68,15 @@ def without_drafts(info: Any, first_children: Tensor) -> Tensor | None:
     None if there are none.
     """
     cut = None
-    for entry in (info.custom_logit_processor or {}).values():
-        if reads_request(entry.processor.__class__):
-            cut = first_children.clone() if cut is None else cut
-            cut[:, 0].index_fill_(0, entry.indices, -1)
+    for entry in _reading(info):
+        cut = first_children.clone() if cut is None else cut
+        cut[:, 0].index_fill_(0, entry.indices, -1)
     return cut
+
+
+def _reading(info: Any) -> list[Any]:
+    entries = (info.custom_logit_processor or {}).values()
+    return [entry for entry in entries if reads_request(entry.processor.__class__)]
 
 
 @cache

@@ -1,11 +1,10 @@
 """Runs the attention of zero-step rounds with the decode kernel, on SGLang's Triton and FlashInfer backends.
 
 A zero-step round verifies one token per request, and both backends of SGLang 0.5.23 verify with a prefill kernel.
-Triton's runs a program per query head and tile of queries: with one query the tile is nearly empty, and all query heads
-of a group read the same keys. On an H100 with Llama-3.1-8B's shape such a round takes 1.07 times as long as a plain
-decode for one request, and 2.2 times for 64. FlashInfer's reads a mask that has to be packed, and its plan needs
-lengths from the device, so the host waits. Here zero-step rounds get a plain decode's metadata and kernel, except with
-DFLASH, whose lengths on the host are bounds.
+Triton's runs a program per query head and tile of queries, so all query heads of a group read the same keys: 1.07 times
+a plain decode for one request of Llama-3.1-8B's shape on an H100, and 2.2 times for 64. FlashInfer's reads a mask that
+has to be packed, and its plan needs lengths from the device. Here they get a plain decode's metadata and kernel, except
+with DFLASH, whose lengths on the host are bounds.
 """
 
 from __future__ import annotations

@@ -12,10 +12,9 @@ from sglang_adaptive.sglang_plugin.stage import Rest, Stage
 
 # Builds the page table of the draft extend once per round instead of twice, on fa3.
 #
-# The CUDA graph of a draft extend starts with a kernel that fills in lengths and page tables up to each request's
-# length. SGLang 0.5.23 also fills them in before every replay, with seventeen operations and for the model's longest
-# context. On an H200 that takes 0.16 ms per round at batch size 64 and 131,072 tokens, for any steps and any request
-# lengths. SGLang's workers for several draft layers already skip it; this hook skips it in the EAGLE worker.
+# The CUDA graph of a draft extend starts with a kernel that fills in lengths and page tables. SGLang 0.5.23 also fills
+# them in before every replay, with seventeen operations and for the model's longest context: 0.16 ms per round at
+# batch size 64 and 131,072 tokens on an H200. Its workers for several draft layers skip it, and here EAGLE's too.
 
 
 class ExtendMetadata(Stage):
@@ -56,11 +55,9 @@ def _bound(backend: Any, forward_batch: Any) -> bool:
 
 # Computes fa3's tile schedule once per verify pass instead of once per layer.
 #
-# FlashAttention 3 starts each variable-length call with a kernel that lays out its tiles. In a plain decode SGLang
-# 0.5.23 computes the layout once for all layers. In a verify pass, even with one draft token per request, each layer
-# computes it again: 32 kernels per round of an 8B model, 0.1 ms on an H200. The layout depends only on the lengths,
-# which are the same in all layers. Here the first layer's call computes it, also inside a CUDA graph, and the other
-# layers reuse it.
+# FlashAttention 3 starts each variable-length call with a kernel that lays out its tiles by the lengths, which are the
+# same in all layers. SGLang 0.5.23 shares the layout in a plain decode, but not in a verify pass: 32 kernels per round
+# of an 8B model, 0.1 ms on an H200. Here the first layer's call computes it, also inside a CUDA graph.
 
 
 class VerifySchedule(Stage):
@@ -113,17 +110,12 @@ def _plain_schedule(backend: Any, layer: Any) -> bool:
     """
     from sglang.srt.layers.radix_attention import AttentionType
 
-    window = layer.sliding_window_size
+    window, builds = layer.sliding_window_size, backend._get_scheduler_metadata is not None
+    other = backend.use_mla or backend.topk > 1 or backend.is_encoder_decoder or layer.is_cross_attention
+    shared = backend.local_attn_builder is not None or backend.attn_cp_size != 1 or backend._kv_shard_pool is not None
     return (
-        backend._get_scheduler_metadata is not None
-        and not backend.use_mla
-        and not backend._disable_scheduler_metadata_precompute
-        and backend.topk <= 1
-        and backend.local_attn_builder is None
-        and backend.attn_cp_size == 1
-        and backend._kv_shard_pool is None
-        and not backend.is_encoder_decoder
-        and not layer.is_cross_attention
+        builds
+        and not (backend._disable_scheduler_metadata_precompute or other or shared)
         and layer.attn_type == AttentionType.DECODER
         and (window is None or window < 0)
         and layer.v_head_dim == layer.qk_head_dim
@@ -153,10 +145,10 @@ def _computed(backend: Any) -> Any:
 
 # Lets fa3 read queries where the projection wrote them, without a copy.
 #
-# One matrix product yields a layer's queries, keys and values side by side for each token, so the queries of a batch
-# are rows with gaps between them. SGLang 0.5.23 calls ``contiguous()`` before each attention kernel, which copies them:
-# 32 kernels per round of an 8B model, 0.09 ms on an H200. FlashAttention 3 accepts rows with gaps, so the passes of a
-# round get a tensor whose ``contiguous()`` returns itself. Prefills and other attention kernels get the copy.
+# One matrix product yields a layer's queries, keys and values side by side for each token, so queries are rows with
+# gaps between them. SGLang 0.5.23 calls ``contiguous()`` before each attention kernel, which copies them: 32 kernels
+# per round of an 8B model, 0.09 ms on an H200. FlashAttention 3 accepts such rows, so the passes of a round get a
+# tensor whose ``contiguous()`` returns itself. Prefills and other attention kernels get the copy.
 
 
 ALIGNED = 16

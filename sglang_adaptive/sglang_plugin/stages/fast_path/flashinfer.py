@@ -1,10 +1,8 @@
 """Plans FlashInfer's passes on the device, so that nothing waits for request lengths.
 
-FlashInfer plans each pass on the host from the request lengths, and those are known only when the previous round ends.
-So SGLang 0.5.23 waits for the end of a round before it prepares the next one, and three more times for lengths that it
-reads back from the device, while the device is idle. Where a pass is replayed from a CUDA graph, one kernel lays it out
-from the lengths on the device (`tile_kernel.py`), and rounds follow each other as on fa3. For any other pass, the
-lengths are read back first and SGLang plans it.
+SGLang 0.5.23 also waits three more times in each round, for lengths that it reads back from the device. Where a pass is
+replayed from a CUDA graph, one kernel lays it out from the lengths on the device (`tile_kernel.py`). For any other
+pass, the lengths are read back first and SGLang plans it.
 """
 
 from __future__ import annotations

@@ -210,12 +210,7 @@ def fits(verify_input: Any, batch: Any, logits: Tensor) -> bool:
     from sglang.srt.speculative import spec_utils
 
     drafts, seq_lens, width = verify_input.draft_token, batch.seq_lens, verify_input.draft_token_num
-    return bool(
-        logits.is_cuda
-        and logits.stride(1) == 1
-        and drafts.is_contiguous()
-        and seq_lens.is_contiguous()
-        and seq_lens.dtype == torch.int64
-        and logits.shape[0] == seq_lens.shape[0] * width > 0
-        and spec_utils.SIMULATE_ACC_LEN <= 0  # benchmarks that draw or replay acceptance do so in SGLang's verify
-    )
+    dense = logits.stride(1) == 1 and drafts.is_contiguous() and seq_lens.is_contiguous()
+    whole = seq_lens.dtype == torch.int64 and logits.shape[0] == seq_lens.shape[0] * width > 0
+    # Benchmarks that draw or replay acceptance do so in SGLang's verify.
+    return bool(logits.is_cuda and dense and whole and spec_utils.SIMULATE_ACC_LEN <= 0)

@@ -1,9 +1,8 @@
 """Draft passes that end once their keys and values are in the pool.
 
 The keys and values of a one-layer draft depend only on the layer's input. Where the output is not read, an attention
-backend writes them and ends the pass, which saves the attention, the MLP and the vocabulary: half of a draft extend or
-more, two thirds of a prefill. This works for any draft model and runs without a CUDA graph. Of the draft extends that
-zero steps leave for later (zero_steps/) and of the chunks of a long prompt, only the last one's output is read.
+backend writes them and ends the pass, which saves half of a draft extend or more, and two thirds of a prefill. This
+works for any draft model and runs without a CUDA graph.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Launches compiled Triton kernels without Triton's lookup, whatever the alignment of their tensors.
 
-For each launch Triton 3.8 inspects every argument and builds a string to find the compiled kernel. A repeated launch of
-the kernel in `length_kernel.py` takes 16.5 us on the host of an H200 with Triton, and 8.6 us here. The caller names
-what a kernel was compiled for.
+For each launch Triton 3.8 inspects every argument and builds a string to find the compiled kernel. Here the caller
+names what a kernel was compiled for.
 """
 
 from __future__ import annotations

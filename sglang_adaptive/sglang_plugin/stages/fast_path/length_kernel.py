@@ -1,10 +1,8 @@
 """Fills in fa3's lengths and page tables with one kernel whose work scales with the request lengths.
 
-Before each pass, and inside the graph of the draft extend, SGLang 0.5.23 fills in the requests' lengths, their prefix
-sums and their page tables. Its kernel adds the lengths in a single thread and launches a block for every 256 tokens of
-the model's longest context. On an H200 it takes 21 us at batch size 64 and 131,072 tokens; it runs once in a zero-step
-round and n + 1 times in a round of n steps. This kernel adds in a tree, and its blocks cover each request's own length.
-SGLang still fills in page tables of sliding windows and of virtual memory.
+SGLang 0.5.23 does it before each pass and inside the graph of the draft extend. Its kernel adds the lengths in a single
+thread and launches a block for every 256 tokens of the model's longest context; this one adds in a tree, and its blocks
+cover each request's own length. SGLang still fills in page tables of sliding windows and of virtual memory.
 """
 
 from __future__ import annotations
@@ -111,9 +109,9 @@ class LengthKernel(Stage):
     ) -> None:  # fmt: skip
         """Fill in a decode, draft or verify pass; all other arguments have to be None or False."""
         asked = any(option is not None and option is not False for option in (*more, *options.values()))
-        if asked or not self._filled(
-            cache_seqlens_int32, cu_seqlens_k, page_table, req_to_token, req_pool_indices, seq_lens, seq_len_delta,
-            page_size, max_seq_pages,
+        if asked or not self.guard.attempt(
+            _filled, cache_seqlens_int32, cu_seqlens_k, page_table, req_to_token, req_pool_indices, seq_lens,
+            seq_len_delta, page_size, max_seq_pages,
         ):  # fmt: skip
             rest(
                 cache_seqlens_int32, cu_seqlens_k, page_table, req_to_token, req_pool_indices, max_seq_pages, seq_lens,
@@ -122,15 +120,12 @@ class LengthKernel(Stage):
 
     def fa3_extend_metadata(self, rest: Rest, **given: Any) -> None:
         """Do the same inside the graph of a draft extend."""
-        if given.get("full_to_swa_index_mapping") is not None or not self._filled(
-            given["cache_seqlens_int32"], given["cu_seqlens_k"], given["page_table"], given["req_to_token"],
+        if given.get("full_to_swa_index_mapping") is not None or not self.guard.attempt(
+            _filled, given["cache_seqlens_int32"], given["cu_seqlens_k"], given["page_table"], given["req_to_token"],
             given["req_pool_indices"], given["seq_lens"], 0, given["page_size"], given["page_table"].shape[1],
             given["extend_seq_lens"], given["cu_seqlens_q"],
         ):  # fmt: skip
             rest(**given)
-
-    def _filled(self, *given: Any) -> bool:
-        return bool(self.guard.attempt(_filled, *given))
 
 
 def _filled(

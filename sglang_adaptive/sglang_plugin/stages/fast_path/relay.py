@@ -159,7 +159,13 @@ class _Isolated(AbstractContextManager[None]):
     def __enter__(self) -> None:
         batch, scheduler = self._batch, self._scheduler
         if batch.sampling_info is not None:
-            batch.sampling_info = _for_forward(batch.sampling_info, vars(batch).pop(NOTE, None))
+            info, penalties = batch.sampling_info, vars(batch).pop(NOTE, None)
+            if penalties is None:
+                batch.sampling_info = info.copy_for_forward()
+            else:  # this round needs none of SGLang's
+                batch.sampling_info = dataclasses.replace(
+                    info, penalizer_orchestrator=None, acc_additive_penalties=penalties, acc_scaling_penalties=None
+                )
         if self._overlap:
             # As in record_batch_in_overlap: the tensors outlive this round and the next.
             scheduler.batch_record_ct = (scheduler.batch_record_ct + 1) % 2
@@ -167,12 +173,3 @@ class _Isolated(AbstractContextManager[None]):
 
     def __exit__(self, *_: object) -> None:
         vars(self._batch).update(self._kept)
-
-
-def _for_forward(info: Any, penalties: Any) -> Any:
-    """Return the copy of *info* that a round reads; *penalties* are noted on its batch if SGLang's are not needed."""
-    if penalties is None:
-        return info.copy_for_forward()
-    return dataclasses.replace(
-        info, penalizer_orchestrator=None, acc_additive_penalties=penalties, acc_scaling_penalties=None
-    )

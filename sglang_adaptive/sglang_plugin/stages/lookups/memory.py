@@ -1,12 +1,8 @@
 """Which finished texts are kept, where they lie in a ring of tokens, and which of them a request searches.
 
-Samples of one prompt, and answers to prompts that begin alike, are often alike as well. So a finished request's text is
-kept for later requests until newer ones need its place. A request searches first the texts that share the most of its
-prompt, then the operator's file, then the newest others, at most SEARCHED tokens, so that a search takes the same time
-whatever is kept.
-
-Texts are shared only between requests with the same key, that of SGLang's prefix cache. A *mark* is a hash of a key and
-the beginning of a prompt. All is done in the order in which requests finish, so all tensor-parallel ranks are alike.
+Samples of one prompt, and answers to prompts that begin alike, are often alike as well. Texts are shared only between
+requests with the same key, that of SGLang's prefix cache. A *mark* is a hash of a key and the beginning of a prompt.
+All is done in the order in which requests finish, so all tensor-parallel ranks are alike.
 """
 
 from __future__ import annotations

@@ -131,19 +131,15 @@ def _batch_of(batch: Any, plan: CatchUp, rows: Tensor) -> Any:
     if len(plan.rows) < len(batch.reqs):
         on_host = list(plan.rows)
         late.reqs = [batch.reqs[row] for row in on_host]
-        for name in ("req_pool_indices", "seq_lens", "orig_seq_lens"):
-            setattr(late, name, _rows_of(getattr(batch, name), rows))
-        for name in ("req_pool_indices_cpu", "seq_lens_cpu"):
-            setattr(late, name, _rows_of(getattr(batch, name), on_host))
+        kept = dict.fromkeys(("req_pool_indices", "seq_lens", "orig_seq_lens"), rows)
+        for name, own in (kept | dict.fromkeys(("req_pool_indices_cpu", "seq_lens_cpu"), on_host)).items():
+            values = getattr(batch, name)
+            setattr(late, name, None if values is None else values[own])
         if batch.multimodal_inputs is not None:
             late.multimodal_inputs = [batch.multimodal_inputs[row] for row in on_host]
     late.sampling_info = copy.copy(batch.sampling_info)  # SGLang puts the grammars of the forward pass into it
     late.has_grammar = late.return_logprob = False
     return late
-
-
-def _rows_of(values: Tensor | None, rows: Any) -> Tensor | None:
-    return None if values is None else values[rows]
 
 
 def _slots(table: Tensor, pool_rows: Tensor, starts: Tensor, counts: Tensor, width: int) -> Tensor:

@@ -288,11 +288,10 @@ def _write_rows(draft_input: Any, outcome: Any, plan: CatchUp, rows: Any, reques
         setattr(draft_input, name, value)
 
 
-# Shadow acceptance: at zero steps, checks whether the draft would have proposed the token that the target chose.
+# Shadow acceptance: whether the draft would have proposed the token that the target chose at zero steps.
 #
-# A draft extend ends with the draft's choice of the next token, which is the first draft of a drafted round. The next
-# zero-step round computes the target's token for that position anyway, so it shows whether the first draft would have
-# been accepted, without a draft pass or a wider verify pass.
+# A draft extend ends with the draft's choice of the next token, and the next zero-step round computes the target's for
+# that position anyway.
 
 
 @dataclass(frozen=True, slots=True)

@@ -71,10 +71,9 @@ def _unread_mask(worker: Any, batch: Any) -> Any:
 
 # Tracks request lengths on the host after a zero-step round, without a wait.
 #
-# Some attention backends, such as FlashInfer, plan a round on the host from the request lengths. The tokens of a
-# drafted round are known only when it ends, so SGLang 0.5.23 waits for the previous round before each round, and the
-# device is idle while the host prepares the next one. A zero-step round adds one token per request, so the lengths
-# after it are known in advance, and the next round is launched while it runs, as without speculation.
+# Some attention backends, such as FlashInfer, plan a round on the host from the request lengths, for which SGLang
+# 0.5.23 waits before each round. A zero-step round adds one token per request, so the lengths after it are known in
+# advance, and the next round is launched while it runs, as without speculation.
 
 
 class KnownLengths(Stage):
