@@ -103,16 +103,13 @@ def is_eagle(worker: Any) -> bool:
     return type(worker) is EAGLEWorkerV2 and type(worker._draft_worker) is EagleDraftWorker
 
 
-def is_standalone(worker: Any) -> bool:
-    """Whether *worker* and its draft are those for STANDALONE, including our worker."""
-    from sglang.srt.speculative.standalone_worker_v2 import StandaloneDraftWorker, StandaloneWorkerV2
-
-    return isinstance(worker, StandaloneWorkerV2) and type(worker._draft_worker) is StandaloneDraftWorker
-
-
 def _drafts_otherwise(setup: Setup) -> bool:
     if setup.worker is not None:
-        return not (is_eagle(setup.worker) or is_standalone(setup.worker))
+        from sglang.srt.speculative.standalone_worker_v2 import StandaloneDraftWorker, StandaloneWorkerV2
+
+        standalone = isinstance(setup.worker, StandaloneWorkerV2)  # or our worker
+        plain = standalone and type(setup.worker._draft_worker) is StandaloneDraftWorker
+        return not (plain or is_eagle(setup.worker))
     spec = setup.published("spec")
     return spec.speculative_algorithm not in ("EAGLE", "EAGLE3", "STANDALONE") or drafts_layers(spec)
 
@@ -270,11 +267,6 @@ _TAKES_MORE: dict[str, Callable[[Any], bool]] = {
 """By class of graph runner, whether its graphs take more than a batch's tokens, lengths and slots."""
 
 
-def _reads_a_mask(setup: Setup) -> bool:
-    mask = setup.attention[0].verify_mask
-    return mask is None or mask.is_read
-
-
 # fmt: off
 # Drafts and acceptance
 OTHER_DRAFT = Fact("a draft other than EAGLE's, an MTP layer's or STANDALONE's", _drafts_otherwise, True)
@@ -325,6 +317,8 @@ NOT_FA3 = Fact(
 NOT_FLASHINFER = Fact(
     "attention other than FlashInfer's fa2 kernels over one KV pool, without a window",
     lambda s: not all(map(is_plain_flashinfer, s.backends())))
-READS_MASK = Fact("the verify pass reads a mask", _reads_a_mask)
+READS_MASK = Fact(
+    "the verify pass reads a mask",
+    lambda s: (mask := s.attention[0].verify_mask) is None or mask.is_read)
 OTHER_GRAPHS = Fact("CUDA graphs take more than tokens and lengths", _are_other_graphs)
 # fmt: on

@@ -130,7 +130,10 @@ class DeferredDraftExtend(LeftForLater):
                 if not batch.enable_overlap:  # with overlap, missing relay rows keep their values
                     self._worker._stub_skipped_draft_extend(batch, result)
                 if waits:
-                    self._take_over_read_event()
+                    # The scheduler writes to the shared pools once the draft's runner, which reads last, has read them.
+                    # Without an extend the target does; with no event, it would wait for the end of the round.
+                    event = self._worker.target_worker.model_runner.shared_read_done_event
+                    self._draft.draft_runner.shared_read_done_event = event
                 else:
                     whole = self._device_waits and not self._near_the_end(batch)
                     self._write(extend, batch, keys, ahead=1, whole=whole)
@@ -246,15 +249,6 @@ class DeferredDraftExtend(LeftForLater):
             return run_catch_up(self._draft, state, batch, plan, self._held, ahead, extend, early)
         finally:
             self._running = False
-
-    def _take_over_read_event(self) -> None:
-        """Let the scheduler write to the shared pools as soon as the verify pass has read them.
-
-        SGLang waits for the read event of the draft's runner, whose extend reads last. Without a draft extend the
-        target reads last. Without any event the scheduler's stream would wait for the end of the round.
-        """
-        event = self._worker.target_worker.model_runner.shared_read_done_event
-        self._draft.draft_runner.shared_read_done_event = event
 
     def _give_up(self, error: Exception) -> None:
         self._held.clear()
