@@ -127,11 +127,10 @@ def what_else_decides_tokens_is_left_to_sglang() -> None:
 
     logits, drafts, lengths, width = _given(2, 4, 30)
     on_device = _OnDevice(logits)
-    commit = greedy.GreedyCommit()
 
     def found(logits: Any = on_device, width: int = width, **sampling: Any) -> Any:
         verify_input = SimpleNamespace(draft_token=drafts, draft_token_num=width)
-        return commit.of(verify_input, _batch(len(lengths), lengths=lengths, **sampling), logits)
+        return greedy.committed(verify_input, _batch(len(lengths), lengths=lengths, **sampling), logits)
 
     before, greedy.commit = greedy.commit, lambda *_: "ours"
     try:
@@ -144,7 +143,6 @@ def what_else_decides_tokens_is_left_to_sglang() -> None:
             assert found() is None
         finally:
             spec_utils.SIMULATE_ACC_LEN = kept
-        assert not commit.guard.closed
     finally:
         greedy.commit = before
 

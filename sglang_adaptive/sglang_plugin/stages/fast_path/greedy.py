@@ -185,21 +185,8 @@ def commit(logits: Tensor, drafts: Tensor, seq_lens: Tensor, width: int) -> tupl
     return predict, lens, index.view(requests, width), lengths, bonus, (correct, select, ids)
 
 
-class GreedyCommit:
-    """Accepts the drafts of greedy rounds instead of SGLang."""
-
-    def __init__(self) -> None:
-        self.guard = Guard("greedy-commit")
-        self.rounds = 0
-
-    def of(self, verify_input: Any, batch: Any, logits: Tensor) -> tuple[Any, ...] | None:
-        """Return what `commit` returns; None for a round whose tokens do not depend on the logits alone."""
-        found = self.guard.attempt(_commit, verify_input, batch, logits)
-        self.rounds += found is not None
-        return found
-
-
-def _commit(verify_input: Any, batch: Any, logits: Tensor) -> tuple[Any, ...] | None:
+def committed(verify_input: Any, batch: Any, logits: Tensor) -> tuple[Any, ...] | None:
+    """Return what `commit` returns; None for a round whose tokens do not depend on the logits alone."""
     if not (fits(verify_input, batch, logits) and is_plainly_greedy(batch, None, None)):
         return None
     return commit(logits, verify_input.draft_token, batch.seq_lens, verify_input.draft_token_num)

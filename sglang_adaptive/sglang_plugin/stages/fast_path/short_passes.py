@@ -22,8 +22,7 @@ from sglang_adaptive.sglang_plugin.guard import Guard
 from sglang_adaptive.sglang_plugin.setup import VERIFY_INPUTS, Setup
 from sglang_adaptive.sglang_plugin.stage import Rest, Stage
 from sglang_adaptive.sglang_plugin.stages.capacity import slots_of_a_round
-from sglang_adaptive.sglang_plugin.stages.fast_path import graph_inputs
-from sglang_adaptive.sglang_plugin.stages.fast_path.greedy import GreedyCommit
+from sglang_adaptive.sglang_plugin.stages.fast_path import graph_inputs, greedy
 
 Plan = TypeVar("Plan")
 
@@ -245,8 +244,8 @@ class ShortVerify(Stage):
 
     def __init__(self) -> None:
         self.guard = Guard("short-verify")
-        self.commit = GreedyCommit()
-        self.rounds = 0
+        self.greedy_commit = Guard("greedy-commit")
+        self.rounds = self.commits = 0
         self._plans: Plans[_VerifyPlan] = Plans("short-verify")
 
     def verify(self, rest: Rest, worker: Any, batch: Any, **kwargs: Any) -> Any:
@@ -264,7 +263,7 @@ class ShortVerify(Stage):
 
     def shortened(self) -> dict[str, int]:
         """Return the number of replayed verify passes, and of those whose drafts two kernels accepted."""
-        return {"verifies": self.rounds, "accepts": self.commit.rounds}
+        return {"verifies": self.rounds, "accepts": self.commits}
 
     def _verified(self, worker: Any, batch: Any) -> Any:
         verify_input, runner = batch.spec_info, worker.target_worker.model_runner.decode_cuda_graph_runner
@@ -283,7 +282,7 @@ class ShortVerify(Stage):
         from sglang.srt.managers.utils import GenerationBatchResult
         from sglang.srt.speculative import eagle_worker_common as common
 
-        committed = self.commit.of(verify_input, batch, output.next_token_logits)
+        committed = self.greedy_commit.attempt(greedy.committed, verify_input, batch, output.next_token_logits)
         if committed is None:
             predict, lens, index = common.eagle_sample(verify_input, batch, output, None, watermark_state=None)
             lengths, bonus, _, extend = common.prepare_verify_commit_outputs(
@@ -291,6 +290,7 @@ class ShortVerify(Stage):
             )
         else:
             predict, lens, index, lengths, bonus, extend = committed
+            self.commits += 1
         return GenerationBatchResult(
             logits_output=output,
             next_token_ids=predict,

@@ -30,27 +30,6 @@ class HeldRound:
     token_ids: Tensor
     """[requests]: the tokens that the target chose, a new tensor in every round."""
 
-    @classmethod
-    def of(cls, result: Any) -> HeldRound:
-        """Copy the rows of a verified batch; call it on the stream of the verify pass."""
-        features = result.logits_output.hidden_states
-        return cls(None if features is None else features.clone(), result.next_token_ids)
-
-
-def choose_state(states: Sequence[SpecRuntimeState], tokens: int, requests: int) -> SpecRuntimeState:
-    """Return the state with the fewest draft tokens >= *tokens*, among those with a CUDA graph if there is one.
-
-    *states* ascend by draft tokens; the last has at least *tokens*.
-    """
-    wide = [state for state in states if state.speculative_num_draft_tokens >= tokens]
-    with_graph = (state for state in wide if has_graph(state, requests))
-    return next(with_graph, wide[0])
-
-
-def choose_widest(states: Sequence[SpecRuntimeState], requests: int) -> SpecRuntimeState:
-    """Return the state with the most draft tokens, among those with a CUDA graph if there is one, as above."""
-    return next((state for state in reversed(states) if has_graph(state, requests)), states[-1])
-
 
 def run_catch_up(
     draft: Any, state: SpecRuntimeState, batch: Any, plan: CatchUp, held: Sequence[HeldRound], ahead: int, extend: Any,

@@ -26,8 +26,6 @@ from sglang_adaptive.sglang_plugin.setup import SEVERAL_LAYERS, Setup
 from sglang_adaptive.sglang_plugin.stage import Rest, Stage
 from sglang_adaptive.sglang_plugin.stages.zero_steps.catch_up import (
     HeldRound,
-    choose_state,
-    choose_widest,
     has_graph,
     run_catch_up,
 )
@@ -118,7 +116,8 @@ class DeferredDraftExtend(LeftForLater):
             if self._shadow_drafts is not None:
                 self._shadow_drafts.attach(note, keys)
                 self._shadow_drafts = None
-            block = HeldRound.of(result)  # may raise, so first
+            hidden = result.logits_output.hidden_states
+            block = HeldRound(None if hidden is None else hidden.clone(), result.next_token_ids)  # may raise, so first
             self._pending.hold(keys)
             self._held.append(block)
             self._rounds += 1
@@ -190,7 +189,8 @@ class DeferredDraftExtend(LeftForLater):
         """
         if self._pairs or self._every == 1:
             return self._every
-        widest = choose_widest(self._states, len(batch.reqs)).speculative_num_draft_tokens
+        with_graph = (state for state in reversed(self._states) if has_graph(state, len(batch.reqs)))
+        widest = next(with_graph, self._states[-1]).speculative_num_draft_tokens
         if widest <= self._every or self._near_the_end(batch):
             return self._every
         return min(widest, WHOLE_MODEL * self._every)
@@ -211,7 +211,9 @@ class DeferredDraftExtend(LeftForLater):
         shadow_drafts = None
         plan = self._pending.catch_up(keys)
         for part in () if plan is None else plan.split(self._near_the_end(batch)):
-            state = choose_state(self._states, max(part.counts), len(part.rows))
+            tokens = max(part.counts)
+            wide = [state for state in self._states if state.speculative_num_draft_tokens >= tokens]
+            state = next((state for state in wide if has_graph(state, len(part.rows))), wide[0])
             rows, outcome = self._catch_up(extend, state, batch, part, ahead)
             _write_rows(draft_input, outcome, part, rows, len(batch.reqs))
             if ahead:  # before a round that drafts, nothing would check them
