@@ -90,13 +90,6 @@ class Hook:
         """Return the problem with the installed SGLang, or None."""
         return self.need.problem() or self.misfit(parameters_of(pkgutil.resolve_name(self.target)))
 
-    def problem_in_source(self) -> str | None:
-        """Return the problem that the source of the installed SGLang shows, without importing it, or None."""
-        found = bodies.definitions(self.target, bodies.installed())
-        if not found:
-            return f"{self.need.named} is missing (its source does not define it)"
-        return self.misfit(bodies.parameters(found[0]))
-
     def misfit(self, theirs: Sequence[str]) -> str | None:
         """Return why our function cannot be called like SGLang's with the parameters *theirs*, in order, or None."""
         if missing := [name for name in self.parameters if name not in theirs]:
@@ -216,7 +209,12 @@ def problems(on_cuda: bool = False) -> list[str]:
 def problems_in_source() -> list[str]:
     """Return the mismatches of hooks that can be imported only with a CUDA device, as SGLang's source shows them."""
     _import_seams()
-    return [problem for hook in _hooks if hook.on_cuda and (problem := hook.problem_in_source()) is not None]
+    found = []
+    for hook in (hook for hook in _hooks if hook.on_cuda):
+        defined = bodies.definitions(hook.target, bodies.installed())
+        lacking = f"{hook.need.named} is missing (its source does not define it)"
+        found.append(hook.misfit(bodies.parameters(defined[0])) if defined else lacking)
+    return [problem for problem in found if problem is not None]
 
 
 def targets() -> list[str]:

@@ -200,9 +200,8 @@ class Metrics(Stage):
 class AdaptiveMetrics:
     """The families of METRICS with a collector's labels, and the value last written to each series.
 
-    An update reads the controller once and writes each series that changed.
-    SGLang logs after every prefill, so updates that would take more than SHARE of the time are skipped; the next one
-    writes their changes.
+    An update reads the controller once and writes each series that changed. SGLang logs after every prefill, so updates
+    that would take more than SHARE of the time are skipped; the next one writes their changes.
     """
 
     def __init__(

@@ -65,7 +65,7 @@ class DevicePlans(Stage):
         if in_capture or not self.planned(backend, forward_batch, decodes):
             rest(backend, with_lengths(forward_batch), in_capture)
             if in_capture and not decodes:
-                self.captured(backend, forward_batch)
+                self.guard.attempt(self.captured, backend, forward_batch)
 
     def plan_draft_replay(self, rest: Rest, backend: Any, forward_batch: Any, in_capture: bool = False) -> None:
         """Plan all passes of a draft that is captured or replayed."""
@@ -81,10 +81,6 @@ class DevicePlans(Stage):
         known = forward_batch.seq_lens_cpu is not None
         return not known and bool(self.guard.attempt(self._planned, backend, forward_batch, decodes))
 
-    def captured(self, backend: Any, forward_batch: Any) -> None:
-        """Size the tiles of a pass that *backend* has planned for a graph by the queries per request."""
-        self.guard.attempt(self._captured, backend, forward_batch)
-
     def draft_planned(self, backends: Any, forward_batch: Any) -> bool:
         """Do the same as `planned` for all passes of a draft."""
         known = forward_batch.seq_lens_cpu is not None
@@ -98,7 +94,8 @@ class DevicePlans(Stage):
         wrappers, more, width = _uniform(backend, forward_batch)
         return wrappers is not None and self._lay_out(backend, wrappers, forward_batch, more, width)
 
-    def _captured(self, backend: Any, forward_batch: Any) -> None:
+    def captured(self, backend: Any, forward_batch: Any) -> None:
+        """Size the tiles of a pass that *backend* has planned for a graph by the queries per request."""
         wrappers, _, width = _uniform(backend, forward_batch)
         if wrappers is None or not self._may(backend):
             return
@@ -126,7 +123,11 @@ class DevicePlans(Stage):
         wrapper = wrappers[requests][0]
         layout = self._layouts.get(wrapper)
         if layout is None:
-            layout = self._layouts[wrapper] = _layout(backend, wrapper, requests)
+            heads, table = backend.indices_updater_decode, backend.kv_index_translator.req_to_token
+            assert table.dtype == torch.int32 and table.stride(1) == 1
+            processors = torch.cuda.get_device_properties(wrapper.device).multi_processor_count
+            layout = Layout.of(wrapper, requests, heads.num_qo_heads, heads.num_kv_heads, processors)
+            self._layouts[wrapper] = layout
         if layout.width != width:
             return False
         mask = getattr(wrapper, "_custom_mask_buf", None)
@@ -158,12 +159,3 @@ def with_lengths(forward_batch: Any) -> Any:
         lengths = forward_batch.seq_lens[: forward_batch.batch_size].cpu()
         forward_batch.seq_lens_cpu, forward_batch.seq_lens_sum = lengths, int(lengths.sum())
     return forward_batch
-
-
-def _layout(backend: Any, wrapper: Any, requests: int) -> Layout:
-    heads = backend.indices_updater_decode
-    processors = torch.cuda.get_device_properties(wrapper.device).multi_processor_count
-    layout = Layout.of(wrapper, requests, heads.num_qo_heads, heads.num_kv_heads, processors)
-    table = backend.kv_index_translator.req_to_token
-    assert table.dtype == torch.int32 and table.stride(1) == 1
-    return layout

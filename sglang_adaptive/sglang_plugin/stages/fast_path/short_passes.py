@@ -1,10 +1,9 @@
 """Runs a round's draft, verify pass and draft extend from their CUDA graphs, without SGLang's host work around them.
 
 For a verify pass SGLang 0.5.23 makes a ForwardBatch of fifty fields, queries some thirty configurations, copies the
-graph's inputs, makes the attention metadata, enters seven contexts, and copies part of the inputs again; the passes of
-a draft get eight to twelve new tensors each. Where a graph is replayed on fa3, one kernel that fills in the graph's
-inputs (`graph_inputs.py`) and the replay are enough. With a small model on a fast GPU, the round waits for that host
-work.
+graph's inputs, makes the attention metadata, enters seven contexts, and copies part of the inputs again. On fa3 one
+kernel that fills in the inputs (`graph_inputs.py`) and the replay are enough. With a small model on a fast GPU, the
+round waits for that host work.
 """
 
 from __future__ import annotations
