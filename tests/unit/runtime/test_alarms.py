@@ -30,7 +30,8 @@ from sglang_adaptive.runtime.alarms import (
 from sglang_adaptive.runtime.controller import AdaptiveController
 from sglang_adaptive.runtime.round_note import RoundNote
 from sglang_adaptive.runtime.round_times import RoundClock
-from tests.fakes import Ticks, Worker, state
+from tests import fakes
+from tests.fakes import Ticks
 
 FOLDER = Path(__file__).parents[3] / "benchmarks" / "traces"
 BATCH = 20
@@ -187,10 +188,7 @@ def test_a_draft_that_breaks_amid_recorded_text_is_found(steps: int) -> None:
 
 def controller(policy: AdaptivePolicy) -> tuple[AdaptiveController, Ticks]:
     ticks = Ticks()
-    found = AdaptiveController(Worker(), policy, clock=RoundClock(ticks), wall_time=ticks)
-    found.states.register(state(3))
-    found.build_states()
-    return found, ticks
+    return fakes.controller(policy, RoundClock(ticks), wall_time=ticks), ticks
 
 
 def decode(found: AdaptiveController, ticks: Ticks, accepted: Callable[[int], int], seconds: float) -> None:

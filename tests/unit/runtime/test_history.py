@@ -13,7 +13,7 @@ from sglang_adaptive.policy.observation import RoundObservation
 from sglang_adaptive.policy.throughput import ThroughputPolicy
 from sglang_adaptive.runtime.history import HOUR, SPANS, History
 from sglang_adaptive.runtime.round_times import RoundClock
-from tests.fakes import Ticks, controller, ema
+from tests.fakes import Ticks, controller
 
 DEPTHS = (0, 1, 3)
 
@@ -145,14 +145,6 @@ def test_a_controller_keeps_it_and_tells_the_worth() -> None:
     assert against[0]["deviation"] < 0.4 * true
     rounds = [sum(one["rounds"]) for one in found.history(HOUR)["by_batch"]]  # type: ignore[index]
     assert rounds == [600]
-
-
-def test_no_worth_without_a_cost_model() -> None:
-    found = ema()
-    for _ in range(20):
-        found.choose(2)
-        found.verified([1, 1], 2)
-    assert found.snapshot()["speedup"] is None
 
 
 def test_a_policy_that_cannot_price_costs_the_history_alone(caplog: pytest.LogCaptureFixture) -> None:

@@ -81,18 +81,6 @@ def wanted(policy: ThroughputPolicy) -> int | None:
     return policy.outlook(24, 3).probe
 
 
-def test_every_rank_files_its_times_under_the_largest_batch() -> None:
-    ranks = Ranks([24, 2, 0], 0.8)
-    for _ in range(100):
-        ranks.round()
-    for rank in (0, 1):
-        found = list(cells(ranks.policy(rank)))
-        assert {batch for batch, _, _ in found} == {24}
-        for batch, steps, took in found:
-            assert took == pytest.approx(seconds(batch, steps), rel=0.03)
-    assert not list(cells(ranks.policy(2)))
-
-
 def test_a_rank_that_becomes_the_largest_prices_rounds_by_what_it_learnt_as_a_small_one() -> None:
     ranks = Ranks([24, 2], 0.8)
     for _ in range(300):

@@ -23,15 +23,15 @@ from sglang_adaptive.policy.errors import ConfigError
 from sglang_adaptive.policy.observation import RoundObservation
 from sglang_adaptive.policy.profile import ProfileKey
 from sglang_adaptive.policy.throughput import ThroughputOptions, ThroughputPolicy
-from sglang_adaptive.runtime.controller import AdaptiveController
 from sglang_adaptive.runtime.round_note import RoundNote
 from sglang_adaptive.sglang_plugin.admin import config_changes, handlers
 from sglang_adaptive.sglang_plugin.admin.config_changes import ConfigChanges
 from sglang_adaptive.sglang_plugin.admin.handlers import CONFIG_KEY, Change, Reconfigure, pack, unpack
 from sglang_adaptive.sglang_plugin.admin.route import AdminRoute
 from sglang_adaptive.sglang_plugin.start.controller import build_successor
+from tests import fakes
 from tests.asgi import application, posted, until
-from tests.fakes import Learner, ScriptedPolicy, Worker, ema, serving, state
+from tests.fakes import Learner, ScriptedPolicy, ema, serving
 from tests.loops import in_a_loop
 
 SLOTS = {"1": {"candidate_steps": [1, 3]}, "8": {"candidate_steps": [1], "ema_alpha": 0.3}}
@@ -92,9 +92,7 @@ def test_forced_depth_outlives_the_policy() -> None:
 
 def test_cost_is_shared_for_the_new_policy_and_no_longer_for_the_old_one() -> None:
     old, new, calls = Learner(), Learner(), []
-    controller = AdaptiveController(Worker(3), old, share_cost=lambda payload: calls.append("old") or payload)
-    controller.states.register(state(3))
-    controller.build_states()
+    controller = fakes.controller(old, share_cost=lambda payload: calls.append("old") or payload)
     controller.replace_policy(new, by="a test", share_cost=lambda payload: calls.append("new") or payload)
     for _ in range(2):
         controller.verified([1], 1)
