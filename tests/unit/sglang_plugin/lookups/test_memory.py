@@ -72,17 +72,6 @@ def test_what_is_kept_already_is_not_kept_again() -> None:
     assert newest == [*prompt[4 * PIECE :], *tokens(2000, 40)]
 
 
-def test_keys_do_not_share_texts() -> None:
-    ring = Ring()
-    prompt = tokens(0, 2 * PIECE)
-    for key in "ab":
-        ring.finish(prompt, tokens(ord(key), 9), key)
-    for key in "ab":
-        found = ring.found(prompt, key)
-        assert found and all(text == [*prompt, *tokens(ord(key), 9)] for text in found)
-    assert ring.found(prompt, "c") == []
-
-
 def test_a_flush_forgets_all_but_the_file() -> None:
     file = tokens(9000, 50)
     ring = Ring(file=(file,))
@@ -143,8 +132,3 @@ def test_another_line_is_named(tmp_path: Path, line: str) -> None:
     path.write_text(f'"fine"\n{line}\n')
     with pytest.raises(ConfigError, match=r"line 2: got .* expected a JSON string or list of token ids a line"):
         texts_in(str(path))
-
-
-def test_a_file_that_is_missing_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"none\.jsonl"):
-        texts_in(str(tmp_path / "none.jsonl"))

@@ -15,7 +15,7 @@ from sglang_adaptive.policy.throughput.lookups import KINDS
 from sglang_adaptive.policy.throughput.policy import ThroughputOptions
 from sglang_adaptive.sglang_plugin.stages import capacity
 from sglang_adaptive.sglang_plugin.stages.lookups.rounds import LookupRounds
-from sglang_adaptive.sglang_plugin.stages.lookups.texts import SLOTS, Texts
+from sglang_adaptive.sglang_plugin.stages.lookups.texts import SLOTS
 
 REQUESTS = 4
 
@@ -68,16 +68,6 @@ def test_the_logits_of_graphs_have_rows_for_each_kind_of_round(monkeypatch: pyte
         assert capacity.rows_of_logits(lambda runner: 4096, None) == 4096
 
 
-def test_a_request_finds_its_text_again(made: LookupRounds) -> None:
-    one, other = Req("one", [1, 2, 3]), Req("other", [4, 5])
-    made.begin(batch(one, other))
-    assert [text(made, row) for row in (0, 1)] == [[1, 2, 3], [4, 5]]
-    made.begin(batch(other))
-    one.output_ids.extend([7, 8])
-    made.begin(batch(other, one))
-    assert [text(made, row) for row in (0, 1)] == [[4, 5], [1, 2, 3, 7, 8]]
-
-
 def test_an_id_that_is_used_again_names_another_text(made: LookupRounds) -> None:
     made.begin(batch(Req("same", [1, 2, 3, 4, 5])))
     for prompt in ([9, 8], [7] * 20):
@@ -95,33 +85,9 @@ def test_the_least_recently_tracked_text_makes_room(made: LookupRounds) -> None:
     assert len({one.slot for one in made._tracked.values()}) == SLOTS
 
 
-def test_small_batches_without_a_grammar_are_tracked(made: LookupRounds) -> None:
-    few = [Req(str(number), [1]) for number in range(REQUESTS)]
-    for asked, tracked in (
-        (batch(*few), True),
-        (batch(*few, Req("more", [1])), False),
-        (batch(*few, has_grammar=True), False),
-        (batch(few[0]), True),
-    ):
-        made.begin(asked)
-        assert (made._batch is asked) is tracked
-        assert (made._slots is not None) is tracked
-
-
 def test_the_policy_hears_who_comes(made: LookupRounds) -> None:
     controller: Any = made._controller
     few, many = batch(Req("a", [1]), Req("b", [1])), batch(*(Req(str(n), [1]) for n in range(REQUESTS + 1)))
     for prepared, named in ((few, ["a", "b"]), (None, ["a", "b"]), (many, ())):
         assert made.update_running_batch(lambda *_, found=prepared: found, None, None) is prepared
         assert controller.requests == named
-
-
-def test_an_error_before_a_round_ends_lookups_too(made: LookupRounds, monkeypatch: pytest.MonkeyPatch) -> None:
-    def failing(*args: object) -> None:
-        raise RuntimeError("planted")
-
-    monkeypatch.setattr(Texts, "write", failing)
-    monkeypatch.setattr("sglang_adaptive.sglang_plugin.guard.require_of_all", lambda error: None)
-    made.begin(batch(Req("a", [1])))
-    assert made.guard.error == "RuntimeError: planted"
-    assert made._controller.policy.lookup_requests == 0 and made._batch is None

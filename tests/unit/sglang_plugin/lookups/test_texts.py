@@ -6,13 +6,12 @@ import os
 import random
 import subprocess
 import sys
-from array import array
 
 import numpy as np
 import torch
 
 from sglang_adaptive.lookup import DRAFTS, Text
-from sglang_adaptive.sglang_plugin.stages.lookups.texts import ABSENT, Texts, longest_match, tokens_from
+from sglang_adaptive.sglang_plugin.stages.lookups.texts import ABSENT, Texts, longest_match
 
 VOCABULARY = 50
 
@@ -92,13 +91,6 @@ def test_a_text_may_end_with_its_row() -> None:
     room = texts._texts.shape[1]
     texts.write(0, 0, np.arange(room + 5) % VOCABULARY, comes=True)
     assert follow(texts, 0, room - 1, [1, 2, 3, 4], 4)[2] >= 0
-
-
-def test_tokens_are_those_behind_a_place() -> None:
-    prompt, output = array("q", [1, 2, 3]), array("q", [4, 5])
-    for begin in range(6):
-        assert tokens_from(prompt, output, begin).tolist() == [1, 2, 3, 4, 5][begin:]
-    output.append(6)  # nothing holds its memory
 
 
 def test_kernels_look_up_what_the_definition_does() -> None:

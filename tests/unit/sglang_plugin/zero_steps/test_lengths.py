@@ -32,8 +32,8 @@ class FutureMap:
             self.waits += 1
 
 
-def _batch(*requests: str, lengths: list[int] | None = None, prefill: bool = False) -> Any:
-    spec_info = None if prefill else SimpleNamespace(future_indices=torch.arange(len(requests)))
+def _batch(*requests: str, lengths: list[int] | None = None) -> Any:
+    spec_info = SimpleNamespace(future_indices=torch.arange(len(requests)))
     on_host = None if lengths is None else torch.tensor(lengths)
     return SimpleNamespace(reqs=list(requests), spec_info=spec_info, seq_lens_cpu=on_host, seq_lens_sum=None)
 
@@ -51,31 +51,6 @@ def test_each_request_is_one_token_longer_after_a_zero_step_round(lengths: Known
     lengths.before_zero_steps(_batch("a", "b", lengths=[5, 70]))
     assert _resolved(lengths, future_map, _batch("b", "a")) == ([71, 6], 77) and future_map.waits == 0
     assert future_map.needs_cpu_seq_lens
-
-
-def test_a_drafted_round_is_waited_for(lengths: KnownLengths) -> None:
-    """The round in between was not reported as a zero-step round."""
-    future_map = FutureMap()
-    lengths.before_zero_steps(_batch("a", lengths=[5]))
-    for waits in (0, 1):
-        _resolved(lengths, future_map, _batch("a"))
-        assert future_map.waits == waits
-
-
-def test_a_batch_with_a_request_of_unknown_length_is_waited_for(lengths: KnownLengths) -> None:
-    future_map = FutureMap()
-    lengths.before_zero_steps(_batch("a", lengths=[5]))
-    assert _resolved(lengths, future_map, _batch("a", "new")) == (None, None) and future_map.waits == 1
-
-
-def test_a_request_that_is_prefilled_again_is_waited_for(lengths: KnownLengths) -> None:
-    """A prefill of other requests between two decode rounds changes nothing."""
-    for prefilled, waits in (("other", 0), ("a", 1)):
-        future_map = FutureMap()
-        lengths.before_zero_steps(_batch("a", lengths=[5]))
-        _resolved(lengths, future_map, _batch(prefilled, prefill=True))
-        _resolved(lengths, future_map, _batch("a"))
-        assert future_map.waits == waits
 
 
 def test_lengths_that_the_backend_does_not_need_stay_away(lengths: KnownLengths) -> None:
