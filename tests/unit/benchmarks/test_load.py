@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import pytest
 from aiohttp import web
 
-from benchmarks.harness.load import Answer, Make, arrival_times, in_blocks, run_list
+from benchmarks.harness.load import Answer, Make, arrival_times, run_list
 from benchmarks.served import GROUPS, latencies
 
 
@@ -94,13 +94,6 @@ def test_the_loop_keeps_the_batch_full_and_cuts_what_is_left(fake: Fake) -> None
     assert done.tokens == sum(tokens) and done.seconds > 0
 
 
-def test_blocks_go_round() -> None:
-    blocks = in_blocks(10, lambda size: 4 * size, lambda item, place: {"item": item, "place": place})
-    items = [[blocks(number, 1)(request, 0)["item"] for request in range(5)] for number in (0, 2)]
-    assert items == [[0, 1, 2, 3, 0], [8, 9, 0, 1, 8]]
-    assert blocks(1, 2)(1, 5) == {"item": 9, "place": 5}
-
-
 def test_without_a_cut_every_request_ends(fake: Fake) -> None:
     done = run_list(fake.url, 6, 4, body(3), cut=False)
     assert [done.answers[number]["meta_info"]["completion_tokens"] for number in range(6)] == [3 + n for n in range(6)]
@@ -116,9 +109,3 @@ def test_arrivals_come_at_their_rate_and_latencies_by_group() -> None:
     found = latencies(answers)
     assert found["group_ms"] == pytest.approx([1500 + 2000 * group for group in range(GROUPS)])
     assert found["first_token"]["p50_ms"] == pytest.approx(100)
-
-
-def test_latencies_of_a_streamed_answer() -> None:
-    answer = Answer(sent=1.0, chunks=[(1.5, 1), (1.6, 3), (2.0, 4)])
-    assert answer.time_to_first_token == 0.5 and answer.latency == 1.0
-    assert list(answer.inter_token_latencies()) == pytest.approx([0.05, 0.05, 0.4])

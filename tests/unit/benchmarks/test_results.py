@@ -45,11 +45,6 @@ def test_an_error_is_noted_and_the_file_written(tmp_path: Path) -> None:
         raise SystemExit
 
 
-def test_what_is_short_takes_one_line(tmp_path: Path) -> None:
-    results.write(tmp_path / "a.json", {"short": list(range(20)), "long": [{"a": list(range(30))} for _ in range(9)]})
-    assert len((tmp_path / "a.json").read_text().splitlines()) == 14
-
-
 def test_the_commit_outside_a_checkout_is_named_by_a_variable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(provenance, "PACKAGE", tmp_path)
     monkeypatch.delenv(provenance.COMMIT, raising=False)

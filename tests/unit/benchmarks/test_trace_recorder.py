@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import gzip
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +13,6 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from benchmarks.traces.eagle3 import Eagle3
 from benchmarks.traces.llama import Llama
-from benchmarks.traces.prompts import load
 from benchmarks.traces.record import main
 from benchmarks.traces.recorder import Recorder
 from benchmarks.traces.repetition import LONGEST_BLOCK, SHORTEST_COPY, first_copy
@@ -136,27 +133,6 @@ def random_draft(kv_heads: int) -> dict[str, torch.Tensor]:
     return {f"{name}.weight": torch.randn(shape) / 3 for name, shape in shapes.items()}
 
 
-def chains(path: Path, rows: int = 30, first: int = 4) -> torch.Tensor:
-    """Return a draft's chains along one random text of *rows* rows."""
-    draw = generator(2)
-    embedding, features = torch.randn(97, 48, generator=draw), torch.randn(40, 144, generator=draw)
-    ids = torch.randint(0, 97, (41,), generator=draw)
-    return Eagle3(path, CPU, torch.float32).chains(embedding, ids[: rows + 1], features, first, CHAIN)
-
-
-def test_heads_that_share_keys_see_the_same_keys(tmp_path: Path) -> None:
-    shared = random_draft(2)
-    own = dict(shared)
-    for name in ("k_proj", "v_proj"):
-        key = f"midlayer.self_attn.{name}.weight"
-        own[key] = shared[key].view(2, 8, 96).repeat_interleave(3, dim=0).reshape(48, 96)
-    one, other = (
-        chains(saved_draft(tmp_path / str(kv_heads), tensors, kv_heads))
-        for kv_heads, tensors in ((2, shared), (6, own))
-    )
-    assert torch.equal(one, other)
-
-
 @pytest.mark.parametrize(
     ("change", "config"),
     [
@@ -192,15 +168,3 @@ def test_a_copy_starts_where_the_first_block_ends(block: int) -> None:
     loop = [i % block for i in range(block + max(block, SHORTEST_COPY))]
     assert first_copy(head + loop + [-1] * 5) == len(head) + block
     assert first_copy([*head, *loop[:-1], -1, *head]) is None
-
-
-@pytest.mark.parametrize("written", [bytes, gzip.compress])
-def test_categories_take_turns(written: Callable[[bytes], bytes], tmp_path: Path) -> None:
-    lines = [("writing", "a"), ("coding", "b"), ("qa", "c"), ("qa", "d"), ("qa", "e")]
-    path = tmp_path / ("questions.jsonl" if written is bytes else "questions.jsonl.gz")
-    text = "".join(json.dumps({"category": kind, "turns": [text, "x"]}) + "\n" for kind, text in lines)
-    path.write_bytes(written(text.encode()))
-    assert [(p.category, p.text) for p in load(path)] == [
-        *[("mt_bench", "a"), ("qa", "c"), ("mt_bench", "b")],
-        *[("qa", "d"), ("qa", "e")],
-    ]

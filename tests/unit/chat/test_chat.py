@@ -14,7 +14,6 @@ import pytest
 from sglang_adaptive.cli import main
 from sglang_adaptive.lab.chat.conversation import Drafting, Measured
 from sglang_adaptive.lab.cpu_engine.ports import free_port
-from tests.answering import answering
 
 
 @pytest.mark.parametrize(
@@ -35,13 +34,6 @@ def test_refusals_of_one_line(words: list[str], code: int, told: str, capsys: py
         ended = end.code
     said = capsys.readouterr()
     assert (ended, said.out, said.err.count("\n")) == (code, "", 1) and told in said.err
-
-
-def test_a_server_of_another_kind_is_told_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
-    with answering(200, b"<html>") as url:
-        assert main(["chat", "--url", url]) == 1
-    said = capsys.readouterr()
-    assert said.out == "" and said.err.count("\n") == 1 and "not like an SGLang server" in said.err
 
 
 def test_without_the_model_it_says_what_to_install(
@@ -104,14 +96,6 @@ def test_a_lost_server_is_told_in_a_line_of_its_own(
     why = "Connection refused" if how == "after the last event" else "the answer broke off"
     told = f"sglang-adaptive chat: error: {url}: the server was lost: it does not answer ({why})\n"
     assert (said.out, said.err) == (f"{BEGUN}\n", told)
-
-
-def test_rounds_of_an_answer_are_the_new_ones() -> None:
-    before, after = Drafting({1: 10, 3: 4}), Drafting({1: 10, 3: 7, 5: 1})
-    new = after.since(before)
-    assert dict(new.rounds) == {3: 3, 5: 1}
-    assert (new.total, new.mean_steps) == (4, 3.5)
-    assert after.since(after).total == 0
 
 
 @pytest.mark.parametrize("rounds", [None, Drafting({}), Drafting({0: 5, 3: 5})])

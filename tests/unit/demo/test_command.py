@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from sglang_adaptive.lab.demo import command, demo
-from sglang_adaptive.lab.demo.command import parse
 from sglang_adaptive.lab.demo.servers import TITLES
 
 
@@ -42,9 +41,3 @@ def no_server_starts(monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_bad_arguments(capsys: pytest.CaptureFixture[str], argv: list[str], told: str) -> None:
     assert told in refused(capsys, *argv)
-
-
-def test_the_policies_that_are_shown() -> None:
-    assert parse([]).policy == ["ema", "throughput"]
-    assert parse(["--pair", "smollm2"]).policy == ["throughput", "lookups"]
-    assert parse(["--pair", "smollm2", "--policy", "ema"]).policy == ["ema"]

@@ -36,13 +36,6 @@ def test_speeds_and_ratios() -> None:
     assert max(map(len, [*lines, *drawn(depth_table(runs()))])) <= 80
 
 
-def test_overall_is_tokens_over_time_and_not_a_mean_of_rates() -> None:
-    plain, *others = runs()
-    slow = dataclasses.replace(plain.phases[0], seconds=20.0)
-    plain = dataclasses.replace(plain, phases=(slow, *plain.phases[1:]))
-    assert row(speeds([plain, *others]), "no speculation")[:7] == ["1", *["10"] * 5, "4"]
-
-
 def test_accept_length_and_shares() -> None:
     lines = drawn(depth_table(runs()))
     assert row(lines, "static 3") == ["2.50", "2.50", "2.50", "-", "100%", "-"]

@@ -48,11 +48,6 @@ def test_no_word_of_an_answer_is_lost_and_no_line_is_too_long(pieces: list[str])
     assert "".join(written.split()) == "".join("".join(pieces).split())
 
 
-def test_blank_lines_and_indentation_stay() -> None:
-    code = "def f():\n    return 1\n\n\nf()"
-    assert [line.partition("│ ")[2] for line in shown([code], without_rounds())] == code.split("\n")
-
-
 def test_the_rounds_of_a_line_stand_beside_it() -> None:
     seen = iter([Drafting({3: 2}), Drafting({3: 4, 5: 2}), Drafting({3: 4, 5: 2}), Drafting({3: 4, 5: 3})])
     first, second, third = shown(["a ", "b ", "c ", "d\n", "e\n", "f "], seen)
@@ -96,10 +91,3 @@ def test_a_policy_that_was_set_aside_is_a_failure() -> None:
     set_aside = Run(good[-1].contender, good[-1].tiers, good[-1].phases, "a fault")
     wrong = [Mismatch("throughput", "1-chat", "one", 0, 0, 1)]
     assert len(failures([*good[:-1], set_aside], wrong, moves=False)) == 2
-
-
-@pytest.mark.parametrize("turn", [1, 2])
-def test_each_kind_is_asked_once_a_turn(turn: int) -> None:
-    asked = phases(turn, 32)
-    assert [phase.family for phase in asked] == list(QUESTIONS)
-    assert all(phase.max_new_tokens == 32 and phase.concurrency == 1 for phase in asked)

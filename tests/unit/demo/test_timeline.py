@@ -58,13 +58,3 @@ def test_every_line_fits_and_every_phase_is_equally_wide(columns: int) -> None:
     assert max(map(len, chart(ema_run(), columns))) <= columns
     widths = {len(cell) for cells in rows(ema_run(), columns).values() for cell in cells}
     assert len(widths) == 1 and len(rows(ema_run(), columns)) == len(TIERS)
-
-
-def test_headings_name_the_phases_in_order() -> None:
-    several, one = (re.findall(r"[a-z]+\d?", line) for line in chart(ema_run())[2:4])
-    assert one == ["depth", "easy", "hard", "easy", *["x4"] * 3] and several == ["easy", "hard", "easy"]
-
-
-def test_ascii_where_the_terminal_has_no_more() -> None:
-    text = "\n".join(chart(ema_run(), encoding="ascii"))
-    assert text.isascii() and "#" in text

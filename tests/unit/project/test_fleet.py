@@ -61,15 +61,6 @@ def test_the_servers_of_a_turn_and_the_next_ones_run_and_no_others(servers: Serv
     assert servers.starts() == {"one": 1, "two": 2, "three": 1, "four": 1}
 
 
-def test_where_memory_is_short_the_running_test_has_it(servers: Servers) -> None:
-    servers.memory = 2 * SERVER_BYTES
-    servers.fleet.turn(["one"], [["two"], ["three"]])
-    assert servers.fleet.take("one").is_running()
-    wait_until(lambda: servers.running() == ["one", "two"], "there is memory for two")
-    servers.fleet.turn(["three"], [["one"], ["two"]])
-    assert servers.fleet.take("three").is_running() and len(servers.running()) <= 2
-
-
 @pytest.mark.parametrize(
     ("script", "memory", "told", "starts"),
     [

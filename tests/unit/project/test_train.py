@@ -56,26 +56,12 @@ def test_ruled_text_follows_the_rule_and_never_repeats_a_line(seed, family):
     assert len(set(lines)) == len(lines)
 
 
-@given(SEEDS, st.sampled_from(data.FAMILIES), st.integers(1, 400))
-def test_documents_have_the_size_asked_for_and_depend_on_the_seed_alone(seed, family, size):
-    first = data.document(family, random.Random(seed), size)
-    assert len(first.text) == size
-    assert first == data.document(family, random.Random(seed), size)
-
-
 def test_teacher_gives_the_text_where_the_target_must_not_tell():
     logits, ids = torch.randn(2, 5, TINY.vocab), torch.randint(0, TINY.vocab, (2, 5))
     wanted = teach.teacher(logits, ids, torch.tensor([True, False]))
     torch.testing.assert_close(wanted[0], logits[0].softmax(-1))
     assert wanted[1, :-1].argmax(-1).tolist() == ids[1, 1:].tolist()
     assert wanted[1, :-1].sum(-1).tolist() == wanted[1, :-1].max(-1).values.tolist() == [1.0] * 4
-
-
-def test_openings_weigh_less_and_digits_more():
-    document = data.Document(b"ab12cd34", given=4)
-    weights = teach.byte_weights([document], teach.to_ids([document]))
-    low, high = teach.OPENING_WEIGHT, teach.DIGIT_WEIGHT
-    assert weights.tolist() == [pytest.approx([low] * 4 + [1.0, 1.0, high, high])]
 
 
 def losses_of(output: str) -> list[float]:
