@@ -1,15 +1,23 @@
-"""The demo's tables, the sentences below them, and its check that outputs match those without speculation."""
+"""The demo's tables, sentences and timeline, its record of switches, and its check of the outputs."""
 
 from __future__ import annotations
 
 import dataclasses
+import io
+import re
+from typing import Any
 
 import pytest
 
-from sglang_adaptive.lab.demo.drawing import depth_table, speed_table
+from sglang_adaptive.lab.demo.drawing import Span, depth_table, spans, speed_table, timeline
+from sglang_adaptive.lab.demo.measure import READ_SECONDS, SwitchLog
 from sglang_adaptive.lab.demo.results import Mismatch, Run, mismatches
+from sglang_adaptive.lab.demo.terminal import console_of
 from sglang_adaptive.lab.demo.words import MISMATCHES_SHOWN, failures, where_it_went, who_was_fastest
-from tests.demo_runs import drawn, ema_run, plain_run, static_run
+from sglang_adaptive.runtime.controller import AdaptiveController
+from sglang_adaptive.runtime.counters import RECENT_SWITCHES
+from tests.demo_runs import EMA, TIERS, drawn, ema_run, phase, plain_run, result, static_run
+from tests.fakes import ScriptedPolicy, Worker
 
 
 def runs(ema_seconds: float = 0.8) -> list[Run]:
@@ -105,3 +113,92 @@ def test_a_missing_request_is_not_taken_for_equality() -> None:
     short = dataclasses.replace(run.phases[0], outputs=run.phases[0].outputs[:1])
     with pytest.raises(ValueError, match="argument 3 is shorter"):
         mismatches(plain_run(), dataclasses.replace(run, phases=(short, *run.phases[1:])))
+
+
+HARD = phase(1, "hard", 1)
+
+
+def chart(run: Run, columns: int = 80, encoding: str = "utf-8") -> list[str]:
+    console = console_of(io.TextIOWrapper(io.BytesIO(), encoding=encoding))
+    console.width = columns
+    with console.capture() as captured:
+        console.print(timeline(run, console))
+    return captured.get().splitlines()
+
+
+def rows(run: Run, columns: int = 80) -> dict[int, list[str]]:
+    """Return the marks of each depth, phase by phase."""
+    found = [re.match(r"│ *(\d+)│(.*)│$", line) for line in chart(run, columns)]
+    return {int(row[1]): row[2].split("│") for row in found if row}
+
+
+def test_switches_divide_a_phase() -> None:
+    measured = result(HARD, 2.0, {7: 1, 3: 1, 1: 8}, 7, [(0.5, 7, 3), (0.75, 3, 1)])
+    assert spans(measured) == [Span(0.0, 0.5, 7), Span(0.5, 0.75, 3), Span(0.75, 2.0, 1)]
+    assert spans(result(HARD, 2.0, {3: 5}, 3)) == [Span(0.0, 2.0, 3)] and spans(result(HARD, 2.0)) == []
+
+
+def test_a_switch_before_the_first_request_or_after_the_last_stays_inside_the_phase() -> None:
+    early, late = result(HARD, 2.0, {}, 7, [(-0.1, 7, 3)]), result(HARD, 2.0, {}, 7, [(2.5, 7, 3)])
+    assert spans(early) == [Span(0.0, 2.0, 3)]
+    assert spans(late) == [Span(0.0, 2.0, 7), Span(2.0, 2.0, 3)]
+
+
+def test_marks_stand_at_the_depth_and_time_of_the_switches() -> None:
+    measured = result(HARD, 10.0, {7: 1, 3: 1, 1: 8}, 7, [(2.0, 7, 3), (5.0, 3, 1)])
+    drawn = rows(Run(EMA, TIERS, (measured,)), columns=18)
+    assert drawn == {7: ["██        "], 3: ["  ███     "], 1: ["     █████"]}
+
+
+def test_a_column_with_several_depths_marks_the_longest_and_hints_at_the_others() -> None:
+    measured = result(HARD, 10.0, {7: 1, 3: 1, 1: 8}, 1, [(3.1, 1, 3), (3.3, 3, 1)])
+    drawn = rows(Run(EMA, TIERS, (measured,)), columns=18)
+    assert drawn == {7: [" " * 10], 3: ["   ░      "], 1: ["█" * 10]}
+
+
+@pytest.mark.parametrize("columns", [80, 100, 120])
+def test_every_line_fits_and_every_phase_is_equally_wide(columns: int) -> None:
+    assert max(map(len, chart(ema_run(), columns))) <= columns
+    widths = {len(cell) for cells in rows(ema_run(), columns).values() for cell in cells}
+    assert len(widths) == 1 and len(rows(ema_run(), columns)) == len(TIERS)
+
+
+@pytest.fixture
+def controller() -> AdaptiveController:
+    """Return a real controller, which keeps the record that the log reads."""
+    built = AdaptiveController(Worker(1), ScriptedPolicy([1, 3], 1), wall_time=iter(range(10**6)).__next__)  # type: ignore[arg-type]
+    built.build_states()
+    return built
+
+
+def rounds(controller: AdaptiveController, count: int) -> dict[str, Any]:
+    """Run rounds whose policy changes the depth each time."""
+    for _ in range(count):
+        controller.policy.answer = 4 - controller.policy.answer  # type: ignore[attr-defined]
+        controller.choose(1)
+    return controller.snapshot()
+
+
+def test_what_the_server_forgot_is_counted(controller: AdaptiveController) -> None:
+    log = SwitchLog(rounds(controller, 0))
+    log.read(rounds(controller, RECENT_SWITCHES + 7))
+    assert (len(log.switches), log.unseen) == (RECENT_SWITCHES, 7)
+
+
+def test_forced_depths_are_not_the_policys(controller: AdaptiveController) -> None:
+    log = SwitchLog(rounds(controller, 1))  # at 3
+    controller.force_steps(1)
+    rounds(controller, 1)
+    controller.force_steps(None)
+    log.read(rounds(controller, 2))  # released to 1 or 3, then the other
+    assert [switch.from_steps for switch in log.switches] in ([1], [3])
+    assert log.unseen == 0
+
+
+def test_asks_again_after_a_while() -> None:
+    now = [0.0]
+    log = SwitchLog(None, clock=lambda: now[0])
+    now[0] = READ_SECONDS
+    assert log.is_due()
+    log.read(None)
+    assert not log.is_due()

@@ -1,4 +1,4 @@
-"""Where the demo prints what: progress and color, and the signals that end it."""
+"""The demo's command line, where it prints what, and the signals that end it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ import signal
 
 import pytest
 
+from sglang_adaptive.lab.demo import command, demo
 from sglang_adaptive.lab.demo.results import FAMILIES, REQUESTS, workload
+from sglang_adaptive.lab.demo.servers import TITLES
 from sglang_adaptive.lab.demo.terminal import WIDEST, Progress, console_of
 from sglang_adaptive.lab.demo.words import warnings
 from sglang_adaptive.signals import Interrupted, StopSignals
@@ -119,3 +121,38 @@ def test_phases_take_turns_and_their_own_prompts() -> None:
     prompts = [prompt for phase in phases for prompt in phase.prompts]
     assert len(set(prompts)) == len(prompts)
     assert all(prompt.startswith(phase.family) for phase in phases for prompt in phase.prompts)
+
+
+def refused(capsys: pytest.CaptureFixture[str], *argv: str) -> str:
+    """Return the one line of a refusal."""
+    with pytest.raises(SystemExit) as stop:
+        command.main(argv)
+    printed = capsys.readouterr()
+    assert (stop.value.code, printed.out) == (2, "")
+    (line,) = printed.err.splitlines()
+    return line.removeprefix("sglang-adaptive demo: error: ")
+
+
+@pytest.fixture(autouse=True)
+def no_server_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*args: object) -> None:
+        raise AssertionError("a bad command line got as far as the servers")
+
+    monkeypatch.setattr(demo, "server_specs", fail)
+
+
+@pytest.mark.parametrize(
+    ("argv", "told"),
+    [
+        (["--tokens", "15"], "--tokens 15: expected 16 to 512"),
+        (["--tokens", "513"], "--tokens 513: expected 16 to 512"),
+        (["--turns", "0", "--pair", "smollm2"], "--turns 0: expected 1 to "),
+        (["--pair", "large"], "'large'"),
+        (["--tokens", "many"], "invalid int value: 'many'"),
+        (["--policy", "emma"], "--policy emma: expected " + " or ".join(TITLES)),
+        (["--jsn", "x"], "--jsn"),
+        (["extra"], "extra"),
+    ],
+)
+def test_bad_arguments(capsys: pytest.CaptureFixture[str], argv: list[str], told: str) -> None:
+    assert told in refused(capsys, *argv)

@@ -1,18 +1,21 @@
-"""Servers that tests share: which of them run, and what becomes of those that fail."""
+"""Servers that tests share: which of them run, what becomes of those that fail, and that none outlives pytest."""
 
 from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 from sglang_adaptive.lab.cpu_engine.server import CpuServer
 from tests.engine.fleet import ATTEMPTS, SERVER_BYTES, Fleet, NoServerError
-from tests.engine.workload import wait_until
+from tests.engine.workload import DEADLINE, wait_until
 
 NAMES = ["one", "two", "three", "four"]
 READY = "echo 'The server is fired up and ready to roll!'; exec sleep 1000"
@@ -93,3 +96,30 @@ def test_a_server_that_died_and_one_that_was_discarded_are_replaced(servers: Ser
     assert third is not second and third.is_running() and not second.is_running()
     assert servers.fleet.take("two").is_running()
     assert servers.starts() == {"one": 3, "two": 1}, "what a test has not taken goes on"
+
+
+ROOT = Path(__file__).parents[3]
+STARTS = """
+import signal, sys
+from pathlib import Path
+from tests import forked_servers
+
+# The server is another program, and needs nothing of SGLang.
+forked_servers.FARM[1:] = ["-c", "from tests import forked_servers; forked_servers.serve(lambda: None)"]
+server = forked_servers.ForkedServer(["--model-path", "none"], log=Path(sys.argv[1]))
+server.command = ["/bin/sleep", "1000"]
+server.launch()
+print(server.pid, flush=True)
+signal.pause()
+"""
+
+
+def test_a_server_ends_with_the_process_that_started_it(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", STARTS, str(tmp_path / "log")]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as starter:
+        assert starter.stdout is not None
+        server = psutil.Process(int(starter.stdout.readline()))
+        assert server.is_running()
+        starter.kill()
+    gone, _ = psutil.wait_procs([server], timeout=DEADLINE)
+    assert gone

@@ -1,4 +1,4 @@
-"""The doctor names the faster attention backend if the GPU supports it."""
+"""What the doctor says of a launch line: a faster attention backend, and where no temperature applies."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from sglang_adaptive.sglang_plugin.launch.line import faster_backend as hint
+from sglang_adaptive.sglang_plugin.launch.line import greedy_verify
 
 AMPERE, ADA, HOPPER, BLACKWELL = (8, 0), (8, 9), (9, 0), (10, 0)
 
@@ -43,3 +44,25 @@ def test_hint(
     words = hint(SimpleNamespace(model_path=str(tmp_path), speculative_algorithm="eagle3"), backend)
     assert (words is None) == (told is None) and (told or "") in (words or "")
     assert hint(SimpleNamespace(model_path=str(tmp_path), speculative_algorithm="NGRAM"), backend) is None
+
+
+@pytest.mark.parametrize(
+    ("hip", "algorithm", "rejection", "exact", "told"),
+    [
+        ("7.2", "EAGLE3", False, False, True),
+        ("7.2", "NGRAM", False, False, True),
+        ("7.2", "EAGLE3", False, True, False),
+        ("7.2", "EAGLE", True, False, False),
+        ("7.2", "DFLASH", False, False, False),
+        ("7.2", None, False, False, False),
+        (None, "EAGLE3", False, False, False),
+    ],
+)
+def test_note(
+    hip: str | None, algorithm: str | None, rejection: bool, exact: bool, told: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.version, "hip", hip)
+    words = greedy_verify(
+        SimpleNamespace(speculative_algorithm=algorithm, speculative_use_rejection_sampling=rejection), exact
+    )
+    assert (words is not None) is told and (words is None or "no temperature applies" in words)
