@@ -67,7 +67,6 @@ def a_draft_reads_what_each_of_its_passes_would() -> None:
 
 
 def a_draft_extend_reads_what_was_accepted() -> None:
-    """The accepted tokens, which of them count, and lengths that include all of them."""
     for of in _cases():
         buffers = _buffers()
         correct = torch.randint(0, of.width, (of.requests,), dtype=torch.int32).to(DEVICE)

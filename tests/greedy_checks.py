@@ -60,7 +60,6 @@ def rows_without_a_finite_logit_have_a_choice() -> None:
 
 
 def it_is_what_sglang_verifies() -> None:
-    """Token, accept length and node match in value, type and shape."""
     from sglang.srt.speculative.eagle_info import EagleVerifyInput
 
     for requests in (1, 4):
@@ -78,7 +77,6 @@ def it_is_what_sglang_verifies() -> None:
 
 
 def anything_between_logits_and_choice_is_left_to_sglang() -> None:
-    """Sampling, penalties, biases, grammars, watermarks, idle batches, drafts, and logits not on the device."""
     likeliest, output = LikeliestTokens(), SimpleNamespace(next_token_logits=_OnDevice(torch.zeros(2, 9)))
 
     def sampled(*given: Any, **options: Any) -> Any:
@@ -107,7 +105,6 @@ def a_fault_leaves_the_choice_to_sglang() -> None:
 
 
 def chains_are_accepted_as_by_sglang() -> None:
-    """Tokens, accept lengths, rows, new lengths and the draft extend's input match in value, type and shape."""
     for shape in SHAPES:
         given = _given(*shape)
         _equal(greedy_commit.commit(*given), _committed_by_sglang(*given), shape)
@@ -122,7 +119,6 @@ def of_equally_likely_tokens_the_first_is_taken() -> None:
 
 
 def what_else_decides_tokens_is_left_to_sglang() -> None:
-    """Sampling, penalties, simulated acceptance, and logits of another width or not on the device."""
     from sglang.srt.speculative import spec_utils
 
     logits, drafts, lengths, width = _given(2, 4, 30)
@@ -150,7 +146,6 @@ def what_else_decides_tokens_is_left_to_sglang() -> None:
 
 
 def seeded_noise_is_that_of_sglang() -> None:
-    """The CPU engine's hash of seeds, positions and tokens matches SGLang's kernel."""
     from sglang.kernels.ops.sampling.murmur_hash import murmur_hash32_kernel
 
     from sglang_adaptive.lab.cpu_engine.kernels.sample import murmur_hash32_cpu

@@ -33,7 +33,6 @@ def a_round_keeps_what_it_reads() -> None:
 
 
 def what_is_no_batch_is_left_to_sglang() -> None:
-    """SGLang's code runs in that round and in every later one."""
     isolation, asked = Isolation(), []
     broken = SimpleNamespace(seq_lens=1)
     for batch in (broken, _batch()):

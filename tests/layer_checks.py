@@ -37,7 +37,6 @@ def each_row_of_a_graph_reads_one_of_its_hidden_states() -> None:
 
 
 def no_graphs_are_left_alone() -> None:
-    """Some step counts have no graphs."""
     from sglang_adaptive.sglang_plugin.workers.multi_layer import begin_within
 
     begin_within(None)

@@ -26,7 +26,6 @@ SHAPES = ((1, 1, 40), (2, 4, 90), (6, 3, 5_000))
 
 
 def rows_are_those_of_torch() -> None:
-    """Penalties of each kind and none, minimum lengths, and tokens that come twice."""
     for shape in SHAPES:
         for stops in (False, True):
             known, verify_input, table, logits = _given(*shape, stops=stops)

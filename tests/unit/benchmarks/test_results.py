@@ -66,7 +66,6 @@ def test_another_file_is_refused(tmp_path: Path, text: str | None, message: str)
 
 
 def commands(value: Any) -> Iterator[str]:
-    """Yield every command of a benchmark, a test or this package in a result."""
     if isinstance(value, dict):
         for key, one in value.items():
             if key == "command" and isinstance(one, str) and re.match(r"python -m (benchmarks|tests|train)\b", one):

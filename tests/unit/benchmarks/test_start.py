@@ -39,7 +39,6 @@ def test_a_shape_with_a_nextn_layer_drafts_for_itself(name: str, tmp_path: Path)
 
 
 def fake(folder: Path, name: str, code: str) -> Server:
-    """Return a server that is a small program printing SGLang's ready message."""
     return Server(Policy(name), folder, [sys.executable, "-u", "-c", code], {}, 4711)
 
 

@@ -16,7 +16,6 @@ LINE = "it asks for a key: give the right one with --api-key"
 
 @pytest.fixture(scope="module")
 def closed() -> Iterator[str]:
-    """Yield the address of a server that refuses everyone."""
     with answering(401, b'{"error":"Unauthorized"}') as url:
         yield url
 

@@ -104,7 +104,6 @@ print(json.dumps({"differ": differ, "asked": asked, "nothing": [part.shape for p
 
 
 def test_results_are_the_same_bits() -> None:
-    """Covers what a plain Llama does and what falls back to SGLang's own form."""
     found = checks.scripted(SCRIPT)
     assert found["differ"] == []
     # Of 12 sizes of 4 norms with 4 inputs each, ours handles 6 sizes, one norm and 3 inputs; of 24 rotations, a

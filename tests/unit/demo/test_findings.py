@@ -73,7 +73,6 @@ def test_a_depth_that_does_not_follow_the_text_is_told_and_one_that_never_moves_
 
 
 def planted(phase: int, prompt: int, tokens: tuple[int, ...]) -> Run:
-    """Return an adaptive run in which one request generated *tokens* instead."""
     run = ema_run()
     outputs = list(run.phases[phase].outputs)
     outputs[prompt] = tokens
@@ -127,7 +126,6 @@ def chart(run: Run, columns: int = 80, encoding: str = "utf-8") -> list[str]:
 
 
 def rows(run: Run, columns: int = 80) -> dict[int, list[str]]:
-    """Return the marks of each depth, phase by phase."""
     found = [re.match(r"│ *(\d+)│(.*)│$", line) for line in chart(run, columns)]
     return {int(row[1]): row[2].split("│") for row in found if row}
 
@@ -156,16 +154,8 @@ def test_a_column_with_several_depths_marks_the_longest_and_hints_at_the_others(
     assert drawn == {7: [" " * 10], 3: ["   ░      "], 1: ["█" * 10]}
 
 
-@pytest.mark.parametrize("columns", [80, 100, 120])
-def test_every_line_fits_and_every_phase_is_equally_wide(columns: int) -> None:
-    assert max(map(len, chart(ema_run(), columns))) <= columns
-    widths = {len(cell) for cells in rows(ema_run(), columns).values() for cell in cells}
-    assert len(widths) == 1 and len(rows(ema_run(), columns)) == len(TIERS)
-
-
 @pytest.fixture
 def controller() -> AdaptiveController:
-    """Return a real controller, which keeps the record that the log reads."""
     built = AdaptiveController(Worker(1), ScriptedPolicy([1, 3], 1), wall_time=iter(range(10**6)).__next__)  # type: ignore[arg-type]
     built.build_states()
     return built

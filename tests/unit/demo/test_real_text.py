@@ -24,7 +24,6 @@ COLUMNS = 80
 
 
 def shown(pieces: list[str], rounds: Iterator[Drafting | None]) -> list[str]:
-    """Return the displayed lines of an answer that arrives in *pieces*, one token each."""
     stream, text = io.StringIO(), ""
     console = console_of(stream)
     console.width = COLUMNS

@@ -124,7 +124,6 @@ def test_phases_take_turns_and_their_own_prompts() -> None:
 
 
 def refused(capsys: pytest.CaptureFixture[str], *argv: str) -> str:
-    """Return the one line of a refusal."""
     with pytest.raises(SystemExit) as stop:
         command.main(argv)
     printed = capsys.readouterr()

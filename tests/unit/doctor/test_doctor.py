@@ -77,7 +77,6 @@ def test_configuration_and_server_that_are_bad(tmp_path: Path, capsys: pytest.Ca
 
 @pytest.fixture
 def answer(monkeypatch: pytest.MonkeyPatch) -> dict[str, object]:
-    """Return the answer of the process that has imported SGLang."""
     found = {"device": {"kind": "cpu", "torch": "2"}, "sglang": RELEASES[-1], "contract": FITS, "doors": None}
     monkeypatch.setattr(installation, "_ask", lambda line: found)
     return found

@@ -63,7 +63,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def command(folder: Path, budget: int) -> tuple[int, dict[str, Any], str]:
-    """Return the exit code, the results by test, and the output."""
     words = [str(folder), "--budget", str(budget), "--limit", "8", "--jobs", "2", "--results", str(folder / "r.json")]
     done = subprocess.run(
         [sys.executable, "-c", COMMAND, *words, "--work", str(folder / "work")], capture_output=True, text=True,

@@ -41,7 +41,6 @@ def layer(parts: tuple[str, ...]) -> str:
 
 
 def imported(path: Path) -> Iterator[tuple[str, int]]:
-    """Yield every imported module with its line, anywhere in the file and under any condition."""
     here = ("sglang_adaptive", *path.relative_to(PACKAGE).parent.parts)
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):

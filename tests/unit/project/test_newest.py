@@ -14,7 +14,6 @@ pytestmark = of_the_newest
 
 @pytest.fixture(scope="module")
 def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """Return what is said of each hooked function, by its name and our place."""
     new = next_release.write(tmp_path_factory.mktemp("next") / "site")
     text = "\n" + "\n".join(differences(bodies.installed(), new))
     return dict(part.split("\n", 1) for part in text.split("\n--- ")[1:])

@@ -24,7 +24,6 @@ FEW_STEPS = Recipe(steps=12, matrix_rate=0.02, batch=(4, 64), long_batch=(4, 64)
 
 
 def entries(family: str, text: str) -> list[list[int]]:
-    """Return the entries of every complete line, parsed from the text."""
     lines = text.split("\n")[1:-1]
     if family == "hard":
         return [[int(c) for c in line if c.isdigit()] for line in lines]

@@ -41,8 +41,6 @@ ROUND_SECONDS = 1.001 * WINDOW_SECONDS / (WINDOW_DRAFTS / BATCH - 1)
 
 
 class Rounds:
-    """A watch, and rounds of BATCH requests at that pace."""
-
     def __init__(self) -> None:
         self.watch, self.now = AcceptanceWatch(), 0.0
 

@@ -26,8 +26,6 @@ def seconds(requests: int, steps: int, step: float = 0.0) -> float:
 
 
 class Ranks:
-    """Ranks with their requests, one clock and no lag."""
-
     def __init__(self, requests: list[int], good: float, probe_budget: float = 0.0, step: float = 0.0) -> None:
         self.requests, self.good, self.now, self.tokens, self.ran = requests, good, 0.0, 0, Counter[int]()
         self._step, self._draw = step, random.Random(1)

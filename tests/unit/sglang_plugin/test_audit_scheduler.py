@@ -36,7 +36,6 @@ def one_rank() -> Iterator[None]:
 
 
 def done(rid: str = "mine", output: list[int] = OUTPUT, reason: Any = None, how: Any = None, **more: Any) -> Req:
-    """Return a finished SGLang request."""
     sampling = SamplingParams(**{"temperature": 0, **(how or {})})
     req = Req(rid, "", array("q", PROMPT), sampling, **more)
     req.output_ids.extend(output)

@@ -22,7 +22,6 @@ PROCESSES = (
 
 @pytest.fixture(scope="module")
 def facts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """Return everything that the tests below ask, from one process."""
     config = tmp_path_factory.mktemp("hooks") / "adaptive.json"
     config.write_text(json.dumps({"1": {"candidate_steps": [0, 1, 3]}}))
     found: dict[str, Any] = checks.scripted(SCRIPT.replace("CONFIG", json.dumps(str(config))))

@@ -18,7 +18,6 @@ def agreement(text: list[int], one: int, other: int) -> int:
 
 
 def written_out(text: list[int], place: int) -> Round:
-    """Return the round that starts at *place*, by the definition."""
     match, source = max(((agreement(text, q, place), q) for q in range(place)), default=(0, -1))
     drafts: list[int] = []
     if match >= SHORTEST:
@@ -35,7 +34,6 @@ def written_out(text: list[int], place: int) -> Round:
 
 
 def drawn(seed: int) -> tuple[list[int], int]:
-    """Return a text of few words that sometimes copies itself, and the length of its prompt."""
     random = Random(seed)
     words, text = random.choice([2, 3, 8, 40]), [random.randrange(3) for _ in range(2)]
     length = random.randrange(3, 260)

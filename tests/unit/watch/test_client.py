@@ -51,8 +51,6 @@ def test_address(url: str, port: int) -> None:
 
 
 class Connection:
-    """Answers everything, and records the key of the request."""
-
     status = 200
 
     def __init__(self) -> None:

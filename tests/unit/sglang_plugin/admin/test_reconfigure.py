@@ -243,12 +243,6 @@ def wanted(value: Any, **others: Any) -> bytes:
     return json.dumps({"server_args": {CONFIG_KEY: value, **others}}).encode()
 
 
-def test_configuration_reaches_the_schedulers_with_the_client_s_address() -> None:
-    route, schedulers = routed()
-    assert post(route, wanted(SLOTS)) == (200, b"[true,true]")
-    assert schedulers.changes == [Change(SLOTS, CONFIG_KEY, "10.0.0.7:5")]
-
-
 REFUSED: list[tuple[bytes, str]] = [
     (wanted({"1": {"candidate_steps": [1, True]}}), "1.candidate_steps[1]: got true; expected an integer from 0 to 32"),
     (wanted({"1": {"candidate_steps": [5]}}), "1.candidate_steps: needs 5, which was not built"),
@@ -423,18 +417,6 @@ def test_a_watched_file_that_says_what_is_in_force_changes_nothing(
         assert (controller.snapshot()["config_changed"] is not None) is changed
         apply({"1": {"candidate_steps": [1, 3]}})
     assert controller.policy.candidate_steps == [1, 3]
-
-
-@in_a_loop
-async def test_hangup_reads_the_file_again_whether_it_is_watched_or_not(file: Path) -> None:
-    changes, schedulers = changes_of(file, SLOTS)
-    changes.start()
-    rewrite(file, json.dumps({"1": {"candidate_steps": [3]}}))
-    await asyncio.sleep(0.05)
-    assert schedulers.changes == []
-    os.kill(os.getpid(), signal.SIGHUP)
-    await until(lambda: len(schedulers.changes) == 1)
-    assert schedulers.changes == [Change({"1": {"candidate_steps": [3]}}, str(file), "SIGHUP")]
 
 
 @pytest.mark.parametrize("by", ["watch", "SIGHUP"])

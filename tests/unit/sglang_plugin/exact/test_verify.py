@@ -110,7 +110,6 @@ WAYS: list[dict[str, Any]] = [
 
 
 def _law(logits: torch.Tensor, temperature: float, top_k: int = 0, top_p: float = 1.0, min_p: float = 0.0) -> Any:
-    """Return the probability of each token, by definition."""
     chances, places = (logits / temperature).softmax(-1).sort(descending=True)
     kept = (torch.arange(VOCABULARY) < (top_k or VOCABULARY)) & (chances.cumsum(0) - chances <= top_p)
     kept &= chances >= chances[0] * min_p
@@ -118,7 +117,6 @@ def _law(logits: torch.Tensor, temperature: float, top_k: int = 0, top_p: float 
 
 
 def _probability(counts: torch.Tensor, law: torch.Tensor) -> float:
-    """Return the probability of counts that differ this much from their *law*, by chi-square."""
     assert counts[law == 0].sum() == 0, "a token came that was ruled out"
     wanted = law * counts.sum()
     rare = wanted < 5

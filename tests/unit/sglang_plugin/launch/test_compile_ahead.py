@@ -67,7 +67,6 @@ def test_a_host_without_a_cache_says_so_in_one_line(tmp_path: Path) -> None:
 
 
 def test_a_host_without_a_compiler_says_so_in_one_line(tmp_path: Path) -> None:
-    """Covers all of SGLang's and FlashInfer's modules, in a fork with SGLang and the real FlashInfer."""
     here = _on_hopper(tmp_path / "cache", cuda=tmp_path / "nothing")
     before = f"import os, sys; os.environ |= {here!r}; sys.path.remove({str(STAND_IN)!r})"
     ended = forked_servers.launch([compile_ahead.__name__, json.dumps(dataclasses.asdict(SETUP))], before)

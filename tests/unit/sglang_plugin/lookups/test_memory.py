@@ -16,8 +16,6 @@ CAPACITY = 2000
 
 
 class Ring:
-    """A memory and what it wrote."""
-
     def __init__(self, capacity: int = CAPACITY, searched: int = 10_000, file: tuple[Ints, ...] = ()) -> None:
         self.memory = Memory(capacity, 500, searched, file)
         self.tokens = np.zeros(capacity, np.int64)

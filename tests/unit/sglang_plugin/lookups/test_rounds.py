@@ -21,8 +21,6 @@ REQUESTS = 4
 
 
 class Controller:
-    """What the rounds ask and tell a controller."""
-
     tracks_texts = True
 
     def __init__(self) -> None:

@@ -66,7 +66,6 @@ def test_rounds_append_and_say_how_far_drafts_were_right() -> None:
 
 
 def test_only_tokens_of_the_model_are_drafted() -> None:
-    """Covers places that the host does not have yet, and ids that stand for images."""
     texts = Texts(100, VOCABULARY, "cpu")
     prompt = [1, 2, 3, 900_000, -5]
     texts.write(0, 0, np.array(prompt), comes=True)

@@ -31,7 +31,6 @@ FROM_THE_WORKER = {"ranks[].off", "ranks[].zero_steps", "ranks[].short_rounds"}
 
 
 def served(policy: AdaptivePolicy) -> AdaptiveController:
-    """Return a controller that was reconfigured, has switched, been held, and timed rounds."""
     ticks, looks_up = Ticks(), isinstance(policy, ThroughputPolicy) and policy.options.lookup
     found = controller(policy, RoundClock(ticks), looks_up)
     found.replace_policy(policy, by="a test")
@@ -89,8 +88,6 @@ def test_replicas_keep_their_place_in_whatever_order_they_answer() -> None:
 
 
 class Scheduler:
-    """Answers on demand, and counts its requests."""
-
     def __init__(self) -> None:
         self.asked = 0
         self.ready = asyncio.Event()

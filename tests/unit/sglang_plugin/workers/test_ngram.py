@@ -54,7 +54,6 @@ def masks(parents: list[list[int]]) -> np.ndarray:
 
 
 def paths(tokens: np.ndarray, mask: np.ndarray) -> list[tuple[int, ...]]:
-    """Return the tokens from the root to each node."""
     return [tuple(tokens[seen.nonzero()]) for seen in mask]
 
 

@@ -20,8 +20,6 @@ def lengths() -> KnownLengths:
 
 
 class FutureMap:
-    """Waits for lengths when they are needed, like SGLang's."""
-
     needs_cpu_seq_lens = True
 
     def __init__(self) -> None:
