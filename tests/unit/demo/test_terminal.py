@@ -9,7 +9,6 @@ import signal
 import pytest
 
 from sglang_adaptive.lab.demo import command, demo
-from sglang_adaptive.lab.demo.results import FAMILIES, REQUESTS, workload
 from sglang_adaptive.lab.demo.servers import TITLES
 from sglang_adaptive.lab.demo.terminal import WIDEST, Progress, console_of
 from sglang_adaptive.lab.demo.words import warnings
@@ -112,15 +111,6 @@ def test_an_ignored_signal_stays_ignored() -> None:
             os.kill(os.getpid(), signal.SIGHUP)
     finally:
         signal.signal(signal.SIGHUP, before)
-
-
-def test_phases_take_turns_and_their_own_prompts() -> None:
-    phases = workload(lambda family: [f"{family} {i}" for i in range(100)], 24)
-    assert [phase.family for phase in phases] == [*FAMILIES, *FAMILIES]
-    assert [len(phase.prompts) for phase in phases] == [n for n in REQUESTS.values() for _ in FAMILIES]
-    prompts = [prompt for phase in phases for prompt in phase.prompts]
-    assert len(set(prompts)) == len(prompts)
-    assert all(prompt.startswith(phase.family) for phase in phases for prompt in phase.prompts)
 
 
 def refused(capsys: pytest.CaptureFixture[str], *argv: str) -> str:

@@ -9,19 +9,11 @@ from sglang_adaptive.lab.simulate import score
 from sglang_adaptive.lab.simulate.contenders import chosen, contenders
 from sglang_adaptive.lab.simulate.cost import load_cost
 from sglang_adaptive.lab.simulate.engine import play
-from sglang_adaptive.lab.simulate.ours import ABLATIONS, WHOLE, build
+from sglang_adaptive.lab.simulate.ours import ABLATIONS, build
 from sglang_adaptive.lab.simulate.scenes import SUITES, Setting
-from sglang_adaptive.lab.simulate.trace import Trace
-from sglang_adaptive.policy.choice import Coming, drafted
-from sglang_adaptive.policy.observation import RoundObservation
-from sglang_adaptive.policy.throughput import ThroughputPolicy
 
 COST = load_cost(None)[1]
 SETTING = Setting(COST, rounds=800, traces=4, seed=7)
-
-
-def first(suite: str) -> Trace:
-    return next(SUITES[suite].traces(SETTING))
 
 
 def test_the_policy_stays_near_the_oracle_and_above_every_static_depth() -> None:
@@ -59,33 +51,3 @@ def test_ablations_come_after_the_named_policies(names: list[str], ablate: bool,
 
 def test_no_ablation_plays_unasked() -> None:
     assert not set(ABLATIONS) & {contender.name for contender in chosen([], COST.steps)}
-
-
-def test_without_a_clock_the_policy_is_told_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    told: list[RoundObservation] = []
-    whole = ThroughputPolicy.observe
-
-    def observe(self: ThroughputPolicy, observation: RoundObservation) -> None:
-        told.append(observation)
-        whole(self, observation)
-
-    monkeypatch.setattr(ThroughputPolicy, "observe", observe)
-    trace = first("both")
-    play(build(trace, ABLATIONS["no-clock"]), trace)
-    assert len(told) == trace.rounds - 1
-    assert all(observation.seconds is None for observation in told)
-    told.clear()
-    play(build(trace), trace)
-    assert any(observation.seconds is not None for observation in told)
-
-
-def test_without_censoring_an_undrafted_position_counts_as_rejected() -> None:
-    observation = RoundObservation(drafted(1), [1] * 8, 8)
-    depths = {}
-    for name in ("whole", "no-censoring"):
-        policy = build(first("both"), ABLATIONS.get(name, WHOLE))
-        for _ in range(60):
-            policy.choose(Coming(8))
-            policy.observe(observation)
-        depths[name] = policy.choose(Coming(8)).steps
-    assert depths["no-censoring"] < depths["whole"]

@@ -80,16 +80,6 @@ def test_of_many_places_the_one_that_agrees_furthest_counts() -> None:
     assert Text(text, place).at(place) == written_out(text, place) == Round(60, 2)
 
 
-def test_a_loop_is_drafted_beyond_what_is_known() -> None:
-    text = [1, 2, *([5, 6, 7] * 30)]
-    assert Text(text, 7).at(7) == Round(3, DRAFTS + 1)
-
-
-def test_ids_of_images_beyond_any_vocabulary_are_tokens_too() -> None:
-    text = [3, 10**12, 4, 5, 9, 3, 10**12, 4, 5, 8]
-    assert list(Text(text, 6).rounds()) == [Round(2, 3)]
-
-
 @pytest.mark.parametrize(("text", "prompt"), [([], 0), ([4], 1), ([4], 0), ([4, 4], 1), ([1, 2, 3], 3)])
 def test_an_output_without_a_decoded_token_has_no_round(text: list[int], prompt: int) -> None:
     assert list(Text(text, prompt).rounds()) == []
