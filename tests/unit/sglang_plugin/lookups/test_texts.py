@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from sglang_adaptive.lookup import DRAFTS, Text
-from sglang_adaptive.sglang_plugin.stages.lookups.texts import ABSENT, Texts, longest_match
+from sglang_adaptive.sglang_plugin.stages.lookups.texts import Texts, longest_match
 
 VOCABULARY = 50
 
@@ -56,15 +56,6 @@ def test_other_texts_are_searched_as_the_definition_says() -> None:
     assert of_others > 20
 
 
-def test_rounds_append_and_say_how_far_drafts_were_right() -> None:
-    texts = Texts(100, VOCABULARY, "cpu")
-    prompt = [*range(10, 20), 7, *range(10, 14)]
-    texts.write(2, 0, np.array(prompt), comes=True)
-    assert follow(texts, 2, len(prompt), [14, 15], 8) == [0, 0, 6, 0, 0]
-    assert texts.drafts(torch.tensor([2]), 4).tolist() == [[16, 17, 18, 19]]
-    assert follow(texts, 2, len(prompt) + 2, [16, 17, 3], 8) == [6, 2, 0, 0, 0]
-
-
 def test_only_tokens_of_the_model_are_drafted() -> None:
     texts = Texts(100, VOCABULARY, "cpu")
     prompt = [1, 2, 3, 900_000, -5]
@@ -73,16 +64,6 @@ def test_only_tokens_of_the_model_are_drafted() -> None:
     assert told[2] == 3
     drafts = texts.drafts(torch.tensor([0]), DRAFTS - 1)
     assert drafts.min() >= 0 and drafts.max() < VOCABULARY
-
-
-def test_another_request_finds_nothing_of_the_one_before() -> None:
-    texts = Texts(200, VOCABULARY, "cpu")
-    texts.write(1, 0, np.arange(40), comes=True)
-    assert follow(texts, 1, 40, [5, 6, 7], 4)[2] == 3
-    texts.write(1, 0, np.array([5, 6, 7]), comes=True)
-    assert texts.matches[1].tolist() == [0, 0]
-    assert texts._texts[1, 3 : 3 + 2 * DRAFTS].eq(ABSENT).all()
-    assert follow(texts, 1, 3, [8], 1) == [0, 0, 0, 0, 0]
 
 
 def test_a_text_may_end_with_its_row() -> None:
