@@ -19,8 +19,7 @@ from benchmarks.traces.repetition import LONGEST_BLOCK, SHORTEST_COPY, first_cop
 from benchmarks.traces.weights import ModelError
 from benchmarks.traces.writing import write
 from sglang_adaptive.lab.cpu_engine import models
-from sglang_adaptive.lab.traces import CHAIN, read
-from train import checkpoint, evaluate
+from sglang_adaptive.lab.traces import read
 
 CPU = torch.device("cpu")
 TARGET, DRAFT = Path(models.target_path()), Path(models.draft_path())
@@ -81,21 +80,6 @@ def test_sampled_text_has_the_targets_distribution(folder: Path) -> None:
     expected = (logits / 2.0).softmax(dim=-1).numpy()
     assert np.abs(share - expected).max() < 5 * np.sqrt(0.25 / draws)
     assert np.unique(first).size > 3
-
-
-def test_chains_are_those_of_the_training_code(tmp_path: Path) -> None:
-    prompts = [models.prompts(family)[3] for family in models.families()]
-    path = tmp_path / "prompts.json"
-    path.write_text(json.dumps({str(i): [prompt] for i, prompt in enumerate(prompts)}))
-    positions = 60
-    arguments = ["--target", TARGET, "--draft", DRAFT, "--prompts", path, "--out", tmp_path / "t.npz"]
-    more = ["--positions", positions, "--ignore-eos", "--device", "cpu"]
-    assert main([str(word) for word in (*arguments, *more)]) == 0
-    target, draft = checkpoint.load_target(TARGET), checkpoint.load_draft(DRAFT)
-    writings = evaluate.write(target, [prompt.encode() for prompt in prompts], positions + CHAIN)
-    for (_, accepted, _), writing in zip(read(tmp_path / "t.npz").requests(), writings, strict=True):
-        expected = evaluate.correct_drafts(target, draft, writing.ids[None], CHAIN)[0, writing.prompt - 1 :]
-        assert accepted.tolist() == expected[:positions].tolist()
 
 
 def test_batches_and_waves_change_nothing(tmp_path: Path) -> None:
