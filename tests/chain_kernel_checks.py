@@ -1,8 +1,4 @@
-"""Checks the kernel for chains on SGLang's Triton backend against the attention formula and SGLang's prefill kernel.
-
-``TRITON_INTERPRET=1 python -m tests.chain_kernel_checks`` runs the kernels without a device and prints one JSON object:
-null for each check that passes, else the reason. tests/gpu/test_chain_kernel.py does the same on a GPU.
-"""
+"""Checks the kernel for chains on SGLang's Triton backend against the attention formula and SGLang's prefill kernel."""
 
 from __future__ import annotations
 

@@ -1,8 +1,6 @@
 """Checks zero-step rounds on SGLang's Triton and FlashInfer backends, with their decode and prefill kernels.
 
-FlashInfer's kernels need a device: here SGLang plans them, and a stub takes the plan's arguments. ``TRITON_INTERPRET=1
-python -m tests.decode_kernel_checks`` runs the kernels without a device and prints one JSON object: null for each check
-that passes, else the reason.
+FlashInfer's kernels need a device: here SGLang plans them, and a stub takes the plan's arguments.
 """
 
 from __future__ import annotations

@@ -1,8 +1,4 @@
-"""Checks which FlashInfer passes are planned on the device, with which lengths, and which are left to SGLang.
-
-tests/tile_checks.py checks what the kernel writes. ``TRITON_INTERPRET=1 python -m tests.device_plan_checks`` runs the
-kernel without a device and prints one JSON object: null for each check that passes, else the reason.
-"""
+"""Checks which FlashInfer passes are planned on the device, with which lengths, and which are left to SGLang."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""Checks the kernels that fill a graph's inputs against torch and the kernel of a single pass.
-
-``TRITON_INTERPRET=1 python -m tests.graph_input_checks`` runs the kernels without a device and prints one JSON object:
-null for each check that passes, else the reason. tests/gpu/test_short_rounds.py runs the same on a device.
-"""
+"""Checks the kernels that fill a graph's inputs against torch and the kernel of a single pass."""
 
 from __future__ import annotations
 

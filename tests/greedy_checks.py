@@ -1,8 +1,4 @@
-"""Checks this package's kernels for greedy rounds against SGLang's verify: choices without drafts and accepted chains.
-
-``TRITON_INTERPRET=1 python -m tests.greedy_checks`` runs the kernels without a device and prints one JSON object: null
-for each check that passes, else the reason. tests/gpu/test_choice.py runs the same on a device.
-"""
+"""Checks the kernels for greedy rounds against SGLang's verify: choices without drafts and accepted chains."""
 
 from __future__ import annotations
 

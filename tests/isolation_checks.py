@@ -1,7 +1,4 @@
-"""Checks a batch during and after a round, as isolated by its dictionary and as isolated by SGLang.
-
-``python -m tests.isolation_checks`` prints one JSON object: null for each check that passes, else the reason.
-"""
+"""Checks a batch during and after a round, as isolated by its dictionary and as isolated by SGLang."""
 
 from __future__ import annotations
 

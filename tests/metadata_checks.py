@@ -1,8 +1,4 @@
-"""Checks this package's fa3 metadata (lengths and page tables) against SGLang's.
-
-``TRITON_INTERPRET=1 python -m tests.metadata_checks`` runs the kernels without a device and prints one JSON object:
-null for each check that passes, else the reason. tests/gpu/test_metadata.py runs the same on a device.
-"""
+"""Checks this package's fa3 metadata (lengths and page tables) against SGLang's."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""Checks the kernels for penalties against the same in torch, which the CPU engine runs.
-
-``TRITON_INTERPRET=1 python -m tests.penalty_checks`` runs the kernels without a device and prints one JSON object: null
-for each check that passes, else the reason. tests/gpu/test_penalties.py runs the same on a device.
-"""
+"""Checks the kernels for penalties against the same in torch, which the CPU engine runs."""
 
 from __future__ import annotations
 

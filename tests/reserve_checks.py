@@ -1,7 +1,4 @@
-"""Checks KV slots reserved ahead, with SGLang's own pools and round code, in a process of the CPU engine.
-
-``python -m tests.reserve_checks`` prints one JSON object: null for each check that passes, else the reason.
-"""
+"""Checks KV slots reserved ahead, with SGLang's own pools and round code, in a process of the CPU engine."""
 
 from __future__ import annotations
 

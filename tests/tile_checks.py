@@ -1,8 +1,4 @@
-"""Checks the kernel that lays out FlashInfer's tiles against its planner's rules, written out one by one.
-
-``TRITON_INTERPRET=1 python -m tests.tile_checks`` runs the kernel without a device and prints one JSON object: null for
-each check that passes, else the reason. tests/gpu/test_flashinfer.py checks it against the planner itself.
-"""
+"""Checks the kernel that lays out FlashInfer's tiles against its planner's rules, written out one by one."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Checks small replacements inside SGLang's worker against SGLang's own code, in a process of the CPU engine.
-
-``python -m tests.worker_checks`` prints one JSON object: null for each check that passes, else the reason.
-"""
+"""Checks small replacements inside SGLang's worker against SGLang's own code, in a process of the CPU engine."""
 
 from __future__ import annotations
 

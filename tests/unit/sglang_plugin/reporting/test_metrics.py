@@ -22,7 +22,7 @@ from sglang_adaptive.policy.throughput import ThroughputOptions, ThroughputPolic
 from sglang_adaptive.runtime.round_times import RoundClock
 from sglang_adaptive.sglang_plugin.stages.reporting import metrics
 from sglang_adaptive.sglang_plugin.stages.reporting.metric_series import COUNTER, METRICS, PREFIX, most_series, series
-from tests.fakes import Ticks, controller, with_alarm, with_audit
+from tests.fakes import Ticks, controller, with_audit
 
 LABELS = {"model_name": "tiny", "engine_type": "unified", "tp_rank": 0}
 
@@ -134,30 +134,6 @@ def test_every_metric_that_is_named_is_reported() -> None:
     reported = {name for name, _, _ in series(replace(made.controller.read_meters(), hour=hour))}
     lacking = {metric.name for metric in METRICS} - reported
     assert not lacking, f"{sorted(lacking)} of metric_series.py read nothing"
-
-
-def test_an_alarm_is_0_or_1() -> None:
-    made = Served()
-    attached = made.metrics()
-    assert attached is not None and made.value("alarm", name="acceptance") == 0
-    with_alarm(made.controller)
-    attached._write_all()
-    assert made.value("alarm", name="acceptance") == 1
-    made.controller.alarms.set("acceptance", None)
-    attached._write_all()
-    assert made.value("alarm", name="acceptance") == 0
-
-
-@pytest.mark.parametrize("verdict", ["equal", "tie", "wrong", "unfinished"])
-def test_audits_are_counted_by_verdict_from_the_start(verdict: str) -> None:
-    made = Served()
-    attached = made.metrics()
-    assert attached is not None and made.value("audits_total", verdict=verdict) is None
-    with_audit(made.controller, verdict)
-    attached._write_all()
-    counts = {name: made.value("audits_total", verdict=name) for name in ("equal", "tie", "wrong", "unfinished")}
-    assert counts == {**dict.fromkeys(counts, 0), verdict: 1}
-    assert made.value("degraded") == (verdict == "wrong")
 
 
 def test_updates_take_a_bounded_share_of_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
