@@ -37,12 +37,8 @@ def other_passes_are_left_to_sglang() -> None:
 
     of_both = {"enable_deterministic": True, "kv_index_translator": SimpleNamespace(is_translating=True)}
     of_triton = {"sliding_window_size": 512, "is_draft_runner": True, "use_mla": True, "dcp_size": 2}
-    of_flashinfer = {
-        "dispatch_reason": "a sliding window",
-        "skip_prefill": True,
-        "prefill_uses_dequant_workspace": True,
-        "decode_uses_dequant_workspace": True,
-    }
+    workspaces = dict.fromkeys(("prefill_uses_dequant_workspace", "decode_uses_dequant_workspace"), True)
+    of_flashinfer = {"dispatch_reason": "a sliding window", "skip_prefill": True, **workspaces}
     for made, others in ((triton_backend, of_both | of_triton), (_flashinfer, of_both | of_flashinfer)):
         for name, value in others.items():
             backend = made()

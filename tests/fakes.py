@@ -17,16 +17,7 @@ from sglang_adaptive.sglang_plugin.stages.audit_scheduler import Audits, Report
 
 
 def state(steps: int) -> SpecRuntimeState:
-    return SpecRuntimeState(
-        speculative_num_steps=steps,
-        speculative_num_draft_tokens=steps + 1,
-        draft_attn_backend=None,
-        cuda_graph_runner=None,
-        target_attn_backend=object(),
-        target_graph_runner=None,
-        draft_extend_attn_backend=None,
-        cuda_graph_runner_for_draft_extend=None,
-    )
+    return SpecRuntimeState(steps, steps + 1, None, None, object(), None, None, None)
 
 
 class Worker:

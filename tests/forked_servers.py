@@ -120,15 +120,9 @@ class _Farm:
 
     def _started(self) -> subprocess.Popen[str]:
         return subprocess.Popen(
-            FARM,
-            cwd=ROOT,
-            env=self.variables,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-            start_new_session=True,
-        )
+            FARM, cwd=ROOT, env=self.variables, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL, text=True, start_new_session=True,
+        )  # fmt: skip
 
 
 _farm = functools.cache(_Farm)

@@ -239,13 +239,10 @@ def _committed_by_sglang(
         predicts=torch.zeros(requests * width, dtype=torch.int32, device=device),
         accept_index=torch.full((requests, width), -1, dtype=torch.int32, device=device),
         accept_token_num=torch.empty(requests, dtype=torch.int32, device=device),
-        candidates=drafts.view(requests, width),
-        retrieve_index=rows,
-        retrieve_next_token=following,
+        candidates=drafts.view(requests, width), retrieve_index=rows, retrieve_next_token=following,
         retrieve_next_sibling=torch.full((requests, width), -1, device=device),
-        target_predict=torch.argmax(logits, dim=-1).view(requests, width),
-        topk=1,
-    )
+        target_predict=torch.argmax(logits, dim=-1).view(requests, width), topk=1,
+    )  # fmt: skip
     lens = accepted + 1
     new, bonus, _, extend = prepare_verify_commit_outputs(predict, index, lens, lengths, num_draft_tokens=width)
     return predict, lens, index, new, bonus, extend

@@ -318,14 +318,8 @@ def _attended(backend: Any, layer: int, mode: str = "TARGET_VERIFY", **unlike_a_
     def forward(*_: Any) -> Any:
         return backend.round.around(Stage.fa3_kernel, kernel)(causal=True)
 
-    plain = {
-        "layer_id": layer,
-        "sliding_window_size": -1,
-        "is_cross_attention": False,
-        "attn_type": AttentionType.DECODER,
-        "qk_head_dim": 8,
-        "v_head_dim": 8,
-    }
+    plain = {"layer_id": layer, "sliding_window_size": -1, "is_cross_attention": False}
+    plain |= {"attn_type": AttentionType.DECODER, "qk_head_dim": 8, "v_head_dim": 8}
     batch = SimpleNamespace(forward_mode=ForwardMode[mode])
     alike = SimpleNamespace(**{**plain, **unlike_a_plain_layer})
     return backend.round.around(Stage.fa3_attention, forward)(backend, None, None, None, alike, batch)
@@ -440,13 +434,9 @@ def _mask(worker: Any) -> Any:
 
 def _batch(requests: int, idle: bool = False) -> Any:
     lengths = torch.arange(5, 5 + requests)
-    return SimpleNamespace(
-        forward_mode=SimpleNamespace(is_idle=lambda: idle),
-        seq_lens=lengths,
-        seq_lens_cpu=None,
-        seq_lens_sum=int(lengths.sum()),
-        spec_info=SimpleNamespace(bonus_tokens=torch.randint(0, 50, (requests,))),
-    )
+    spec_info = SimpleNamespace(bonus_tokens=torch.randint(0, 50, (requests,)))
+    lengths_of = {"seq_lens": lengths, "seq_lens_cpu": None, "seq_lens_sum": int(lengths.sum())}
+    return SimpleNamespace(forward_mode=SimpleNamespace(is_idle=lambda: idle), spec_info=spec_info, **lengths_of)
 
 
 def _counted(asked: list[int]) -> Any:

@@ -109,3 +109,9 @@ def test_arrivals_come_at_their_rate_and_latencies_by_group() -> None:
     found = latencies(answers)
     assert found["group_ms"] == pytest.approx([1500 + 2000 * group for group in range(GROUPS)])
     assert found["first_token"]["p50_ms"] == pytest.approx(100)
+
+
+def test_latencies_of_a_streamed_answer() -> None:
+    answer = Answer(sent=1.0, chunks=[(1.5, 1), (1.6, 3), (2.0, 4)])
+    assert answer.time_to_first_token == 0.5 and answer.latency == 1.0
+    assert list(answer.inter_token_latencies()) == pytest.approx([0.05, 0.05, 0.4])

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from sglang_adaptive.calibrate.explain import explain, main
+from sglang_adaptive.client import Client
 from sglang_adaptive.policy.throughput import ThroughputOptions, ThroughputPolicy
 from tests.answering import answering
 from tests.fakes import controller, ema, serve, with_alarm
@@ -76,3 +77,9 @@ def test_probes_say_of_which_time_each_share_is() -> None:
     *_, lost, budget = explain({**state, "probes": probes})
     assert lost.startswith("4 probes of other depths have cost at most 0.32 s, 2.13% of the time of all the policy's")
     assert budget.startswith("Their budget is 0.50% of that time plus an advance of 3 rounds")
+
+
+def test_a_server_of_another_kind(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(Client, "server_info", lambda self: "<html>")
+    assert main(["--url", "http://127.0.0.1:9"]) == 1
+    assert "answers, but not like an SGLang server" in capsys.readouterr().err

@@ -136,11 +136,9 @@ def no_server_starts(monkeypatch: pytest.MonkeyPatch) -> None:
         (["--tokens", "15"], "--tokens 15: expected 16 to 512"),
         (["--tokens", "513"], "--tokens 513: expected 16 to 512"),
         (["--turns", "0", "--pair", "smollm2"], "--turns 0: expected 1 to "),
-        (["--pair", "large"], "'large'"),
         (["--tokens", "many"], "invalid int value: 'many'"),
         (["--policy", "emma"], "--policy emma: expected " + " or ".join(TITLES)),
-        (["--jsn", "x"], "--jsn"),
-        (["extra"], "extra"),
+        *((["--pair", "large"], "'large'"), (["--jsn", "x"], "--jsn"), (["extra"], "extra")),
     ],
 )
 def test_bad_arguments(capsys: pytest.CaptureFixture[str], argv: list[str], told: str) -> None:

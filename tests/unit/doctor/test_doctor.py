@@ -23,19 +23,15 @@ FITS: dict[str, list[str]] = {"missing": [], "changed": []}
 ARGUMENTS = ["--model-path", "M", "--port=1"]
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        ["python", "-m", "sglang.launch_server"],
-        ["numactl", "-N", "0", "/usr/bin/python3.12", "-u", "-m", "sglang.launch_server"],
-        ["sglang", "serve"],
-        ["/opt/venv/bin/sglang", "serve"],
-        [],
-    ],
-    ids=" ".join,
+LINES = (
+    *("python -m sglang.launch_server", "numactl -N 0 /usr/bin/python3.12 -u -m sglang.launch_server"),
+    *("sglang serve", "/opt/venv/bin/sglang serve", ""),
 )
-def test_arguments_of_a_launch_line(words: list[str]) -> None:
-    line = take_apart([*words, *ARGUMENTS])
+
+
+@pytest.mark.parametrize("words", LINES)
+def test_arguments_of_a_launch_line(words: str) -> None:
+    line = take_apart([*words.split(), *ARGUMENTS])
     assert (line.arguments, line.variables, line.on_cpu) == (ARGUMENTS, {}, False)
 
 

@@ -16,7 +16,9 @@ from sglang.srt.runtime_context import get_context, get_parallel
 from sglang.srt.sampling.sampling_params import SamplingParams
 
 from sglang_adaptive import ties
+from sglang_adaptive.policy.choice import drafted
 from sglang_adaptive.policy.config import AuditOptions
+from sglang_adaptive.runtime.round_note import RoundNote
 from sglang_adaptive.sglang_plugin.admin.handlers import TakeReport, pack, unpack
 from sglang_adaptive.sglang_plugin.stages import audit_scheduler
 from sglang_adaptive.sglang_plugin.stages.audit_scheduler import AUDITED, MOST_WAITING, REPORT_KEY, Audits, Report
@@ -64,17 +66,10 @@ def test_a_greedy_request_is_decoded_again_as_it_was_asked() -> None:
 @pytest.mark.parametrize(
     "told",
     [
-        {"how": {"temperature": 0.7}},
-        {"how": {"json_schema": "{}"}},
-        {"how": {"regex": "a*"}},
-        {"how": {"custom_params": {"banned": 1}}},
-        {"how": {"beam_width": 2}},
-        {"lora_id": "adapter"},
-        {"input_embeds": [[0.5]]},
-        {"custom_logit_processor": "{}"},
-        {"reason": FINISH_ABORT()},
-        {"output": [11]},
-        {"output": [11] * audit_scheduler.MOST_TOKENS},
+        *({"how": {"temperature": 0.7}}, {"how": {"json_schema": "{}"}}, {"how": {"regex": "a*"}}),
+        *({"how": {"custom_params": {"banned": 1}}}, {"how": {"beam_width": 2}}, {"lora_id": "adapter"}),
+        *({"input_embeds": [[0.5]]}, {"custom_logit_processor": "{}"}, {"reason": FINISH_ABORT()}),
+        *({"output": [11]}, {"output": [11] * audit_scheduler.MOST_TOKENS}),
     ],
     # Not the values: every process must collect the same names, and an object's name has its address.
     ids=lambda told: ".".join((*told, *told.get("how", ()))),
@@ -134,6 +129,24 @@ def test_what_other_weights_have_written_is_not_compared() -> None:
     assert (taken["request"], taken["epoch"]) == ("after", 1)
     mine.count(report(epoch=0))
     assert mine.report()["wrong"] == 0 and not mine._controller.snapshot()["degraded"]
+
+
+def test_a_round_of_audited_requests_alone_runs_at_zero_steps_and_teaches_nothing() -> None:
+    controller, worker, policy, _ = serving(answer=7)
+    mine = Audits(controller, AuditOptions(1.0))
+    controller.choose(1)
+    controller.force_steps(3)
+    reqs = [done(f"{AUDITED}{number}") for number in range(2)]
+    mine.before_round(SimpleNamespace(reqs=reqs))
+    controller.choose(2)
+    assert worker.speculative_num_steps == 0 and mine.has_all(reqs)
+    controller.verified([0, 0], 2, RoundNote(drafted(0), audit=True))
+    assert not policy.seen and not controller.snapshot()["rounds_by_tier"]
+    mine.before_round(SimpleNamespace(reqs=[done("a user's")]))
+    controller.choose(1)
+    assert worker.speculative_num_steps == 3
+    assert [switch["cause"] for switch in controller.snapshot()["recent_switches"]][1:] == ["audit", "forced"]
+    assert all(req.to_finish is None for req in reqs)
 
 
 def test_a_text_that_ends_is_said_to() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks.noise.__main__ import table
+from benchmarks.noise.__main__ import main, table
 from sglang_adaptive.lab.simulate import command, noise, score
 from sglang_adaptive.lab.simulate.cost import SimulationError, load_cost
 from sglang_adaptive.lab.simulate.engine import play
@@ -80,6 +80,15 @@ def test_an_installation_without_recordings_says_so(capsys: pytest.CaptureFixtur
     )
     assert command.main([*words, "--suite", "noise-gpu"]) == 2
     assert "noise gpu: this installation has no recordings; expected a checkout" in capsys.readouterr().err
+
+
+def test_a_kept_recording_is_read_like_its_rounds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rounds = tmp_path / "rounds.gz"
+    rounds.write_bytes(gzip.compress(f"{HEAD}@ f00d\n3 1 ~9\n3 2 7000\n".encode()))
+    monkeypatch.setattr("benchmarks.noise.__main__.FOLDER", tmp_path)
+    assert main(["keep", str(rounds), "gpu-x"]) == 0
+    kept, original = read_rounds(tmp_path / "gpu-x.rounds.gz").stream, read_rounds(rounds).stream
+    assert [one[1:] for one in kept] == [one[1:] for one in original] and kept[0].requests == ["0"]
 
 
 @pytest.mark.parametrize(

@@ -19,9 +19,7 @@ BAD = [
     '{"throughput": {"lookup_texts": "a.jsonl"}}',
     '{"1": {"candidate_steps": [1, true]}}',
     '{"ema_alpha": 2, "1": {"candidate_steps": [1]}}',
-    "",
-    "[1]",
-    "{",
+    *("", "[1]", "{"),
 ]
 
 

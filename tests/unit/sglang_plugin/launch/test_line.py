@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -29,18 +30,12 @@ AMPERE, ADA, HOPPER, BLACKWELL = (8, 0), (8, 9), (9, 0), (10, 0)
     ],
 )
 def test_hint(
-    capability: tuple[int, int] | None,
-    latent: bool,
-    backend: str,
-    told: str | None,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    capability: Any, latent: bool, backend: str, told: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: capability is not None)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: capability)
-    (tmp_path / "config.json").write_text(
-        json.dumps({"model_type": "llama"} | ({"kv_lora_rank": 512} if latent else {}))
-    )
+    config = {"model_type": "llama"} | ({"kv_lora_rank": 512} if latent else {})
+    (tmp_path / "config.json").write_text(json.dumps(config))
     words = hint(SimpleNamespace(model_path=str(tmp_path), speculative_algorithm="eagle3"), backend)
     assert (words is None) == (told is None) and (told or "") in (words or "")
     assert hint(SimpleNamespace(model_path=str(tmp_path), speculative_algorithm="NGRAM"), backend) is None

@@ -130,3 +130,8 @@ def test_another_line_is_named(tmp_path: Path, line: str) -> None:
     path.write_text(f'"fine"\n{line}\n')
     with pytest.raises(ConfigError, match=r"line 2: got .* expected a JSON string or list of token ids a line"):
         texts_in(str(path))
+
+
+def test_a_file_that_is_missing_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"none\.jsonl"):
+        texts_in(str(tmp_path / "none.jsonl"))

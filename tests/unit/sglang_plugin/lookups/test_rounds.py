@@ -15,7 +15,7 @@ from sglang_adaptive.policy.throughput.lookups import KINDS
 from sglang_adaptive.policy.throughput.policy import ThroughputOptions
 from sglang_adaptive.sglang_plugin.stages import capacity
 from sglang_adaptive.sglang_plugin.stages.lookups.rounds import LookupRounds
-from sglang_adaptive.sglang_plugin.stages.lookups.texts import SLOTS
+from sglang_adaptive.sglang_plugin.stages.lookups.texts import SLOTS, Texts
 
 REQUESTS = 4
 
@@ -89,3 +89,14 @@ def test_the_policy_hears_who_comes(made: LookupRounds) -> None:
     for prepared, named in ((few, ["a", "b"]), (None, ["a", "b"]), (many, ())):
         assert made.update_running_batch(lambda *_, found=prepared: found, None, None) is prepared
         assert controller.requests == named
+
+
+def test_an_error_before_a_round_ends_lookups_too(made: LookupRounds, monkeypatch: pytest.MonkeyPatch) -> None:
+    def failing(*args: object) -> None:
+        raise RuntimeError("planted")
+
+    monkeypatch.setattr(Texts, "write", failing)
+    monkeypatch.setattr("sglang_adaptive.sglang_plugin.guard.require_of_all", lambda error: None)
+    made.begin(batch(Req("a", [1])))
+    assert made.guard.error == "RuntimeError: planted"
+    assert made._controller.policy.lookup_requests == 0 and made._batch is None
