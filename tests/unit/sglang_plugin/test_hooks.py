@@ -22,6 +22,7 @@ PROCESSES = (
 
 @pytest.fixture(scope="module")
 def facts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """Return everything that the tests below ask, from one process."""
     config = tmp_path_factory.mktemp("hooks") / "adaptive.json"
     config.write_text(json.dumps({"1": {"candidate_steps": [0, 1, 3]}}))
     found: dict[str, Any] = checks.scripted(SCRIPT.replace("CONFIG", json.dumps(str(config))))
@@ -156,3 +157,30 @@ def test_a_second_hook_on_one_function_is_refused() -> None:
     taken = hooks.hooks(Process.ENTRY)[0].target
     with pytest.raises(AssertionError, match="has a hook already"):
         hooks.around(taken)(lambda original: original())
+
+
+def test_plugin_hooks_more_in_a_child_only_when_told() -> None:
+    found = checks.scripted(CHILD)
+    assert found["silent"] == 2 < found["told"]
+
+
+CHILD = """
+import json, multiprocessing, os
+from sglang.srt.plugins.hook_registry import HookRegistry
+from sglang_adaptive.sglang_plugin import register
+
+def registered(queue):
+    register()
+    queue.put(len(HookRegistry._hooks))
+
+fork = multiprocessing.get_context("fork")
+answers = {}
+for name, value in (("silent", "0"), ("told", "1")):
+    os.environ["SGLANG_ADAPTIVE_ACTIVE"] = value
+    queue = fork.Queue()
+    child = fork.Process(target=registered, args=(queue,))
+    child.start()
+    answers[name] = queue.get()
+    child.join()
+print(json.dumps(answers))
+"""

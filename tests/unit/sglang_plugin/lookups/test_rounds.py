@@ -21,6 +21,8 @@ REQUESTS = 4
 
 
 class Controller:
+    """What the rounds ask and tell a controller."""
+
     tracks_texts = True
 
     def __init__(self) -> None:
@@ -66,6 +68,16 @@ def test_the_logits_of_graphs_have_rows_for_each_kind_of_round(monkeypatch: pyte
         assert capacity.rows_of_logits(lambda runner: 4096, None) == 4096
 
 
+def test_a_request_finds_its_text_again(made: LookupRounds) -> None:
+    one, other = Req("one", [1, 2, 3]), Req("other", [4, 5])
+    made.begin(batch(one, other))
+    assert [text(made, row) for row in (0, 1)] == [[1, 2, 3], [4, 5]]
+    made.begin(batch(other))
+    one.output_ids.extend([7, 8])
+    made.begin(batch(other, one))
+    assert [text(made, row) for row in (0, 1)] == [[4, 5], [1, 2, 3, 7, 8]]
+
+
 def test_an_id_that_is_used_again_names_another_text(made: LookupRounds) -> None:
     made.begin(batch(Req("same", [1, 2, 3, 4, 5])))
     for prompt in ([9, 8], [7] * 20):
@@ -81,6 +93,19 @@ def test_the_least_recently_tracked_text_makes_room(made: LookupRounds) -> None:
         assert text(made) == list(req.origin_input_ids)
     assert list(made._tracked) == [req.rid for req in kept[1:]]
     assert len({one.slot for one in made._tracked.values()}) == SLOTS
+
+
+def test_small_batches_without_a_grammar_are_tracked(made: LookupRounds) -> None:
+    few = [Req(str(number), [1]) for number in range(REQUESTS)]
+    for asked, tracked in (
+        (batch(*few), True),
+        (batch(*few, Req("more", [1])), False),
+        (batch(*few, has_grammar=True), False),
+        (batch(few[0]), True),
+    ):
+        made.begin(asked)
+        assert (made._batch is asked) is tracked
+        assert (made._slots is not None) is tracked
 
 
 def test_the_policy_hears_who_comes(made: LookupRounds) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from sglang_adaptive.lookup import DRAFTS, Text
-from sglang_adaptive.sglang_plugin.stages.lookups.texts import Texts, longest_match
+from sglang_adaptive.sglang_plugin.stages.lookups.texts import ABSENT, Texts, longest_match
 
 VOCABULARY = 50
 
@@ -64,6 +64,16 @@ def test_only_tokens_of_the_model_are_drafted() -> None:
     assert told[2] == 3
     drafts = texts.drafts(torch.tensor([0]), DRAFTS - 1)
     assert drafts.min() >= 0 and drafts.max() < VOCABULARY
+
+
+def test_another_request_finds_nothing_of_the_one_before() -> None:
+    texts = Texts(200, VOCABULARY, "cpu")
+    texts.write(1, 0, np.arange(40), comes=True)
+    assert follow(texts, 1, 40, [5, 6, 7], 4)[2] == 3
+    texts.write(1, 0, np.array([5, 6, 7]), comes=True)
+    assert texts.matches[1].tolist() == [0, 0]
+    assert texts._texts[1, 3 : 3 + 2 * DRAFTS].eq(ABSENT).all()
+    assert follow(texts, 1, 3, [8], 1) == [0, 0, 0, 0, 0]
 
 
 def test_a_text_may_end_with_its_row() -> None:

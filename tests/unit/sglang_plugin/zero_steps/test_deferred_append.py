@@ -63,6 +63,26 @@ def later(monkeypatch: pytest.MonkeyPatch) -> DeferredAppend:
     return DeferredAppend(Guard("deferred-append"), pool, states, 4)
 
 
+def test_rounds_are_appended_together_and_each_row_once(later: DeferredAppend) -> None:
+    append = Appended()
+    assert [round_of(later, append, at, 1, 2) for at in range(4)] == [False, False, False, True]
+    assert len(append.calls) == 1
+    assert append.sorted() == sorted(row for at in range(4) for row in rows_of(at, 1, 2))
+    counted = {"held_rounds": 4, "extends": 1}
+    assert later.snapshot() == {"extend_every": 4, "most_extend_every": WIDEST, "reason": None, **counted}
+
+
+def test_a_block_is_drafted_behind_the_pending_rows_of_its_requests_alone(later: DeferredAppend) -> None:
+    append = Appended()
+    round_of(later, append, 0, 1, 2, 3)
+    later._pool.req_generation[3] += 1  # another request now has its row of the pool
+    round_of(later, append, 1, 2, 1)
+    later.before_draft(append, batch(3, 1))
+    assert append.sorted() == sorted([*rows_of(0, 1), *rows_of(1, 1)])
+    later.before_draft(append, batch(3, 1))
+    assert len(append.calls) == 1
+
+
 def test_the_prefix_cache_keeps_what_was_appended(later: DeferredAppend) -> None:
     append = Appended()
     for at in range(3):

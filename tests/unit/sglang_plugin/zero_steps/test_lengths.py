@@ -20,6 +20,8 @@ def lengths() -> KnownLengths:
 
 
 class FutureMap:
+    """Waits for lengths when they are needed, like SGLang's."""
+
     needs_cpu_seq_lens = True
 
     def __init__(self) -> None:
@@ -30,8 +32,8 @@ class FutureMap:
             self.waits += 1
 
 
-def _batch(*requests: str, lengths: list[int] | None = None) -> Any:
-    spec_info = SimpleNamespace(future_indices=torch.arange(len(requests)))
+def _batch(*requests: str, lengths: list[int] | None = None, prefill: bool = False) -> Any:
+    spec_info = None if prefill else SimpleNamespace(future_indices=torch.arange(len(requests)))
     on_host = None if lengths is None else torch.tensor(lengths)
     return SimpleNamespace(reqs=list(requests), spec_info=spec_info, seq_lens_cpu=on_host, seq_lens_sum=None)
 
@@ -49,6 +51,26 @@ def test_each_request_is_one_token_longer_after_a_zero_step_round(lengths: Known
     lengths.before_zero_steps(_batch("a", "b", lengths=[5, 70]))
     assert _resolved(lengths, future_map, _batch("b", "a")) == ([71, 6], 77) and future_map.waits == 0
     assert future_map.needs_cpu_seq_lens
+
+
+@pytest.mark.parametrize(
+    ("between", "asked", "waits"),
+    [
+        (None, "a", 0),
+        (_batch("a"), "a", 1),  # a drafted round: it was not reported as a zero-step round
+        (None, "a new", 1),
+        (_batch("other", prefill=True), "a", 0),
+        (_batch("a", prefill=True), "a", 1),
+    ],
+    ids=["known", "drafted", "unknown length", "prefill of another", "prefilled again"],
+)
+def test_what_is_not_known_is_waited_for(lengths: KnownLengths, between: Any, asked: str, waits: int) -> None:
+    lengths.before_zero_steps(_batch("a", lengths=[5]))
+    if between is not None:
+        _resolved(lengths, FutureMap(), between)
+    future_map = FutureMap()
+    known = _resolved(lengths, future_map, _batch(*asked.split()))
+    assert future_map.waits == waits and known == ((None, None) if waits else ([6], 6))
 
 
 def test_lengths_that_the_backend_does_not_need_stay_away(lengths: KnownLengths) -> None:
