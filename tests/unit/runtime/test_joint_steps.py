@@ -200,6 +200,19 @@ def test_no_rank_runs_deeper_than_another_has_room_for(failed: bool) -> None:
     assert ranks.round() == 7, "what ranks agree on is not what they had room for"
 
 
+def test_a_warm_up_and_a_hold_of_one_rank_run_on_all() -> None:
+    ranks = Ranks([24, 2], 0.8)
+    for _ in range(50):
+        ranks.round()
+    ranks.controllers[0].warm_up.begin()
+    assert len({ranks.round() for _ in range(12)}) > 2  # all ran the same, or this would raise
+    ranks.controllers[0].end_warm_up()
+    for each in ranks.controllers:  # they hear of a hold one after the other
+        each.force_steps(7)
+        steps = ranks.round()
+    assert steps == ranks.round() == 7
+
+
 def test_a_state_says_what_runs_and_why() -> None:
     ranks = Ranks([24, 2], 0.8)
     for _ in range(200):
