@@ -86,7 +86,7 @@ models: $(READY)
 bench-sim: $(READY)
 	@mkdir -p benchmarks/results/simulation
 	$(VENV)/bin/sglang-adaptive simulate --json benchmarks/results/simulation/simulate.json $(ARGS)
-	$(VENV)/bin/sglang-adaptive simulate --ablate --json benchmarks/results/simulation/ablation.json $(ARGS)
+	$(VENV)/bin/python -m benchmarks.ablation --json benchmarks/results/simulation/ablation.json $(ARGS)
 
 bench-real: $(READY)
 	@mkdir -p benchmarks/results/real

@@ -26,11 +26,10 @@ import numpy as np
 
 from benchmarks.harness.results import Report, command_parser
 from benchmarks.harness.start import ints
+from sglang_adaptive.lab.simulate.contenders import LOOKUPS
 from sglang_adaptive.lab.simulate.cost import RoundCost, SimulationError
-from sglang_adaptive.lab.simulate.ours import LOOKUPS
-from sglang_adaptive.lab.simulate.real import command as real
 from sglang_adaptive.lab.simulate.real.cell import Cell
-from sglang_adaptive.lab.simulate.real.suite import DEFAULT_ROUNDS, Setting, play
+from sglang_adaptive.lab.simulate.real.suite import DEFAULT_ROUNDS, Setting, load_costs, pick, play
 from sglang_adaptive.lab.simulate.real.texts import Texts, load_texts
 from sglang_adaptive.policy.throughput.lookups import KINDS, TRACKING_SECONDS
 
@@ -52,10 +51,10 @@ def main(argv: Sequence[str]) -> int:
         texts = load_texts([str(file) for file in given.texts])
         if texts.keys() >= MIXED:
             texts["a quarter edits"] = mixed(*map(texts.__getitem__, sorted(MIXED, reverse=True)))
-        costs = real.load_costs(None) if given.host_paced is None else host_paced(given.host_paced / 1000)
+        costs = load_costs(None) if given.host_paced is None else host_paced(given.host_paced / 1000)
         tracking = given.tracking_ms / 1000
         setting = Setting(texts, costs, given.batches, given.rounds, with_arrivals=False, tracking=tracking)
-        contenders, _ = real.pick([POLICY, LOOKUPS], setting)
+        contenders, _ = pick([POLICY, LOOKUPS], setting)
         plays = [play(replace(setting, seed=seed), contenders) for seed in range(given.seeds)]
     except SimulationError as error:
         print(f"benchmarks.lookup_replay: {error}", file=sys.stderr)

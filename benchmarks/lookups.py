@@ -91,7 +91,7 @@ def _started(given: argparse.Namespace, end: float, own: bool) -> list[Server]:
         host = replace(host, speculation=("--speculative-algorithm", "NGRAM"))
         config["throughput"] = {"candidate_steps": [0, *DRAFTS]}
         ours = [
-            Policy(WRITTEN, config=config, ours=True, variables={OFF.name: "ngram-prompts"}),
+            Policy(WRITTEN, config=config, ours=True, variables={OFF: "ngram-prompts"}),
             Policy(PROMPTS, config=config, ours=True),
         ]
 

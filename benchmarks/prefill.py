@@ -21,7 +21,7 @@ from sglang_adaptive.sglang_plugin import env
 
 CONFIG = {"policy": "throughput", "throughput": {"candidate_steps": [0, 1, 3, 7]}, "warm_up": False}
 SHORT = Policy("short", config=CONFIG, ours=True)
-WHOLE = replace(SHORT, name="whole", variables={env.OFF.name: "short-prefill"})
+WHOLE = replace(SHORT, name="whole", variables={env.OFF: "short-prefill"})
 
 
 def main(argv: Sequence[str]) -> int:

@@ -16,20 +16,17 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks import policy_overhead, steady_switches
-from sglang_adaptive.lab.simulate.contenders import chosen
+from benchmarks import policy_overhead, steady_switches, text_gates
+from benchmarks.text_gates import Gate
+from sglang_adaptive.lab.simulate.contenders import Contender, chosen
 from sglang_adaptive.lab.simulate.cost import SHIPPED, SimulationError
-from sglang_adaptive.lab.simulate.real import command as real
+from sglang_adaptive.lab.simulate.real import suite as real
 from sglang_adaptive.lab.simulate.real.cell import Cell, Score
-from sglang_adaptive.lab.simulate.real.gates import gates
 from sglang_adaptive.lab.simulate.real.oracles import ORACLES
-from sglang_adaptive.lab.simulate.real.suite import DEFAULT_ROUNDS, Setting, play
 from sglang_adaptive.lab.simulate.real.texts import load_texts
-from sglang_adaptive.lab.simulate.report import as_json
-from sglang_adaptive.lab.simulate.results import run_suite
-from sglang_adaptive.lab.simulate.scenes import SUITES
-from sglang_adaptive.lab.simulate.scenes import Setting as DrawnSetting
-from sglang_adaptive.lab.simulate.targets import JUDGED, Gate, outcomes
+from sglang_adaptive.lab.simulate.report import JUDGED, as_json, outcomes
+from sglang_adaptive.lab.simulate.scenes import SUITES, Setting
+from sglang_adaptive.lab.simulate.score import run_suite
 from sglang_adaptive.lab.simulate.text import recorded
 
 WRONG_PROFILE = "profile-15"
@@ -44,21 +41,21 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Measure, print every table, write all figures; return 1 if a gate is missed, 2 on bad input."""
     words = list(sys.argv[1:] if argv is None else argv)
     options = parser().parse_args(words)
-    oracles = () if options.quick or options.no_oracles else tuple(ORACLES)
+    oracles = () if options.quick or options.no_oracles else ORACLES
     try:
-        setting = Setting(load_texts(options.texts), real.load_costs(None), rounds=options.rounds)
+        setting = real.Setting(load_texts(options.texts), real.load_costs(None), rounds=options.rounds)
         contenders, _ = real.pick(list(real.POLICIES), setting)
-        cells = play(setting, contenders, oracles)
+        cells = real.play(setting, contenders, oracles)
     except SimulationError as error:
         print(f"benchmarks.real_text: {error}", file=sys.stderr)
         return 2
-    found = gates(cells)
+    found = text_gates.gates(cells)
     if not options.quick:
         found += [*drawn(setting), *steady(), *decision()]
-    source = real.provenance(words, setting, options.texts)
-    source["command"] = " ".join(["python -m benchmarks.real_text", *words])
-    report = real.json_report(cells, found, source)
-    print(recorded("benchmarks.real_text", report))
+    report = real.json_report(words, setting, options.texts, cells)
+    report["provenance"]["command"] = " ".join(["python -m benchmarks.real_text", *words])
+    report["gates"] = [gate.as_json() for gate in found]
+    print(recorded("benchmarks.real_text", report), text_gates.told(report["gates"]), sep="\n\n")
     if options.json:
         short = report | {"columns": columns(cells), "cells": rows(cells)}
         options.json.write_text(as_json(short), encoding="utf-8")
@@ -93,14 +90,15 @@ def _contenders(cells: Sequence[Cell]) -> list[str]:
     return list(dict.fromkeys(name for cell in cells for name in cell.scores))
 
 
-def drawn(setting: Setting) -> list[Gate]:
+def drawn(setting: real.Setting) -> list[Gate]:
     """Return whether the drawn suites meet their targets, and the worst trace under wrong profiles."""
-    shipped = DrawnSetting(setting.costs[SHIPPED])
+    shipped = Setting(setting.costs[SHIPPED])
     judged = outcomes({name: run_suite(suite, shipped, _policy(shipped)) for name, suite in SUITES.items()})
-    found = [Gate("drawn suites: targets met, of " + str(len(judged)), sum(o.met for o in judged), len(judged))]
+    met = sum(target["met"] for target in judged)
+    found = [Gate(f"drawn suites: targets met, of {len(judged)}", met, len(judged))]
     for name, cost in setting.costs.items():
-        own = DrawnSetting(cost)
-        worst = run_suite(SUITES[WRONG_PROFILE], own, _policy(own)).worst_share(JUDGED)
+        own = Setting(cost)
+        worst = min(score.share for score in run_suite(SUITES[WRONG_PROFILE], own, _policy(own))[JUDGED])
         found.append(Gate(f"drawn suites: worst trace of {WRONG_PROFILE}, {name}", worst, 0.95))
     return found
 
@@ -125,14 +123,14 @@ def decision() -> list[Gate]:
     ]
 
 
-def _policy(setting: DrawnSetting) -> list[Any]:
-    return chosen([JUDGED], setting.ladder)
+def _policy(setting: Setting) -> list[Contender]:
+    return chosen([JUDGED], setting.ladder)[0]
 
 
 def parser() -> argparse.ArgumentParser:
     made = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     made.add_argument("--texts", action="append", default=[], metavar="F", help="recording (default: the shipped ones)")
-    made.add_argument("--rounds", type=int, default=DEFAULT_ROUNDS, help="rounds per cell (default: %(default)s)")
+    made.add_argument("--rounds", type=int, default=real.DEFAULT_ROUNDS, help="rounds per cell (default: %(default)s)")
     made.add_argument("--quick", action="store_true", help="run only recorded text, without oracles")
     made.add_argument("--no-oracles", action="store_true", help="skip the oracles")
     made.add_argument("--json", type=Path, metavar="F")

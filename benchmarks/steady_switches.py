@@ -29,9 +29,9 @@ import numpy as np
 from benchmarks.harness.results import command_parser, origin, write
 from benchmarks.policies import SETTLE_SECONDS
 from benchmarks.policies import STEADY_P as P
+from sglang_adaptive.lab.simulate.contenders import build
 from sglang_adaptive.lab.simulate.cost import FloatArray, load_cost
 from sglang_adaptive.lab.simulate.engine import play
-from sglang_adaptive.lab.simulate.ours import build
 from sglang_adaptive.lab.simulate.trace import IntArray, Scene, Trace, closed_loop
 
 BATCHES, SEEDS, ROUNDS = (1, 8, 32), (1, 2, 3), 300_000

@@ -96,7 +96,8 @@ def simulation() -> Lines:
 def ablation() -> Lines:
     """Yield the mean share of the oracle with each part left out."""
     suites = load("simulation", "ablation.json")["suites"]
-    yield from table("Suite", *next(iter(suites.values()))["policies"])
+    policies = next(iter(suites.values()))["policies"]
+    yield from table("Suite", *(name.rpartition(":")[2].replace("_", "-") for name in policies))
     for name, suite in suites.items():
         yield row(name, *(f"{policy['mean']:.3f}" for policy in suite["policies"].values()))
 

@@ -14,18 +14,17 @@ from sglang_adaptive.command_line import BAD_INPUT, DONE, INTERRUPTED, PROGRAM
 COMMANDS = {
     "demo": ("sglang_adaptive.lab.demo.command", "start a real server without a GPU; watch the depth follow the text"),
     "serve-cpu": ("sglang_adaptive.serve_cpu", "serve a model on the CPU; takes SGLang's own arguments"),
-    "chat": ("sglang_adaptive.lab.chat.command", "chat with a real model in the terminal and see its draft depth"),
+    "chat": ("sglang_adaptive.lab.chat", "chat with a real model in the terminal and see its draft depth"),
     "models": ("sglang_adaptive.lab.models.command", "put a real language model and its draft into your cache"),
     "validate": ("sglang_adaptive.validate", "check a configuration and describe it in plain words"),
-    "doctor": ("sglang_adaptive.doctor.command", "check this machine, a launch line or a server, and give a verdict"),
-    "watch": ("sglang_adaptive.watch.command", "show a server's speculation live"),
-    "explain": ("sglang_adaptive.calibrate.explain", "explain why a live server runs its current depth"),
-    "calibrate": ("sglang_adaptive.calibrate.command", "measure a live server's round times and write a cost profile"),
+    "doctor": ("sglang_adaptive.doctor", "check this machine, a launch line or a server, and give a verdict"),
+    "watch": ("sglang_adaptive.watch", "show a server's speculation live"),
+    "explain": ("sglang_adaptive.explain", "explain why a live server runs its current depth"),
+    "calibrate": ("sglang_adaptive.calibrate", "measure a live server's round times and write a cost profile"),
     "audit": ("sglang_adaptive.audit.command", "check that speculation changes no token on a live server"),
     "simulate": ("sglang_adaptive.lab.simulate.command", "run policies against an oracle on a measured cost profile"),
 }
 """By subcommand: the module with its ``parser()`` and ``main(argv)``, imported only when needed, and a summary."""
-
 READER_GONE = 141
 """128 + SIGPIPE: what a shell reports for a command whose reader closed the pipe."""
 

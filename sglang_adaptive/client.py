@@ -1,10 +1,12 @@
-"""A small HTTP client for SGLang's server, standard library only."""
+"""A small HTTP client for SGLang's server, standard library only, and what commands do with an adaptive one."""
 
 from __future__ import annotations
 
 import http.client
 import json
+import time
 from collections.abc import Iterator, Mapping, Sequence
+from http.client import HTTPException
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -21,17 +23,13 @@ class RequestError(RuntimeError):
     """The server refused a request; the message has its status and answer."""
 
     def __init__(self, method: str, path: str, status: int, answer: str) -> None:
-        super().__init__(f"{method} {path}: {status} {one_line(answer)}")
+        words = " ".join(answer.split())
+        shown = words if len(words) <= LONGEST_ANSWER else f"{words[:LONGEST_ANSWER]} ..."
+        super().__init__(f"{method} {path}: {status} {shown}")
         self.answer = answer
         """Its whole answer."""
         self.asks_for_key = status in (401, 403)
         self.is_admin = _is_admin(path)
-
-
-def one_line(answer: str) -> str:
-    """Return *answer* on one line, shortened if it is a page."""
-    words = " ".join(answer.split())
-    return words if len(words) <= LONGEST_ANSWER else f"{words[:LONGEST_ANSWER]} ..."
 
 
 def in_words(error: RequestError | OSError | http.client.HTTPException) -> str:
@@ -222,3 +220,77 @@ def _request(prompt: Prompt, max_new_tokens: int, rid: Any, sampling: dict[str, 
 def _replica(state: Any) -> int:
     block = state.get("adaptive") if isinstance(state, dict) else None
     return int(block.get("dp_rank") or 0) if isinstance(block, dict) else 0
+
+
+HOLD_SECONDS = 15.0
+"""The server releases a held depth this long after the last renewal, however the command ended."""
+
+
+class NotReady(Exception):
+    """The server cannot be measured; the message is one line."""
+
+
+class AdaptiveServer:
+    """A client of one adaptive server."""
+
+    def __init__(self, client: Client) -> None:
+        self.client = client
+        self.info: dict[str, Any] = {}
+        self.state = self.refresh()
+        self._held_before: int | None = self.state["forced_without_end"]
+        self._held: int | None = None
+        self._renew_at = 0.0
+
+    def refresh(self) -> dict[str, Any]:
+        """Read and return the ``adaptive`` block of /server_info, of the first replica if there are several.
+
+        Raises NotReady if the server does not answer or is not adaptive.
+        """
+        self.info = read_info(self.client)
+        found = self.info["internal_states"][0].get("adaptive")
+        if found is None:
+            raise NotReady(f"{self.client.url} is not adaptive: start it with --speculative-adaptive-config throughput")
+        if not found["active"]:
+            raise NotReady(f"{self.client.url} is not adaptive: {found['reason']}")
+        self.state = found
+        return self.state
+
+    def hold(self, steps: int) -> None:
+        """Hold *steps*, for HOLD_SECONDS unless :meth:`renew` is called. Raises NotReady with the server's message."""
+        self._force(steps, HOLD_SECONDS)
+        self._held, self._renew_at = steps, time.monotonic() + HOLD_SECONDS / 3
+
+    def renew(self) -> None:
+        """Renew the current hold if a third of its time is over."""
+        if self._held is not None and time.monotonic() >= self._renew_at:
+            self.hold(self._held)
+
+    def put_back(self) -> None:
+        """Restore the hold that has no end, or release; another timed hold is not restored."""
+        self._held = None
+        self._force(self._held_before, None)
+
+    def _force(self, steps: int | None, seconds: float | None) -> None:
+        try:
+            held = self.client.force_steps(steps, seconds)
+        except (RequestError, OSError, HTTPException) as error:
+            raise NotReady(f"{self.client.url}: {in_words(error)}") from None
+        if not all(held):
+            raise NotReady(f"{self.client.url}: its scheduler refused the depth; its log says why")
+
+
+def most_running(info: Mapping[str, Any]) -> int | None:
+    """Return how many requests a replica of the server of *info* runs at once; None if unknown."""
+    found: int | None = info["internal_states"][0].get("effective_max_running_requests_per_dp")
+    return found
+
+
+def read_info(client: Client) -> dict[str, Any]:
+    """Return /server_info. Raises NotReady if the server refuses, does not answer or is not SGLang's."""
+    try:
+        info = client.server_info()
+    except (RequestError, OSError, HTTPException) as error:
+        raise NotReady(f"{client.url}: {in_words(error)}") from None
+    if not isinstance(info, dict) or not info.get("internal_states"):
+        raise NotReady(f"{client.url}: it answers, but not like an SGLang server")
+    return info

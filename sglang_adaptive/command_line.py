@@ -1,4 +1,4 @@
-"""Shared by all subcommands: the parser, one-line errors, and the exit codes."""
+"""Shared by all subcommands: the parser, one-line errors, exit codes, and the signals that end one."""
 
 from __future__ import annotations
 
@@ -6,16 +6,18 @@ import argparse
 import math
 import os
 import shutil
+import signal
 import sys
 import textwrap
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import NoReturn, TextIO
+from types import FrameType, TracebackType
+from typing import Any, NoReturn, TextIO
 
 PROGRAM = "sglang-adaptive"
 DONE, PROBLEM, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130
 """Exit codes: success; the command found a problem; bad usage or input; Ctrl-C."""
-
 DEFAULT_URL = "http://127.0.0.1:30000"
 """SGLang's default address."""
 
@@ -45,25 +47,21 @@ class CommandParser(argparse.ArgumentParser):
         self.exit(BAD_INPUT, f"{self.prog}: error: {message}\n")
 
 
-def add_server(parser: argparse.ArgumentParser, *, url: str | None = DEFAULT_URL) -> None:
-    """Add the options that name a running server; without a default *url*, ``--url`` is required."""
-    known = f" (default: {url})" if url else " (required)"
-    told = f"the server, such as {DEFAULT_URL}{known}"
-    parser.add_argument("--url", type=server_url, default=url, required=url is None, metavar="URL", help=told)
+def add_server(parser: argparse.ArgumentParser, *, changes: bool = False) -> None:
+    """Add the options that name a running server; where the command *changes* it, ``--url`` is required."""
+    told = f"the server, such as {DEFAULT_URL} ({'required' if changes else f'default: {DEFAULT_URL}'})"
+    url = None if changes else DEFAULT_URL
+    parser.add_argument("--url", type=server_url, default=url, required=changes, metavar="URL", help=told)
     add_api_key(parser)
+    if changes:
+        add_api_key(parser, "--admin-api-key", "SGLANG_ADMIN_API_KEY", "the server's admin API key, if it has one")
 
 
-def add_api_key(parser: argparse.ArgumentParser) -> None:
+def add_api_key(
+    parser: argparse.ArgumentParser, flag: str = "--api-key", variable: str = "SGLANG_API_KEY",
+    what: str = "the server's API key",
+) -> None:  # fmt: skip
     """Add the option for a server that asks for a key."""
-    _add_key(parser, "--api-key", "SGLANG_API_KEY", "the server's API key")
-
-
-def add_admin_api_key(parser: argparse.ArgumentParser) -> None:
-    """Add the option for a server that asks for another key for changes."""
-    _add_key(parser, "--admin-api-key", "SGLANG_ADMIN_API_KEY", "the server's admin API key, if it has one")
-
-
-def _add_key(parser: argparse.ArgumentParser, flag: str, variable: str, what: str) -> None:
     told = f"{what} (default: ${variable})"
     parser.add_argument(flag, type=header_value, default=os.environ.get(variable), metavar="KEY", help=told)
 
@@ -162,3 +160,59 @@ def _epilog(name: str, examples: Sequence[tuple[str, str]], exit_codes: str) -> 
     for arguments, meaning in examples:
         lines += [f"  # {meaning}", f"  {PROGRAM} {name} {arguments}".rstrip()]
     return "\n".join([*lines, "", _fill(f"exit codes: {exit_codes}")])
+
+
+STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+class Interrupted(BaseException):
+    """The command must stop because of the signal `signum`."""
+
+    def __init__(self, signum: int) -> None:
+        super().__init__(signum)
+        self.signum = signum
+
+    @property
+    def exit_code(self) -> int:
+        """The shell's code for a command that ended by this signal."""
+        return 128 + self.signum
+
+
+class StopSignals:
+    """Raises Interrupted in the main thread on Ctrl-C, `kill` and a closed terminal, while entered.
+
+    A signal that was ignored when the command began, as under nohup, stays ignored.
+    """
+
+    def __init__(self) -> None:
+        self._previous: dict[signal.Signals, Any] = {}
+        self._holds = 0
+        self._pending: int | None = None
+
+    def __enter__(self) -> StopSignals:
+        for signum in STOPPING:
+            if signal.getsignal(signum) is not signal.SIG_IGN:
+                self._previous[signum] = signal.signal(signum, self._arrived)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        for signum, handler in self._previous.items():
+            signal.signal(signum, handler)
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Defer signals inside the ``with``; one that arrives is raised after it."""
+        self._holds += 1
+        try:
+            yield
+        finally:
+            self._holds -= 1
+        if self._pending is not None and not self._holds:
+            signum, self._pending = self._pending, None
+            raise Interrupted(signum)
+
+    def _arrived(self, signum: int, frame: FrameType | None) -> None:
+        if self._holds:
+            self._pending = signum
+        else:
+            raise Interrupted(signum)

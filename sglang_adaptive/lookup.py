@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from sglang_adaptive.policy.errors import ConfigError, shown
+from sglang_adaptive.policy.options import PolicyOptions
 
 SHORTEST, LONGEST = 2, 64
 """Tokens that must match, and the most that are compared."""
@@ -115,11 +116,14 @@ def texts_in(path: str) -> list[str | list[int]]:
     return found
 
 
-def require_texts(path: str, megabytes: int, as_text: bool) -> None:
-    """Raise ConfigError unless the texts of a file take at most half of a memory of so many *megabytes*.
+def require_texts(options: PolicyOptions, *, as_text: bool = True) -> None:
+    """Raise ConfigError unless the texts of ``lookup_texts`` take at most half of the memory.
 
     Without *as_text* they must be tokens.
     """
+    path, megabytes = options.lookup_texts, options.lookup_memory_mb
+    if not (options.lookup and path):
+        return
     texts, most = texts_in(path), megabytes << 17  # half of the tokens, which are 4 bytes each
     if not as_text and any(isinstance(text, str) for text in texts):
         raise ConfigError(path, None, "has text", "lists of token ids beside --skip-tokenizer-init")

@@ -16,7 +16,6 @@ from sglang_adaptive import __version__
 PACKAGE = Path(__file__).resolve().parent
 COMMIT = "SGLANG_ADAPTIVE_COMMIT"
 """Environment variable: the commit of the package, where the checkout that it runs from does not tell."""
-
 KEY_FLAGS = ("--api-key", "--admin-api-key")
 """Options whose values nobody else may see."""
 

@@ -12,10 +12,8 @@ from sglang_adaptive.command_line import CommandParser
 
 PLUGIN = "sglang_adaptive_cpu_engine"
 """Name of the CPU engine's entry point in the group `sglang.srt.plugins`."""
-
 SWITCH = "SGLANG_ADAPTIVE_CPU_ENGINE"
 """Environment variable; "1" activates that plugin."""
-
 ATTENTION_BACKEND = "torch_ref"
 STAND_IN = Path(__file__).parent / "lab" / "cpu_engine" / "stand_in"
 EXTERNAL_MODELS = "SGLANG_EXTERNAL_MODEL_PACKAGE"
@@ -74,7 +72,7 @@ def default_arguments(given: Sequence[str] = ()) -> list[str]:
     """
     if _has(given, "--config"):  # SGLang puts its values before the command line, so these here would override them
         raise LaunchError("--config: serve-cpu takes no file of arguments; expected them on the command line")
-    device = _value(given, "--device")
+    device = value_of(given, "--device")
     if device not in (None, "cpu"):
         raise LaunchError(f"--device {device}: serve-cpu runs on cpu; use `sglang serve` for other devices")
     added = [] if device else ["--device", "cpu"]
@@ -125,7 +123,7 @@ def main(argv: Sequence[str]) -> int:
         parser().print_help()
         return 0
     try:
-        threads, rest = _take_threads(argv)
+        threads, rest = take_threads(argv)
         line = command(rest)
         variables = environment(threads)
     except LaunchError as error:
@@ -134,14 +132,9 @@ def main(argv: Sequence[str]) -> int:
     os.execve(line[0], line, {**os.environ, **variables})
 
 
-def sglang_arguments(given: Sequence[str]) -> list[str]:
-    """Return *given* without serve-cpu's own options. Raises LaunchError if one of them is wrong."""
-    return _take_threads(given)[1]
-
-
-def _take_threads(argv: Sequence[str]) -> tuple[int, list[str]]:
-    """Split `--threads N` from the arguments that go to SGLang."""
-    text = _value(argv, "--threads")
+def take_threads(argv: Sequence[str]) -> tuple[int, list[str]]:
+    """Split `--threads N` from the arguments that go to SGLang. Raises LaunchError if it is wrong."""
+    text = value_of(argv, "--threads")
     if text is None:
         if _has(argv, "--threads"):
             raise LaunchError("--threads: a number is missing")
@@ -156,7 +149,8 @@ def _has(arguments: Sequence[str], flag: str) -> bool:
     return any(a.partition("=")[0] == flag for a in arguments)
 
 
-def _value(arguments: Sequence[str], flag: str) -> str | None:
+def value_of(arguments: Sequence[str], flag: str) -> str | None:
+    """Return the value that *arguments* give a flag; None without it."""
     for index, argument in enumerate(arguments):
         name, equals, value = argument.partition("=")
         if name == flag:

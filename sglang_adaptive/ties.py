@@ -17,13 +17,10 @@ EQUAL, TIE, WRONG = "equal", "tie", "wrong"
 
 TOP = 20
 """Likeliest tokens that a reference lists at each position. A token that is not listed is less likely than the last."""
-
 FLOOR = 1e-4
 """Nats: the minimum width of a tie, if a reference's runs agree to the last bit. Float32 had gaps of 6e-6."""
-
 CEILING = 1.0
 """Nats: rounding in a sound model never decides between tokens further apart."""
-
 Answer = Mapping[str, Any]
 """An answer of /generate; a reference's has the log-probabilities that `as_reference` requests."""
 
@@ -34,13 +31,10 @@ class Parting:
 
     at: int
     """Tokens before it."""
-
     own: int | None
     """The token there; None if the output ends."""
-
     other: int | None
     """The reference's token there."""
-
     gap: float
     """Nats by which the reference prefers *other* to *own*, at least; infinite if one of the texts ends."""
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from sglang_adaptive.command_line import BAD_INPUT, DONE, PROGRAM, CommandParser, listed
+from sglang_adaptive.lookup import require_texts
 from sglang_adaptive.policy import options
 from sglang_adaptive.policy.config import AdaptiveConfig, load_config, presets
 from sglang_adaptive.policy.errors import ConfigError
@@ -26,7 +27,6 @@ MEASURED = {
     "ngram": "tokens/s at 0 and 7 drafts, an 8B shape, one H100",
 }
 """What was measured on a GPU with a preset's steps, in benchmarks/results/ and configs/profiles/; others: nothing."""
-
 UNMEASURED = "no"
 
 
@@ -227,12 +227,15 @@ def main(argv: Sequence[str]) -> int:
     """Run the command; returns 0, or 2 if a server would refuse the file."""
     arguments = parser().parse_args(argv)
     try:
-        found = facts(load_config(arguments.file))
+        config = load_config(arguments.file)
+        require_texts(config.options)
+        found = facts(config)
     except ConfigError as error:
         # The same line that a server prints before it stops.
         print(f"{PROGRAM}: error: {error}", file=sys.stderr)
         if arguments.json:
-            print(json.dumps(_complaint(error), indent=1))
+            told = {name: getattr(error, name) for name in ("file", "key", "problem", "expected")}
+            print(json.dumps({"valid": False, **told, "error": str(error)}, indent=1))
         return BAD_INPUT
     lines = list(words(found))
     if arguments.json:
@@ -240,14 +243,3 @@ def main(argv: Sequence[str]) -> int:
     else:
         print("\n".join([f"{arguments.file}: valid", "", *lines]))
     return DONE
-
-
-def _complaint(error: ConfigError) -> dict[str, Any]:
-    return {
-        "valid": False,
-        "file": error.file,
-        "key": error.key,
-        "problem": error.problem,
-        "expected": error.expected,
-        "error": str(error),
-    }

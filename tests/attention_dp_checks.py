@@ -11,7 +11,7 @@ from sglang.srt.layers.moe.utils import MoeA2ABackend
 from sglang.srt.server_args import ServerArgs
 
 from sglang_adaptive.sglang_plugin.env import OFF
-from sglang_adaptive.sglang_plugin.launch import without_device
+from sglang_adaptive.sglang_plugin.launch.line import static_reason
 from sglang_adaptive.sglang_plugin.start.profiles import _attention
 from sglang_adaptive.sglang_plugin.start.state_builds import ranks_pad_alike
 from tests import checks
@@ -23,11 +23,11 @@ GEMMA_4_ASSISTANT = verdicts.HERE / "configs" / "gemma-4-assistant"
 
 def it_is_taken() -> None:
     assert [_reason(speculative_algorithm=name) for name in ("EAGLE", "EAGLE3", "NEXTN")] == [None] * 3
-    assert _reason({OFF.name: ""}) is None
+    assert _reason({OFF: ""}) is None
 
 
 def it_is_refused_when_it_is_turned_off() -> None:
-    assert "not synchronized" in (_reason({OFF.name: "attention-dp"}) or "")
+    assert "not synchronized" in (_reason({OFF: "attention-dp"}) or "")
 
 
 def what_else_cannot_adapt_is_still_refused() -> None:
@@ -53,7 +53,7 @@ def coordinated_prefills_are_refused() -> None:
 
 def a_line_without_attention_dp_is_as_before() -> None:
     assert _reason(dp=False) is None
-    assert _reason({OFF.name: "attention-dp"}, dp=False) is None
+    assert _reason({OFF: "attention-dp"}, dp=False) is None
 
 
 def ranks_pad_alike_unless_nothing_gathers_their_tokens() -> None:
@@ -83,9 +83,9 @@ def _reason(environment: dict[str, str] | None = None, dp: bool = True, **more: 
     if dp:
         line |= {"tp_size": 2, "dp_size": 2, "enable_dp_attention": True}
     with patch.dict(os.environ, environment or {}):
-        return without_device.reason(ServerArgs(model_path="/nowhere", device="cpu", **line))
+        return static_reason(ServerArgs(model_path="/nowhere", device="cpu", **line))
 
 
 if __name__ == "__main__":
-    os.environ.pop(OFF.name, None)
+    os.environ.pop(OFF, None)
     checks.tell("attention_dp_checks", globals())

@@ -8,7 +8,8 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from sglang_adaptive.lab.traces import CHAIN, Trace, lookups
+from benchmarks.traces.files import lookups
+from sglang_adaptive.lab.traces import CHAIN, Trace
 
 
 def drawn_trace(

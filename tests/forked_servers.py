@@ -27,8 +27,8 @@ from pathlib import Path
 from typing import IO, Any
 
 from sglang_adaptive.lab.cpu_engine import start
-from sglang_adaptive.lab.cpu_engine.nursery import PR_SET_PDEATHSIG
 from sglang_adaptive.lab.cpu_engine.server import CpuServer
+from sglang_adaptive.lab.cpu_engine.start import PR_SET_PDEATHSIG
 from sglang_adaptive.serve_cpu import environment
 
 ROOT = Path(__file__).parents[1]

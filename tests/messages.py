@@ -21,7 +21,7 @@ SAY_CALLS = (
 )
 """Functions of the package whose arguments are printed as they are."""
 REASONS = {
-    "sglang_plugin/launch/activation.py": ("cannot_adapt", "_conclude"),
+    "sglang_plugin/launch/activation.py": ("cannot_adapt", "resolve_once"),
     "sglang_plugin/repairs.py": ("hybrid_obstacle",),
     "sglang_plugin/workers/choice.py": ("unsupported_reason", "fixed_block_reason"),
     "sglang_plugin/stages/attention_dp.py": ("unsupported_reason",),
@@ -30,10 +30,10 @@ REASONS = {
     "sglang_plugin/admin/handlers.py": ("problem", "extend_problem"),
     "sglang_plugin/admin/route.py": ("_problem",),
     "sglang_plugin/launch/checkup.py": ("_cannot_resolve",),
-    "doctor/installation.py": ("_plugin", "_end"),
-    "lab/chat/talk.py": ("_answer",),
-    "lab/demo/words.py": ("failures",),
-    "watch/view.py": ("read", "_in_words", "compared"),
+    "doctor.py": ("_plugin", "_end"),
+    "lab/chat.py": ("_answer",),
+    "lab/demo/results.py": ("failures",),
+    "watch.py": ("read", "_in_words", "compared"),
     "client.py": ("in_words",),
 }
 """Functions that return or record a reason for a message that is printed elsewhere."""

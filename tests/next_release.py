@@ -196,7 +196,7 @@ class Change:
 
 
 _WEIGHTS = ("update_weights_from_disk", "update_weights_from_ipc", "end_weight_update")
-_STATE = ("add_speculative", "get_internal_state", "set_internal_state", "update_handlers")
+_STATE = ("get_internal_state", "set_internal_state", "update_handlers")
 _PUBLIC = ("get_internal_state", "set_internal_state")
 _SCHEDULING, _WORKER = "seams/scheduling.py", "seams/worker.py"
 CHANGES = (

@@ -14,7 +14,7 @@ from urllib.parse import urlencode
 import yaml
 
 from sglang_adaptive.client import Client
-from sglang_adaptive.lab.cpu_engine.ports import free_port
+from sglang_adaptive.lab.cpu_engine.server import free_port
 
 SHIPPED = Path(__file__).parents[1] / "monitoring" / "prometheus.yml"
 BINARY = "prometheus"

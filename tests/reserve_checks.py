@@ -9,9 +9,10 @@ from typing import Any
 
 import torch
 
-from sglang_adaptive.sglang_plugin import current, hooks
+from sglang_adaptive.sglang_plugin import hooks
 from sglang_adaptive.sglang_plugin.hooks import Process
 from sglang_adaptive.sglang_plugin.rounds import Rounds
+from sglang_adaptive.sglang_plugin.stage import set_current
 from sglang_adaptive.sglang_plugin.stages.capacity import SPARE
 from sglang_adaptive.sglang_plugin.stages.fast_path.reserve_ahead import AHEAD, ReserveAhead
 from tests import checks
@@ -46,7 +47,7 @@ def slots_are_given_in_one_round_of_many() -> None:
     assert _rounds_with_slots(batch, ROUNDS, [1]) == 1 + (ROUNDS - 1) // (AHEAD + 1)
     reserve.guard.closed = True
     assert _rounds_with_slots(_batch(2), ROUNDS, [1]) == ROUNDS
-    current.set_current(None)
+    set_current(None)
     assert _rounds_with_slots(_batch(2), ROUNDS, [1]) == ROUNDS
 
 
@@ -131,7 +132,7 @@ def _begin(controller: Any = None) -> ReserveAhead:
     reserve = ReserveAhead(controller or SimpleNamespace(warm_up=SimpleNamespace(runs=False)))
     now: Any = Rounds(None, None)
     now.use([reserve])
-    current.set_current(now)
+    set_current(now)
     return reserve
 
 

@@ -24,6 +24,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.harness import hook_times, internals, plugin, stacks
+from benchmarks.traces.files import requests
 from sglang_adaptive.lab.simulate.trace import expected_tokens, hazards
 from sglang_adaptive.lab.traces import read
 
@@ -496,7 +497,7 @@ class Replay:
     @classmethod
     def of_file(cls, path: str | None) -> Replay | None:
         """Return the replay of the trace at *path*, None without one. Raises TraceError."""
-        return cls([accepted.tobytes() for _, accepted, _ in read(path).requests()]) if path else None
+        return cls([accepted.tobytes() for _, accepted, _ in requests(read(path))]) if path else None
 
     def begin(self, requests: Sequence[Any]) -> None:
         """Before a round of *requests*: record where each starts, and add the token that every round yields."""

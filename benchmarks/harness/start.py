@@ -25,8 +25,7 @@ from benchmarks.harness.acceptance import Declared, Process
 from benchmarks.harness.plugin import PLUGINS, merged_environment
 from sglang_adaptive.client import Client, RequestError
 from sglang_adaptive.command_line import server_url
-from sglang_adaptive.lab.cpu_engine.ports import free_port
-from sglang_adaptive.lab.cpu_engine.server import BootLog
+from sglang_adaptive.lab.cpu_engine.server import BootLog, free_port
 from sglang_adaptive.lab.models.smollm2 import target_folder
 from sglang_adaptive.provenance import pasteable
 

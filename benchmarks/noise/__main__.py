@@ -18,8 +18,7 @@ from pathlib import Path
 
 import numpy as np
 
-from sglang_adaptive.lab.simulate.noise import FOLDER, disturbances
-from sglang_adaptive.lab.simulate.rounds import read_rounds
+from sglang_adaptive.lab.simulate.rounds import NOISE, disturbances, read_rounds
 from sglang_adaptive.runtime.round_trace import LOST, WHO
 
 SPELL_ROUNDS = 50
@@ -31,7 +30,7 @@ def main(argv: Sequence[str]) -> int:
     if given.command == "keep":
         with gzip.open(given.rounds, "rt") if given.rounds.suffix == ".gz" else given.rounds.open() as lines:
             kept = "".join(cut(lines, given.first, given.end))
-        (FOLDER / f"{given.name}.rounds.gz").write_bytes(gzip.compress(kept.encode(), mtime=0))
+        (NOISE / f"{given.name}.rounds.gz").write_bytes(gzip.compress(kept.encode(), mtime=0))
     else:
         print("\n".join(table()))
     return 0
@@ -42,7 +41,7 @@ def parser() -> argparse.ArgumentParser:
     found = argparse.ArgumentParser("benchmarks.noise", description=__doc__.split("\n", 1)[0])
     keep = found.add_subparsers(dest="command").add_parser("keep")
     keep.add_argument("rounds", type=Path)
-    keep.add_argument("name", help="KIND-MODEL; kinds are those of sglang_adaptive.lab.simulate.noise")
+    keep.add_argument("name", help="KIND-MODEL; kinds are those of sglang_adaptive.lab.simulate.rounds")
     keep.add_argument("--first", type=int, default=0)
     keep.add_argument("--end", type=int, default=sys.maxsize)
     return found
@@ -68,7 +67,7 @@ def table() -> Iterator[str]:
     """Yield the rows of README.md's table: what the disturbances of each recording are."""
     yield "| recording | rounds | timed | 1% | 5% | 25% | 50% | 75% | 95% | 99% | next to next | means of 50 rounds |"
     yield "|---|---|---|---|---|---|---|---|---|---|---|---|"
-    for file in sorted(FOLDER.glob("*.rounds.gz")):
+    for file in sorted(NOISE.glob("*.rounds.gz")):
         rounds = read_rounds(file)
         found = disturbances(rounds)
         quantiles = np.quantile(found, (0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99))

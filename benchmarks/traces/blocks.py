@@ -16,10 +16,11 @@ import numpy as np
 import numpy.typing as npt
 
 from benchmarks.harness.results import command_parser
+from benchmarks.traces.files import write
 from benchmarks.traces.record import origin
 from benchmarks.traces.repetition import loop_start
 from sglang_adaptive.lab.cpu_engine import models
-from sglang_adaptive.lab.traces import Trace, write
+from sglang_adaptive.lab.traces import Trace
 from train import checkpoint, evaluate
 from train.block_draft import BLOCK, BlockDraft
 from train.target import Target

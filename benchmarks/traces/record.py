@@ -16,10 +16,11 @@ import torch
 
 from benchmarks.harness.results import command_parser
 from benchmarks.traces import texts
+from benchmarks.traces.files import write
 from benchmarks.traces.prompts import Prompt, load
 from benchmarks.traces.recorder import Recorder, Recording
 from benchmarks.traces.weights import ModelError, fingerprint
-from sglang_adaptive.lab.traces import Trace, write
+from sglang_adaptive.lab.traces import Trace
 from sglang_adaptive.provenance import cpu_model, pasteable
 
 

@@ -12,12 +12,13 @@ import torch
 from transformers import AutoTokenizer, GenerationConfig
 
 from benchmarks.traces.eagle3 import Eagle3
+from benchmarks.traces.files import lookups
 from benchmarks.traces.llama import Llama
 from benchmarks.traces.prompts import as_chat
 from benchmarks.traces.repetition import loop_start
 from benchmarks.traces.weights import ModelError
 from benchmarks.traces.writing import Writing, write
-from sglang_adaptive.lab.traces import CHAIN, lookups
+from sglang_adaptive.lab.traces import CHAIN
 
 
 @dataclass(frozen=True)

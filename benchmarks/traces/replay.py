@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from benchmarks.traces.files import requests, select
 from sglang_adaptive.lab.traces import Trace, TraceError, read
 
 DEPTHS = (1, 2, 3, 5, 7, 15)
@@ -26,13 +27,13 @@ def rounds(accepted: npt.NDArray[np.uint8], steps: int) -> list[int]:
 
 def tokens_a_round(trace: Trace, steps: int) -> float:
     """Return the mean over all rounds of all requests."""
-    return float(np.mean([tokens for _, accepted, _ in trace.requests() for tokens in rounds(accepted, steps)]))
+    return float(np.mean([tokens for _, accepted, _ in requests(trace) for tokens in rounds(accepted, steps)]))
 
 
 def by_category(trace: Trace) -> Iterator[tuple[str, Trace, Trace]]:
     """Yield each category and "all", with its part of *trace* as recorded, and with loops cut."""
     for category in (*dict.fromkeys(trace.category), "all"):
-        part = trace.select([category in (name, "all") for name in trace.category])
+        part = select(trace, [category in (name, "all") for name in trace.category])
         yield category, part, part.without_repetitions()
 
 

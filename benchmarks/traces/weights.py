@@ -10,8 +10,7 @@ from torch import Tensor
 from transformers import LlamaConfig
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
-from sglang_adaptive.lab.models.folders import PACKED, ModelError
-from sglang_adaptive.lab.models.packed import read_weights
+from sglang_adaptive.lab.models.folders import PACKED, ModelError, read_weights
 
 
 class Weights:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from token_budget import TokenBudgetOptions, TokenBudgetPolicy
 
-from sglang_adaptive.lab.simulate.contenders import contenders
+from sglang_adaptive.lab.simulate.contenders import Launch, contenders
 from sglang_adaptive.lab.simulate.cost import load_cost
 from sglang_adaptive.lab.simulate.engine import play
-from sglang_adaptive.lab.simulate.ours import Launch
 from sglang_adaptive.lab.simulate.scenes import SUITES, Setting
 from sglang_adaptive.lab.simulate.score import share
 

@@ -2,36 +2,95 @@
 
 from __future__ import annotations
 
+import json
+import queue
 import random
+import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from http.client import HTTPException
 from itertools import islice
 from typing import Any
 
 from sglang_adaptive import ties
-from sglang_adaptive.adaptive_server import AdaptiveServer, NotReady, read_info
 from sglang_adaptive.audit import sampled
-from sglang_adaptive.audit.asking import ask
-from sglang_adaptive.audit.questions import PLAIN, Question, words_of
-from sglang_adaptive.client import Client
+from sglang_adaptive.audit.questions import LOGPROBS, PLAIN, Question, words_of
+from sglang_adaptive.client import AdaptiveServer, Client, NotReady, RequestError, in_words, read_info
+
+PATIENCE = 60.0
+"""Seconds that a request may still take after the end of the time."""
+
+
+def ask(
+    client: Client, bodies: Sequence[Mapping[str, Any]], at_once: int, until: float,
+    meanwhile: Callable[[], None], every: float,
+) -> list[Any]:  # fmt: skip
+    """Return the answers to *bodies*, with *at_once* of them in flight while there are enough.
+
+    A refused request's answer is the refusal's text; a request not started by *until* (monotonic seconds) is None.
+    *meanwhile* is called every *every* seconds in this thread. Raises NotReady when the server does not answer or
+    requires a key.
+    """
+    found: list[Any] = [None] * len(bodies)
+    left: queue.SimpleQueue[int] = queue.SimpleQueue()
+    for index in range(len(bodies)):
+        left.put(index)
+    errors: list[Exception] = []
+
+    def work() -> None:
+        while time.monotonic() < until and not errors:
+            try:
+                index = left.get_nowait()
+            except queue.Empty:
+                return
+            try:
+                found[index] = _answer(client, bodies[index])
+            except (RequestError, OSError, HTTPException) as error:
+                errors.append(error)
+
+    # Daemon threads, so that a hanging server does not block an interrupted command.
+    threads = [threading.Thread(target=work, daemon=True) for _ in range(min(at_once, len(bodies)))]
+    for thread in threads:
+        thread.start()
+    while living := [thread for thread in threads if thread.is_alive()]:
+        meanwhile()
+        living[0].join(every)
+        if time.monotonic() > until + PATIENCE:
+            raise NotReady(f"{client.url}: a request was not answered in {PATIENCE:.0f} s")
+    if errors:
+        raise NotReady(f"{client.url}: {in_words(errors[0])}") from None  # type: ignore[arg-type]
+    return found
+
+
+def _answer(client: Client, body: Mapping[str, Any]) -> Any:
+    try:
+        return client.post("/generate", body)
+    except RequestError as error:
+        if error.asks_for_key:
+            raise
+        return f"refused: {_message(error.answer)}"
+
+
+def _message(words: str) -> str:
+    """Return the message of a refusal, without the JSON around it."""
+    try:
+        return str(json.loads(words[words.index("{") :])["error"]["message"])[:200]
+    except (ValueError, KeyError, TypeError):
+        return words[:200]
+
 
 SWITCH_SECONDS = 0.05
 """Seconds between two depths while they switch; a round takes 2 to 30 ms."""
-
 RENEW_SECONDS = 1.0
 ALONE = 2
 """Questions of a block that are also asked one at a time."""
-
 ASKED_AGAIN = 16
 """Questions with a wrong text whose reference is asked again."""
-
 SAMPLES = 300
 """Samples for each way of sampling, at each depth."""
-
 KEPT_BACK = 0.1
 """Share of the time reserved for asking again."""
-
 ZERO, SWITCHING, POLICY, AS_IT_IS = "0 steps", "switching", "by its policy", "as it is"
 
 
@@ -52,14 +111,12 @@ class Compared:
 
     number: int
     """Number of texts compared so far, including this one."""
-
     way: Way
     question: Question
     ids: list[int]
     parting: ties.Parting | None = None
     differ: float = 0.0
     """Largest difference of a requested log-probability, in nats."""
-
     refused: str = ""
     """Why there is no text although the reference has one."""
 
@@ -120,10 +177,8 @@ class Found:
     compared: list[Compared] = field(default_factory=list)
     noise: float = 0.0
     """Largest difference in nats between two runs of the reference, or between what it decodes and reads."""
-
     left_out: dict[str, str] = field(default_factory=dict)
     """Questions that the reference does not answer, and why."""
-
     samples: list[dict[str, Any]] = field(default_factory=list)
     passes: int = 0
     """How often every question was asked."""
@@ -232,7 +287,10 @@ class Audit:
         if not isinstance(answer, dict):
             one.refused = words_of(answer)
             return
-        _judge(one, answer, known or self._known[question.name])
+        one.parting, nearest = ties.nearest(answer["output_ids"], known or self._known[question.name])
+        one.ids = list(answer["output_ids"]) if one.parting is not None else []
+        if question.kind == LOGPROBS:
+            one.differ = ties.chosen_differ(answer, nearest)
         self._progress(str(way), self.found)
 
     def _ask_again(self) -> None:
@@ -295,10 +353,3 @@ class Audit:
                     {"way": name, "sampling": dict(how), "comparisons": len(tests), "least_probability": least,
                      "where": f"{what} {at}", "wrong": wrong}
                 )  # fmt: skip
-
-
-def _judge(one: Compared, answer: ties.Answer, known: Sequence[ties.Answer]) -> None:
-    one.parting, nearest = ties.nearest(answer["output_ids"], known)
-    one.ids = list(answer["output_ids"]) if one.parting is not None else []
-    if one.question.wants_logprobs():
-        one.differ = ties.chosen_differ(answer, nearest)

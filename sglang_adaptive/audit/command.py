@@ -12,17 +12,17 @@ from typing import Any
 
 from tqdm import tqdm
 
-from sglang_adaptive.adaptive_server import HOLD_SECONDS, NotReady, most_running, read_info
 from sglang_adaptive.audit import report
 from sglang_adaptive.audit.audit import ZERO, Audit, Found, Subject
 from sglang_adaptive.audit.questions import KINDS, PENALTIES, Prompt, questions, read, shipped
-from sglang_adaptive.client import Client
+from sglang_adaptive.client import HOLD_SECONDS, Client, NotReady, most_running, read_info
 from sglang_adaptive.command_line import (
     BAD_INPUT,
     DONE,
     PROBLEM,
     CommandParser,
-    add_admin_api_key,
+    Interrupted,
+    StopSignals,
     add_server,
     count,
     failed,
@@ -32,7 +32,6 @@ from sglang_adaptive.command_line import (
     server_url,
 )
 from sglang_adaptive.provenance import command_line, git_commit, versions
-from sglang_adaptive.signals import Interrupted, StopSignals
 
 LONGEST = 6000
 """Characters of the longest built-in prompt."""
@@ -57,8 +56,7 @@ def parser() -> CommandParser:
         ],
         "0 no wrong token; 1 a wrong token, or the server cannot be audited; 2 bad usage",
     )  # fmt: skip
-    add_server(found, url=None)
-    add_admin_api_key(found)
+    add_server(found, changes=True)
     add = found.add_argument
     told = "compare with this server, which must have the same key and no speculation"
     add("--reference", type=server_url, metavar="URL", help=told)

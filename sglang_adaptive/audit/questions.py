@@ -26,7 +26,6 @@ PENALTIES: Mapping[str, Mapping[str, Any]] = {
     "repetition penalty": {"repetition_penalty": 1.3},
 }
 """Kinds that a server with overlap and without speculation does not count exactly: its penalties lag by one token."""
-
 KINDS: Mapping[str, Mapping[str, Any]] = {
     PLAIN: {},
     LOGPROBS: {},
@@ -35,7 +34,6 @@ KINDS: Mapping[str, Mapping[str, Any]] = {
     "JSON schema": {"json_schema": json.dumps(SCHEMA), "ignore_eos": False},
 }
 """Sampling parameters of each."""
-
 Prompt = str | list[int]
 
 
@@ -45,16 +43,12 @@ class Question:
 
     prompt: str
     """The name of its prompt."""
-
     kind: str
     body: Mapping[str, Any]
 
     @property
     def name(self) -> str:
         return f"{self.kind}, prompt {self.prompt}"
-
-    def wants_logprobs(self) -> bool:
-        return self.kind == LOGPROBS
 
 
 def questions(prompts: Mapping[str, Prompt], tokens: int, kinds: Sequence[str] = tuple(KINDS)) -> list[Question]:

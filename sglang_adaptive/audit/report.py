@@ -12,7 +12,6 @@ from sglang_adaptive.audit.audit import Compared, Found, Way
 
 SHOWN = 8
 """How many wrong texts are printed; JSON has all."""
-
 Key = TypeVar("Key", bound=Hashable)
 VERDICTS = (ties.EQUAL, ties.TIE, ties.WRONG)
 
@@ -126,16 +125,13 @@ def _faults(found: Found) -> Iterator[str]:
             "does not explain; comparisons with it say little"
         )
     if is_sound(found):
-        yield f"Verdict: no wrong token in {len(found.compared)} texts; each question asked {_times(found.passes)}."
+        times = {0: "less than once: the time ran out", 1: "once"}.get(found.passes, f"{found.passes} times")
+        yield f"Verdict: no wrong token in {len(found.compared)} texts; each question asked {times}."
     else:
         first = f", the first after {wrong[0].number}" if wrong else ""
         drawn = sum(sample["wrong"] for sample in found.samples)
         more = f" and {drawn} of {len(found.samples)} distributions" if drawn else ""
         yield f"Verdict: {len(wrong)} of {len(found.compared)} texts{more} are wrong{first}."
-
-
-def _times(passes: int) -> str:
-    return {0: "less than once: the time ran out", 1: "once"}.get(passes, f"{passes} times")
 
 
 def _words(one: Compared, width: float) -> str:

@@ -15,13 +15,10 @@ KINDS: tuple[Mapping[str, Any], ...] = (
 )
 TOKENS, TOGETHER = 5, 30
 """Tokens per sample, and samples per request."""
-
 ALPHA = 1e-6
 """Chance that a comparison calls equal distributions different."""
-
 LEAST = 10
 """Values with fewer occurrences than this in both together are counted as one."""
-
 Texts = Sequence[Sequence[int]]
 
 

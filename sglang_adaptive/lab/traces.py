@@ -1,6 +1,6 @@
 """Recorded acceptance: how many drafts of a chain are accepted at every position of real outputs.
 
-Traces are compressed ``.npz`` files; they are checked when they are written and read.
+Traces are compressed ``.npz`` files, which `benchmarks.traces` writes; they are checked when they are read.
 """
 
 from __future__ import annotations
@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import zipfile
 import zlib
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from sglang_adaptive.lookup import DRAFTS, LONGEST, Text
+from sglang_adaptive.lookup import DRAFTS, LONGEST
 from sglang_adaptive.policy.errors import printable
 
 FORMAT_VERSION = 1
@@ -49,42 +48,30 @@ class Trace:
 
     target: str
     """Model that generated the outputs."""
-
     draft: str
     """Draft model that proposed."""
-
     prompts: str
     """Where the prompts come from."""
-
     temperature: float
     """Temperature of the target's sampling; 0 is greedy."""
-
     hardware: str
     """Hardware of the recorder."""
-
     command: str
     """Command that records this trace."""
-
     date: str
     """Day of the recording, YYYY-MM-DD."""
-
     category: tuple[str, ...]
     """R kinds of text, one per request."""
-
     length: npt.NDArray[np.int32]
     """[R] positions of each request, one or more."""
-
     loop_start: npt.NDArray[np.int32]
     """[R] position where the first exact repetition starts; the request's length if there is none."""
-
     accepted: npt.NDArray[np.uint8]
     """[N] accepted drafts of the chain, 0 to C, request by request."""
-
     match: npt.NDArray[np.uint8] | None = None
-    """[N] tokens before the drafts that agree with an earlier place of the request's text; see ``lookups``.
+    """[N] tokens before the drafts that agree with an earlier place of the request's text; see ``Text.at``.
 
     None, like ``looked_up``, in a trace that was recorded without its tokens."""
-
     looked_up: npt.NDArray[np.uint8] | None = None
     """[N] number of right drafts among those looked up there, 0 to 32."""
 
@@ -94,24 +81,12 @@ class Trace:
         lengths = self.length.astype(np.int64)
         return np.cumsum(lengths) - lengths
 
-    def requests(self) -> Iterator[tuple[str, npt.NDArray[np.uint8], int]]:
-        """Yield category, accepted drafts [n] and first row of each request; the arrays are views.
-
-        The request's part of ``match`` and ``looked_up`` is the n rows from its first one on.
-        """
-        for category, start, length in zip(self.category, self.starts.tolist(), self.length.tolist(), strict=True):
-            yield category, self.accepted[start : start + length], start
-
-    def select(self, rows: npt.ArrayLike) -> Trace:
-        """Return the trace of some requests, by index or mask, in the given order."""
-        chosen = np.arange(len(self.category))[np.asarray(rows)]
-        return self._cut(chosen, self.length[chosen])
-
     def without_repetitions(self) -> Trace:
         """Return the trace with each request cut where its first exact repetition starts."""
-        return self._cut(np.arange(len(self.category)), self.loop_start)
+        return self.cut(np.arange(len(self.category)), self.loop_start)
 
-    def _cut(self, chosen: npt.NDArray[np.int64], length: npt.NDArray[np.int32]) -> Trace:
+    def cut(self, chosen: npt.NDArray[np.int64], length: npt.NDArray[np.int32]) -> Trace:
+        """Return the trace of the *chosen* requests, in this order, each with only its first *length* positions."""
         starts = self.starts[chosen]
         rows = [np.arange(start, start + kept) for start, kept in zip(starts, length, strict=True)]
         at = np.concatenate(rows) if rows else np.zeros(0, np.int64)
@@ -123,38 +98,6 @@ class Trace:
             accepted=self.accepted[at],
             match=None if self.match is None else self.match[at],
             looked_up=None if self.looked_up is None else self.looked_up[at],
-        )
-
-
-def lookups(ids: Sequence[int], prompt: int, positions: int) -> npt.NDArray[np.uint8]:
-    """Return [positions, 2]: ``match`` and ``looked_up`` of the text *ids* [T], whose output starts at *prompt*."""
-    text = Text(ids, prompt)
-    found = [text.at(prompt + at) for at in range(positions)]
-    return np.array([(one.match, one.tokens - 1 if one.match else 0) for one in found], np.uint8).reshape(-1, 2)
-
-
-# Traces as files.
-
-
-def write(path: str | Path, trace: Trace) -> None:
-    """Check *trace* and write it to *path*.
-
-    Raises:
-        TraceError: the trace violates its own format.
-        OSError: the file cannot be written.
-    """
-    _check(str(path), trace)
-    about = {"format_version": FORMAT_VERSION, "temperature": trace.temperature}
-    about.update((word, getattr(trace, word)) for word in WORDS)
-    with Path(path).open("wb") as file:  # keeps a name without .npz
-        np.savez_compressed(
-            file,
-            about=np.array(json.dumps(about)),
-            category=np.array(trace.category, np.str_),
-            length=trace.length,
-            loop_start=trace.loop_start,
-            accepted=trace.accepted,
-            **{name: array for name in OF_LOOKUPS if (array := getattr(trace, name)) is not None},
         )
 
 
@@ -183,11 +126,11 @@ def read(path: str | Path) -> Trace:
     # Whatever numpy, zipfile and json say of a file that is another, is of another version or is damaged.
     except (EOFError, KeyError, RecursionError, TypeError, ValueError, zipfile.BadZipFile, zlib.error) as error:
         raise TraceError(f"{file}: not a whole trace of format {FORMAT_VERSION}") from error
-    _check(file, trace)
+    check(file, trace)
     return trace
 
 
-def _check(file: str, trace: Trace) -> None:
+def check(file: str, trace: Trace) -> None:
     """Raise `TraceError` for the first field of *trace* that violates the format."""
     requests, positions = len(trace.category), int(trace.length.sum(dtype=np.int64))
     wanted: dict[str, tuple[type, int, int, Any]] = {

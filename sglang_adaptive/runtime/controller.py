@@ -29,12 +29,10 @@ class MeterReading:
 
     time: float
     """Unix time in seconds."""
-
     current_steps: int
     degraded: bool
     alarms: Collection[str]
     """Names of the alarms now raised."""
-
     tiers: tuple[int, ...]
     deepest: int
     """The most draft steps with a runtime state; lookup rounds have more drafts."""
@@ -43,17 +41,13 @@ class MeterReading:
     """By batch region, the policy's forecast for a round like the latest drafted one; empty without a cost model."""
     speedup: float | None
     """Expected rate over no speculation, for a round like the latest drafted one; None without a cost model."""
-
     acceptance: tuple[float, ...]
     """The policy's estimate by position; empty if it has none."""
-
     probes: ProbeTotals | None
     profile_saved_at: float | None
     """Unix time in seconds at which this server's cost profile was written to disk; None without one."""
-
     hour: Mapping[str, Any] | None
     """Speedup of the last hour over fixed steps; see ``History.speedup``."""
-
     audit: Mapping[str, Any] | None
     """Audit results of finished requests; None without an audit."""
 
@@ -87,6 +81,8 @@ class AdaptiveController:
         self.states = RuntimeStates(worker, device)
         self.warm_up = WarmUp(self.states.reachable)
         """Chooses what rounds do while it runs; the policy is not asked then."""
+        self.late_kernel_loads: list[str] | None = None
+        """Names of the first Triton kernels that loaded after start-up; None if not watched."""
         self.requests: Sequence[Hashable] = ()
         """The requests of the coming round; empty if unknown."""
         self.most_steps: int | None = None
@@ -397,9 +393,13 @@ class AdaptiveController:
             "degraded_reason": self.degraded,
             "degraded_steps": None if self.degraded is None else self._degraded_steps,
             "profile_saved_at": self._profile_saved_at(),
-            "config": self._config(),
+            "config": self.config(),
             "config_changed": self._config_changed,
-            "startup": self.states.startup.as_dict(self.warm_up),
+            "startup": {
+                "tiers": [asdict(build) for build in sorted(self.states.builds, key=lambda build: build.steps)],
+                **self.warm_up.as_dict(),
+                "late_kernel_loads": None if self.late_kernel_loads is None else [*self.late_kernel_loads],
+            },
             "speedup": self._speedup(),
             "audit": self._audit(),
             **self._policy_state(),
@@ -439,8 +439,8 @@ class AdaptiveController:
         history = self._closed_history()
         return None if history is None else history.speedup()
 
-    def _config(self) -> dict[str, Any] | None:
-        # Policies that are not built from a configuration lack this attribute.
+    def config(self) -> dict[str, Any] | None:
+        """Return the configuration of the policy as JSON builtins; None for a policy that is not built from one."""
         config = getattr(self.policy, "config", None)
         return config.as_dict() if isinstance(config, AdaptiveConfig) else None
 

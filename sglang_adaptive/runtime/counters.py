@@ -21,11 +21,9 @@ class RoundMix:
     steps: int
     chosen: bool
     """Whether the policy chose the steps; False while an operator holds them."""
-
     rounds: int = 0
     timed: int = 0
     """Rounds with a measured time; ``timed_seconds`` is their sum."""
-
     timed_seconds: float = 0.0
     accepted: Counter[int] = field(default_factory=Counter)
     """Requests by accepted drafts."""
@@ -158,12 +156,10 @@ class SwitchRecord:
 
     time: float
     """Unix time in seconds."""
-
     from_steps: int
     to_steps: int
     batch_size: int
     """Requests in the first round after the switch."""
-
     cause: str
     """One of CAUSES."""
 
@@ -176,7 +172,6 @@ class Region:
     tokens: int = 0
     batch_size: int = 0
     """Requests of its latest round whose drafts were not looked up; 0 before it."""
-
     steps: int = 0
     """Steps of that round."""
 

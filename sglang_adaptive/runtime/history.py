@@ -29,7 +29,6 @@ REQUESTS, TOKENS, SECONDS = range(3)
 HEAD = 3
 """Columns of a row before those by steps: requests, tokens and seconds of the rounds. The columns by steps are rounds,
 seconds, seconds at fixed steps, and their deviation."""
-
 Bucket = dict[int, "array[float]"]
 """A row for each batch region, by its index in REGIONS."""
 
@@ -186,21 +185,12 @@ def _usual_seconds(mixes: Collection[RoundMix]) -> dict[int, float]:
     return {region: seconds[region] / count for region, count in timed.items() if count}
 
 
-# The speedup of adaptive speculation: the time of its rounds against the modeled time of fixed steps.
-#
-# The rounds yielded k tokens in t seconds. With s fixed steps the same tokens would have taken
-#
-#     t(s) = t * T(b, s) / T(b, d) * k / k(s)
-#
-# where d are the drafted steps, T is the cost model's round time at batch size b, and k(s) are the tokens that as many
-# rounds of s steps would have yielded: up to d steps from accepted drafts, beyond from the policy's expectation. The
-# measured time is scaled by a ratio of modeled times, so a disturbance of a round affects both sides. At s = d they are
-# equal. The speedup over s is the sum of t(s) over the sum of t.
+# The speedup of adaptive speculation: the modeled time of fixed steps over the time of its rounds. The formula is in
+# docs/monitoring.md, "What speculation was worth". The measured time is scaled by a ratio of modeled times, so a
+# disturbance of a round affects both sides.
 #
 # The deviation follows from those of T(b, s), T(b, d) and the expected tokens. An error of a cell is the same in every
 # round, so the deviations are averaged as if they were fully correlated: an upper bound on the standard deviation.
-# Neither side includes prefill, queueing and switches. For a lookup round, k(s) assumes that drafts are accepted where
-# lookups were, so the speedup is a lower bound.
 
 
 @dataclass(frozen=True, slots=True)

@@ -73,7 +73,9 @@ class JointSteps:
         controller, depths, live = self._controller, self.depths, self._agreed
         if not requests:
             return silent(depths, live)
-        steps = self._own_steps(requests)
+        warms_up = controller.warm_up_choice(requests)
+        # What overrides this rank's policy: the warm-up, or an operator.
+        steps = controller.forced_steps if warms_up is None else warms_up.steps
         if steps is not None:
             return forced(depths, live, requests, steps)
         if controller.degraded is not None:
@@ -82,8 +84,3 @@ class JointSteps:
         if outlook is not None:
             return believed(depths, live, requests, *outlook)
         return forced(depths, live, requests, controller.policy.choose(Coming(requests)).steps)
-
-    def _own_steps(self, requests: int) -> int | None:
-        """Return the steps that override this rank's policy: the warm-up's or an operator's; None without."""
-        warms_up = self._controller.warm_up_choice(requests)
-        return self._controller.forced_steps if warms_up is None else warms_up.steps

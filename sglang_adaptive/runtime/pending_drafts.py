@@ -54,10 +54,8 @@ class CatchUp:
 
     rows: tuple[int, ...]
     """Rows of the batch with pending tokens, ascending."""
-
     counts: tuple[int, ...]
     """Pending tokens of each row, at least one."""
-
     sources: tuple[tuple[int, ...], ...]
     """Positions of each row's tokens among all pending tokens, oldest first."""
 

@@ -44,14 +44,9 @@ class ProfileStore:
 
     def load(self) -> CostProfile | None:
         """Return the stored profile; None without a usable one. An invalid file is renamed."""
-        try:
+        with contextlib.suppress(ProfileError, OSError):
             return self._read()
-        except ProfileError:
-            pass  # retried below with the lock, so that no other server replaces the file
-        except OSError as error:
-            self._warn("read", f"cost profile {self.path}: cannot be read ({error.strerror}); starting without it")
-            return None
-        with self._locked() as locked:
+        with self._locked() as locked:  # again, so that no other server replaces the file meanwhile
             return self._read_or_set_aside() if locked else None
 
     def save(self, profile: CostProfile) -> bool:

@@ -21,16 +21,12 @@ class RoundNote(RoundObservation):
 
     lengths: Sequence[int] = ()
     """Sequence lengths of the requests before the round, in the order of the accept counts; empty when unknown."""
-
     since_last: float | None = None
     """Seconds since the result before it arrived, also where they are not the round's ``seconds``; None if unknown."""
-
     audit: bool = False
     """Whether all its requests are decoded again for the audit; nothing is counted or learned from it."""
-
     largest_batch: int | None = None
     """The largest batch of any rank if ranks run rounds together; None if this rank runs rounds alone."""
-
     arriving: list[Callable[[RoundNote, Any], None]] = field(default_factory=list)
     """Callbacks that fill in fields from numbers that the device sends with the result, called once it has arrived."""
 

@@ -6,7 +6,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
 
@@ -82,11 +82,9 @@ class TierBuild:
     steps: int
     seconds: float | None
     """None for the launch steps, whose state SGLang builds."""
-
     gigabytes: float | None
     """Decrease of free device memory, in GB of 2**30 bytes."""
-
-    graph_batch_sizes: tuple[int, ...] | None
+    graph_batch_sizes: list[int] | None
     """Batch sizes with CUDA graphs, ascending; None when graphs are off."""
 
 
@@ -104,31 +102,6 @@ class Device:
     def free_gigabytes(self) -> float | None:
         """Return the free device memory in GB of 2**30 bytes; None if unknown."""
         return None
-
-
-@dataclass(slots=True)
-class StartUp:
-    """The report of start-up, filled while the server starts."""
-
-    tiers: list[TierBuild] = field(default_factory=list)
-    late_kernel_loads: list[str] | None = None
-    """Names of the first Triton kernels that loaded after start-up; None if not watched."""
-
-    def as_dict(self, warm_up: WarmUp) -> dict[str, Any]:
-        """Return JSON builtins, with the report of *warm_up*."""
-        return {
-            "tiers": [
-                {
-                    "steps": tier.steps,
-                    "seconds": tier.seconds,
-                    "gigabytes": tier.gigabytes,
-                    "graph_batch_sizes": None if tier.graph_batch_sizes is None else list(tier.graph_batch_sizes),
-                }
-                for tier in sorted(self.tiers, key=lambda tier: tier.steps)
-            ],
-            **warm_up.as_dict(),
-            "late_kernel_loads": None if self.late_kernel_loads is None else list(self.late_kernel_loads),
-        }
 
 
 class Progress:

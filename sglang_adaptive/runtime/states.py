@@ -11,7 +11,7 @@ from typing import Any, Protocol, TypeAlias
 from sglang_adaptive.policy.base import AdaptivePolicy
 from sglang_adaptive.policy.choice import Choice, Source, drafted
 from sglang_adaptive.policy.config import CapturedSteps
-from sglang_adaptive.runtime.start_up import Device, Progress, StartUp, TierBuild
+from sglang_adaptive.runtime.start_up import Device, Progress, TierBuild
 
 logger = logging.getLogger(__name__)
 
@@ -24,14 +24,13 @@ GraphRunner: TypeAlias = Any
 class SpecRuntimeState:
     """The attention backends and CUDA graphs of one kind of round, built at start-up and switched as a whole.
 
-    Field names are SGLang 0.5.23's. An unused backend or runner is None: the draft's at zero steps, and graphs when
-    CUDA graphs are off.
+    SGLang's own class, which has the same fields, serves as well. An unused backend or runner is None: the draft's at
+    zero steps, and graphs when CUDA graphs are off.
     """
 
     speculative_num_steps: int
     speculative_num_draft_tokens: int
     """Draft tokens that a verify pass reads per request: steps + 1."""
-
     draft_attn_backend: AttentionBackend | None
     cuda_graph_runner: GraphRunner | None
 
@@ -65,7 +64,8 @@ class RuntimeStates:
     def __init__(self, worker: AdaptiveWorker, device: Device | None = None) -> None:
         self._worker = worker
         self._device = device or Device()
-        self.startup = StartUp()
+        self.builds: list[TierBuild] = []
+        """How long each state took to build."""
         self.launch = drafted(worker.speculative_num_steps)
         """The steps that the server was launched with."""
         self.live = self.launch
@@ -214,4 +214,4 @@ class RuntimeStates:
         taken: float | None = None,
     ) -> None:
         self._graphs[kind] = sizes
-        self.startup.tiers.append(TierBuild(kind[1], seconds, taken, None if sizes is None else tuple(sizes)))
+        self.builds.append(TierBuild(kind[1], seconds, taken, sizes))

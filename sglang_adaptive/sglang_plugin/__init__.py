@@ -10,6 +10,7 @@ for these two functions, which call the original unchanged.
 from __future__ import annotations
 
 import multiprocessing
+import os
 import sys
 
 
@@ -19,7 +20,7 @@ def register() -> None:
     from sglang_adaptive.sglang_plugin.hooks import Process
 
     wanted = list(hooks.hooks(Process.ENTRY))
-    if env.ACTIVE.get() == "1" and multiprocessing.parent_process() is not None:
+    if os.environ.get(env.ACTIVE) == "1" and multiprocessing.parent_process() is not None:
         hooks.place_at_once()
         wanted += hooks.hooks(Process.EVERY)
         # The scheduler's entry function is in this module, so only a scheduler has it loaded this early. In a

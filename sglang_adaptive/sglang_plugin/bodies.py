@@ -42,7 +42,8 @@ def hashes(targets: Iterable[str], root: Path | None = None) -> dict[str, str]:
     """
     root = installed() if root is None else root
     found = ((target, definitions(target, root)) for target in targets)
-    return {target: _hash(bodies) for target, bodies in found if bodies}
+    texts = {target: json.dumps([_plain(body) for body in bodies]) for target, bodies in found if bodies}
+    return {target: hashlib.sha256(text.encode()).hexdigest()[:12] for target, text in texts.items()}
 
 
 def installed() -> Path:
@@ -136,11 +137,6 @@ def _imported(statements: Iterable[ast.stmt], name: str, module: str, file: Path
             start = package[: len(package) - statement.level + 1] if statement.level else []
             source = ".".join([*start, *filter(None, [statement.module])])
             yield from ((source, alias.name) for alias in statement.names if (alias.asname or alias.name) == name)
-
-
-def _hash(bodies: list[ast.stmt]) -> str:
-    text = json.dumps([_plain(body) for body in bodies])
-    return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
 def _plain(node: Any) -> Any:

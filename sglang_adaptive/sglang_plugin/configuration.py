@@ -72,7 +72,7 @@ def require_on_all_ranks(config: AdaptiveConfig) -> None:
     """Raise ConfigError on all tensor-parallel ranks, which call it together, unless *config* and features agree."""
     from sglang.srt.runtime_context import get_parallel
 
-    mine = {**config.as_dict(), env.OFF.name: ",".join(sorted(features.turned_off()))}
+    mine = {**config.as_dict(), env.OFF: ",".join(sorted(features.turned_off()))}
     first, *others = get_parallel().tp_group.all_gather_object(mine)
     for rank, other in enumerate(others, start=1):
         if other != first:

@@ -48,24 +48,18 @@ def verdict(release: str, missing: Sequence[str], changed: Sequence[str], betwee
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """One name in SGLang: a callable with these parameters, or a class with these attributes."""
+    """One name in SGLang, and what it must have."""
 
     target: str
     """A dotted path."""
-
-    parameters: tuple[str, ...] = ()
-    attributes: tuple[str, ...] = ()
-    """Fields, annotations, class attributes, and what a method assigns."""
-
+    names: tuple[str, ...] = ()
+    """A function's parameters, or a class's attributes: fields, annotations, and what a method assigns."""
     patched: str | None = None
     """A parameter that exists only with this project's patches; use the plugin or the patches, not both."""
-
     on_cuda: bool = False
     """Whether its module can be imported only with a CUDA device."""
-
     since: str | None = None
     """The first of `RELEASES` that has it; the end of this file handles the earlier ones."""
-
     by: str = ""
     """What relies on it: a file of this package below ``sglang_plugin/``, and for a hook its function."""
 
@@ -84,10 +78,8 @@ class Need:
             return f"{self.named} is missing ({error})"
         if self.patched in parameters_of(found):
             return f"{self.target} carries this project's patches; use the patches or the plugin, not both"
-        missing = [name for name in self.parameters if name not in parameters_of(found)]
-        if self.attributes:
-            there = attributes_of(found)
-            missing += [name for name in self.attributes if name not in there]
+        there = attributes_of(found) if isinstance(found, type) else parameters_of(found)
+        missing = [name for name in self.names if name not in there]
         return f"{self.named} has no {', '.join(missing)}" if missing else None
 
 

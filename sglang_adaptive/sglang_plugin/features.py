@@ -8,6 +8,7 @@ the tables of docs/configuration.md come from here.
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -24,16 +25,12 @@ class Feature:
 
     does: str
     """What it does, as a phrase."""
-
     without: str
     """What is lost without it."""
-
     ranks_alike: bool = False
     """Whether all ranks that run the same batch must turn it off together."""
-
     excludes: tuple[Fact, ...] = ()
     """What rules it out, in the order in which to ask."""
-
     key: str | None = None
     """The key of the configuration that asks for it; None if a server has it by itself."""
 
@@ -49,7 +46,6 @@ _DEFERRAL = (
 )
 _AROUND = (setup.ATTENTION_DP, setup.DECODE_CONTEXT_PARALLEL, setup.ALLTOALL, setup.OBSERVED, setup.OTHER_MODEL)
 """What SGLang does around passes."""
-
 FEATURES: Mapping[str, Feature] = {
     "attention-dp": Feature("adaptive steps with attention DP", "the server speculates with fixed steps"),
     "exact": Feature(
@@ -115,9 +111,9 @@ def turned_off() -> frozenset[str]:
     Raises:
         ConfigError: It names something else.
     """
-    names = {name.strip() for name in (env.OFF.get() or "").split(",")} - {""}
+    names = {name.strip() for name in os.environ.get(env.OFF, "").split(",")} - {""}
     if unknown := sorted(names - FEATURES.keys()):
-        raise ConfigError("environment", env.OFF.name, f"got {', '.join(unknown)}", f"some of {', '.join(FEATURES)}")
+        raise ConfigError("environment", env.OFF, f"got {', '.join(unknown)}", f"some of {', '.join(FEATURES)}")
     return frozenset(names)
 
 
@@ -140,17 +136,12 @@ def may(name: str, found: Setup, asked: bool = True) -> bool:
         logger.exception("adaptive: the setup could not be checked")
         reason = f"{type(error).__name__}: {error}"
     if reason is not None:
-        turn_off(name, reason, asked)
+        reasons[name] = reason
+        if FEATURES[name].key is None or not asked:
+            logger.info("adaptive: %s is off: %s", name, reason)
+        else:
+            logger.warning("adaptive: %s is off: %s", name, reason)
     return reason is None
-
-
-def turn_off(name: str, reason: str, asked: bool = True) -> None:
-    """Note that this process does without the feature *name*, and why."""
-    reasons[name] = reason
-    if FEATURES[name].key is None or not asked:
-        logger.info("adaptive: %s is off: %s", name, reason)
-    else:
-        logger.warning("adaptive: %s is off: %s", name, reason)
 
 
 def off() -> dict[str, str]:
@@ -160,5 +151,4 @@ def off() -> dict[str, str]:
 
 reasons: dict[str, str] = {}
 """Why features are off in this process; it serves one server, and guards exist before its `Rounds`."""
-
-_BY_VARIABLE = f"{env.OFF.name} names it"
+_BY_VARIABLE = f"{env.OFF} names it"

@@ -19,7 +19,6 @@ logger = logging.getLogger(__name__)
 
 AGREE_WITHIN = timedelta(seconds=10)
 """How long a rank with an error waits for the others to have it too."""
-
 T = TypeVar("T")
 
 

@@ -13,14 +13,14 @@ SGLang's function runs. Each function of SGLang has at most one hook, so the reg
 from __future__ import annotations
 
 import functools
+import gc
 import inspect
 import logging
 import pkgutil
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from dataclasses import replace as replaced
 from enum import Enum
 from importlib import import_module
 from types import ModuleType
@@ -28,7 +28,7 @@ from typing import Any, TypeVar
 
 from sglang_adaptive.sglang_plugin import bodies
 from sglang_adaptive.sglang_plugin.contract import RELEASES, ContractError, Need, parameters_of, verdict
-from sglang_adaptive.sglang_plugin.current import current
+from sglang_adaptive.sglang_plugin.stage import current
 
 logger = logging.getLogger(__name__)
 
@@ -37,12 +37,8 @@ WORKER = SRT + "speculative.eagle_worker_v2."
 EXECUTOR = SRT + "model_executor."
 FA3 = SRT + "layers.attention.flashattention_backend."
 
-SEAMS = (
-    *("arguments", "launcher", "http", "reporting", "worker", "scheduling", "graphs", "attention"),
-    *("memory", "state"),
-)
+SEAMS = ("launcher", "worker", "scheduling", "runner", "attention", "state")
 """Modules of ``seams/``; each is one area of SGLang."""
-
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -67,29 +63,28 @@ class Hook:
 
     target: str
     """SGLang's function, as a dotted path."""
-
     kind: str
     """"around" or "replace": a value of SGLang's HookType."""
-
     function: Callable[..., Any]
     parameters: tuple[str, ...]
     """The parameters of SGLang's function that ours relies on."""
-
     processes: tuple[Process, ...]
     """The processes that install it."""
-
     seam: str
     """The file that declares it, below ``sglang_plugin/``."""
-
     before: int
     """How many arguments the function gets before those of SGLang's."""
 
     @property
+    def on_cuda(self) -> bool:
+        """Whether its target can be imported only with a CUDA device."""
+        return self.processes == (Process.SCHEDULER_CUDA,)
+
+    @property
     def need(self) -> Need:
         """The need of this hook: its target with its parameters."""
-        on_cuda = self.processes == (Process.SCHEDULER_CUDA,)
         name = self.function.__qualname__.rpartition("<locals>.")[2]  # of an event: Stage.NAME
-        return Need(self.target, self.parameters, on_cuda=on_cuda, by=f"{self.seam}: {name}")
+        return Need(self.target, self.parameters, on_cuda=self.on_cuda, by=f"{self.seam}: {name}")
 
     def problem(self) -> str | None:
         """Return the problem with the installed SGLang, or None."""
@@ -159,10 +154,18 @@ def to_stages(event: Callable[..., Any], target: str, *parameters: str, process:
     _declare("around", target, parameters, process, before=2)(raised)
 
 
-def needs(*found: Need) -> None:
-    """Declare what a seam uses of SGLang besides the functions that it hooks."""
-    by = _seam()
-    _needs.extend(replaced(need, by=by) for need in found)
+def needs(text: str, **about: Any) -> None:
+    """Declare what a seam uses of SGLang besides the functions that it hooks.
+
+    *text* has dotted paths, below `SRT` unless they begin with "sglang", each followed by a function's parameters or a
+    class's attributes. *about* are fields that their `Need` has.
+    """
+    found: list[list[str]] = []
+    for word in text.split():
+        found.append([word.rstrip(":")]) if "." in word else found[-1].append(word)
+    for path, *names in found:
+        target = path if path.startswith("sglang.") else SRT + path
+        _needs.append(Need(target, tuple(names), by=_seam(), **about))
 
 
 def _seam() -> str:
@@ -200,25 +203,20 @@ def of_scheduler() -> tuple[Hook, ...]:
 
 
 def problems(on_cuda: bool = False) -> list[str]:
-    """Return every mismatch between the needs and the installed SGLang, one phrase each."""
+    """Return every mismatch between the needs and the installed SGLang, one phrase each.
+
+    With *on_cuda*, of what can be imported only with a CUDA device; else of all the rest.
+    """
     _import_seams()
-    return _phrases(each.problem() for each in _relied_on(on_cuda))
+    wanted: list[Hook | Need] = [*_hooks, *_needs]
+    found = (each.problem() for each in wanted if each.on_cuda is on_cuda)
+    return list(dict.fromkeys(problem for problem in found if problem is not None))
 
 
 def problems_in_source() -> list[str]:
     """Return the mismatches of hooks that can be imported only with a CUDA device, as SGLang's source shows them."""
     _import_seams()
-    return _phrases(hook.problem_in_source() for hook in _hooks if hook.need.on_cuda)
-
-
-def _relied_on(on_cuda: bool) -> Iterator[Hook | Need]:
-    """Yield the hooks and needs that can be imported only with a CUDA device, or all others."""
-    yield from (hook for hook in _hooks if hook.need.on_cuda is on_cuda)
-    yield from (need for need in _needs if need.on_cuda is on_cuda)
-
-
-def _phrases(found: Iterable[str | None]) -> list[str]:
-    return list(dict.fromkeys(problem for problem in found if problem is not None))
+    return [problem for hook in _hooks if hook.on_cuda and (problem := hook.problem_in_source()) is not None]
 
 
 def targets() -> list[str]:
@@ -358,15 +356,61 @@ def _is_registered(hook: Hook) -> bool:
     return any(function is hook.function for _, function, _ in HookRegistry._hooks.get(hook.target, ()))
 
 
+# Each scheduler reports in SGLang's start-up handshake that its hooks are applied, and the launcher checks it.
+#
+# The report travels with SGLang's start-up times, because a controller of replicas forwards nothing else.
+
+
+TIMES = "startup_time"
+KEY = "sglang_adaptive_hooks"
+BUILT = "sglang_adaptive_built"
+"""Runtime states built at start-up (``CapturedSteps.as_pairs``), for the launcher's check of new configurations."""
+
+
+def report_hooks(info: dict[str, Any]) -> dict[str, Any]:
+    """Return the *info* that ends a scheduler's start-up, with its number of hooks. Raises ContractError."""
+    from sglang.srt.utils import is_cuda
+
+    require(problems(on_cuda=True) if is_cuda() else [])
+    wanted = of_scheduler()
+    require_installed((*hooks(Process.EVERY), *wanted))
+    gc.unfreeze()  # what the captures have frozen
+    rounds = current()
+    built = {} if rounds is None else {BUILT: rounds.controller.states.captured.as_pairs()}
+    return {**info, TIMES: {**(info.get(TIMES) or {}), KEY: len(wanted), **built}}
+
+
+def pass_reports_on(summary: dict[str, Any], times: Sequence[Any]) -> dict[str, Any]:
+    """Return the *summary* of the replicas' start-up *times*, with their schedulers' report."""
+    if times and all(of_one and KEY in of_one for of_one in times):
+        return {**summary, **{key: times[0][key] for key in (KEY, BUILT) if key in times[0]}}
+    return summary
+
+
+def require_in_schedulers(infos: list[dict[str, Any]]) -> None:
+    """Raise ContractError unless each scheduler has reported its hooks; move each report into its info."""
+    for info in infos:
+        times = info.get(TIMES) or {}
+        info.update({key: times.pop(key) for key in (KEY, BUILT) if key in times})
+    missing = sum(KEY not in info for info in infos)
+    if missing:
+        raise ContractError(
+            f"{missing} of {len(infos)} schedulers started without sglang-adaptive's hooks: "
+            "is the package installed in their environment, and does SGLANG_PLUGINS leave it out?"
+        )
+
+
 def _import_seams() -> None:
     for name in SEAMS:
         import_module(f"sglang_adaptive.sglang_plugin.seams.{name}")
 
 
 needs(
-    Need(SRT + "plugins.hook_registry.HookRegistry.register", ("target", "hook", "hook_type")),
-    Need(SRT + "plugins.hook_registry.HookRegistry.apply_hooks"),
-    Need(SRT + "plugins.hook_registry.HookRegistry._patched"),
-    Need(SRT + "plugins.hook_registry.HookRegistry._hooks"),
-    Need(SRT + "plugins.hook_registry._propagate_patch", ("original", "wrapped", "source_module")),
+    """
+    plugins.hook_registry.HookRegistry.register: target hook hook_type
+    plugins.hook_registry.HookRegistry.apply_hooks
+    plugins.hook_registry.HookRegistry._patched
+    plugins.hook_registry.HookRegistry._hooks
+    plugins.hook_registry._propagate_patch: original wrapped source_module
+    """
 )

@@ -50,6 +50,11 @@ def _runs_mamba2(model: Any) -> bool:
     return found is not None and not isinstance(found, (Lfm2Config, Lfm2MoeConfig, Lfm2VlConfig, ZayaConfig))
 
 
+def run_mamba2(original: Callable[..., None], backend: Any, *args: Any, **kwargs: Any) -> None:
+    """Run SGLang's Triton kernel for Mamba2, which writes the state after each draft token."""
+    original(backend, *args, **mamba2_width_of_the_buffer(kwargs))
+
+
 def mamba2_width_of_the_buffer(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Return the kernel's *arguments* with ``cache_steps`` set to the buffer's steps per request.
 
@@ -154,7 +159,7 @@ CHAIN_BACKENDS = frozenset(
 
 
 def correct_plan_stream(original: Callable[..., None], backend: Any, spec_info: Any, cuda_graph_bs: int | None) -> None:
-    """Correct a plan with SGLang's *original*, the base class's method, unless the backend's chains need no correction.
+    """Correct what SGLang's plan stream prepared for a verify pass, unless the backend's chains need no correction.
 
     A chain's metadata depends on lengths, the request table and the number of draft tokens. SGLang 0.5.23 plans after
     the draft, so a flashinfer plan has the final mask; drafts and positions are copied again before the replay. Raises
@@ -217,8 +222,9 @@ def most_steps(model: Mapping[str, Any]) -> int | None:
 # use the configured names and, on a pool with virtual ids, wrong indices.
 
 
-def finished_backend(backend: Any, model_runner: Any) -> Any:
-    """Return *backend*, just built for *model_runner*, with its names and the translator."""
+def finished_backend(original: Callable[..., Any], model_runner: Any, *args: Any, **kwargs: Any) -> Any:
+    """Build an attention backend that is as complete as the one built at start-up."""
+    backend = original(model_runner, *args, **kwargs)
     backend.prefill_attention_backend_str = model_runner.prefill_attention_backend_str
     backend.decode_attention_backend_str = model_runner.decode_attention_backend_str
     model_runner.kv_index_translator.bind_and_verify_backends([backend])

@@ -15,10 +15,9 @@ from sglang_adaptive.policy.choice import Source
 from sglang_adaptive.runtime.controller import AdaptiveController
 from sglang_adaptive.runtime.round_note import RoundNote
 from sglang_adaptive.sglang_plugin.configuration import configuration
-from sglang_adaptive.sglang_plugin.current import current, set_current
 from sglang_adaptive.sglang_plugin.notes import note_of
 from sglang_adaptive.sglang_plugin.repairs import Repairs
-from sglang_adaptive.sglang_plugin.stage import Rest, Stage
+from sglang_adaptive.sglang_plugin.stage import Rest, Stage, current, set_current
 from sglang_adaptive.sglang_plugin.stages.attention_dp import AgreedSteps
 from sglang_adaptive.sglang_plugin.stages.audit_scheduler import Audits
 from sglang_adaptive.sglang_plugin.stages.capacity import Capacity
@@ -76,7 +75,7 @@ def first_stages(rounds: Rounds) -> Iterator[Stage]:
 def stages_of_rounds(rounds: Rounds, looks_up: bool) -> Iterator[Stage]:
     """Yield the stages after `first_stages`, in order, if features and setup allow; all runtime states are built."""
     worker, controller = rounds.worker, rounds.controller
-    short_draft, looked_up = ShortDraft(), _never
+    short_draft, looked_up = ShortDraft(), lambda batch: False
     yield Metrics(controller)
     yield ProposedDrafts()
     yield Audits(controller, configuration().audit)  # around what prepares a batch: it needs the prepared one
@@ -96,10 +95,6 @@ def stages_of_rounds(rounds: Rounds, looks_up: bool) -> Iterator[Stage]:
     yield ShortVerify()  # after the short draft: only SGLang's extend needs the slots that it looks up
     yield LikeliestTokens()  # before the exact verify: greedy tokens need no sampler
     yield from ExactVerify.where_it_can(worker)
-
-
-def _never(batch: Any) -> bool:
-    return False
 
 
 class Rounds(Stage):
@@ -165,9 +160,15 @@ class Rounds(Stage):
 
     # -- a round, in order ----------------------------------------------------------------------------------------
 
-    def launch(self, rest: Rest, worker: Any, *args: Any, **kwargs: Any) -> Any:
-        """Launch a batch, and note what its round does: once its result arrives, something else may be live."""
-        result = rest(worker, *args, **kwargs)
+    def launch(self, rest: Rest, worker: Any, batch: Any, *args: Any, **kwargs: Any) -> Any:
+        """Launch a batch, and note what its round does: once its result arrives, something else may be live.
+
+        A prefill without CUDA graphs is launched kernel by kernel, which occupies the scheduler's thread for 20 ms or
+        more. With overlap, the previous round's result is processed only after that, so that round is not timed.
+        """
+        if batch.forward_mode.is_extend() or batch.is_extend_in_batch:
+            self.controller.interrupt()
+        result = rest(worker, batch, *args, **kwargs)
         note_of(result, self.controller.states)
         return result
 
@@ -210,11 +211,7 @@ class Rounds(Stage):
     # -- between rounds -------------------------------------------------------------------------------------------
 
     def interrupt(self, rest: Rest, *args: Any, **kwargs: Any) -> Any:
-        """Do not time the next decode round, because a prefill, its launch or an idle batch precedes it.
-
-        A prefill without CUDA graphs is launched kernel by kernel, which occupies the scheduler's thread for 20 ms or
-        more. With overlap, the previous round's result is processed only after that.
-        """
+        """Do not time the next decode round, because a prefill or an idle batch precedes it."""
         self.controller.interrupt()
         return rest(*args, **kwargs)
 

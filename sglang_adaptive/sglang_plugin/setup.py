@@ -51,10 +51,8 @@ class Fact:
 
     phrase: str
     """The fact as a reason, for logs, ``/server_info`` and docs/compatibility.md."""
-
     holds: Callable[[Setup], object]
     """Whether a server has it. A feature asks its facts in order, so a fact may rely on earlier ones."""
-
     known_early: bool = False
     """Whether the arguments of a launch tell."""
 
@@ -215,7 +213,6 @@ def _is_other_model(setup: Setup) -> bool:
 
 VERIFY_INPUTS = ("input_ids", "positions", "out_cache_loc", "req_pool_indices", "seq_lens")
 """Buffers of a verify graph that a round fills in."""
-
 _UNUSED = ("seq_lens_cpu", "mrope_positions", "global_num_tokens_gpu", "global_num_tokens_for_logprob_gpu")
 """Buffers that SGLang does not touch when lengths are not on the host and attention DP is off."""
 

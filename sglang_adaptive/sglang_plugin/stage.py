@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from sglang_adaptive.policy.config import AdaptiveConfig
     from sglang_adaptive.runtime.round_note import RoundNote
+    from sglang_adaptive.sglang_plugin.rounds import Rounds
 
 Rest = Callable[..., Any]
 
@@ -86,7 +87,7 @@ class Stage:
 
     # -- a round --------------------------------------------------------------------------------------------------
 
-    def launch(self, rest: Rest, worker: Any, *args: Any, **kwargs: Any) -> Any:
+    def launch(self, rest: Rest, worker: Any, batch: Any, *args: Any, **kwargs: Any) -> Any:
         """Launch a batch of any kind."""
 
     def choose_steps(self, rest: Rest, worker: Any, batch_size: int) -> Any:
@@ -175,7 +176,7 @@ class Stage:
         """Pass what a round accepted to the controller."""
 
     def interrupt(self, rest: Rest, *args: Any, **kwargs: Any) -> Any:
-        """Launch a prefill, or process the result of a batch that is not a decode round."""
+        """Process the result of a batch that is not a decode round."""
 
     def end_of_text(self, rest: Rest, req: Any, *args: Any, **stop: Any) -> Any:
         """Return where a request's text ends when its latest tokens contain a stop string or regex match."""
@@ -215,3 +216,20 @@ class Stage:
     def shortened(self) -> Mapping[str, int]:
         """Return how many passes this stage has shortened, by their names in /server_info, which asks; no event."""
         return {}
+
+
+# The `Rounds` of a scheduler process, which hooks find here, because SGLang's functions do not carry them.
+
+
+_rounds: Rounds | None = None
+
+
+def current() -> Rounds | None:
+    """Return the rounds of this process; None where speculation is static."""
+    return _rounds
+
+
+def set_current(made: Rounds | None) -> None:
+    """Set the rounds of this process, or None. Tests replace them; a server does not."""
+    global _rounds
+    _rounds = made

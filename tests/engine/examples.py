@@ -20,7 +20,7 @@ from tests.engine.workload import DEADLINE, adaptive, require_whole_pool, rounds
 PROGRAM = [sys.executable, "-m", "sglang_adaptive.cli"]
 BRIEFLY = [
     *(sys.executable, "-c"),
-    "from sglang_adaptive import adaptive_server as a, cli; a.HOLD_SECONDS = 4.0; raise SystemExit(cli.main())",
+    "from sglang_adaptive import client as a, cli; a.HOLD_SECONDS = 4.0; raise SystemExit(cli.main())",
 ]
 """The same, with a hold of a depth that ends soon after a kill."""
 QUICK = {

@@ -19,8 +19,8 @@ from sglang_adaptive.lab.cpu_engine import models
 from sglang_adaptive.policy.throughput import lookups as choice
 from sglang_adaptive.runtime.round_note import RoundNote
 from sglang_adaptive.sglang_plugin import features
-from sglang_adaptive.sglang_plugin.current import current
 from sglang_adaptive.sglang_plugin.setup import Setup
+from sglang_adaptive.sglang_plugin.stage import current
 from sglang_adaptive.sglang_plugin.stages.lookups.rounds import LookupRounds
 from sglang_adaptive.sglang_plugin.stages.lookups.texts import Texts
 from tests.engine.stepping import TIERS, Stepped, no_memory

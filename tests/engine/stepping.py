@@ -24,7 +24,7 @@ from sglang_adaptive.lab.cpu_engine import models
 from sglang_adaptive.runtime.round_note import RoundNote
 from sglang_adaptive.serve_cpu import default_arguments
 from sglang_adaptive.sglang_plugin import hooks
-from sglang_adaptive.sglang_plugin.current import current
+from sglang_adaptive.sglang_plugin.stage import current
 from sglang_adaptive.sglang_plugin.stages.zero_steps.deferred_draft_extend import DeferredDraftExtend
 from sglang_adaptive.sglang_plugin.stages.zero_steps.lengths import KnownLengths
 

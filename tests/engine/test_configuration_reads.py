@@ -11,8 +11,7 @@ from typing import Any
 
 import pytest
 
-from sglang_adaptive.lab.cpu_engine.ports import free_port
-from sglang_adaptive.lab.cpu_engine.server import CpuServer, ServerError
+from sglang_adaptive.lab.cpu_engine.server import CpuServer, ServerError, free_port
 from tests.engine.fault import write_plugin
 from tests.engine.servers import adapting, of_two_ranks, speculation
 from tests.engine.workload import adaptive, wait_until

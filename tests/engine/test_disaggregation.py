@@ -16,8 +16,7 @@ from typing import Any
 import pytest
 
 from sglang_adaptive.client import RequestError
-from sglang_adaptive.lab.cpu_engine.ports import free_port
-from sglang_adaptive.lab.cpu_engine.server import CpuServer
+from sglang_adaptive.lab.cpu_engine.server import CpuServer, free_port
 from tests.engine.servers import TIERS, adapting, server, speculation
 from tests.engine.workload import Case, Output, adaptive, grown, require_whole_pool, rotating_depth, rounds, wait_until
 

@@ -32,8 +32,8 @@ def main():
 
 if __name__ == "__main__":
     # Its children import nothing again; those of `sglang serve`, which another test starts, import for themselves.
-    from sglang_adaptive.lab.cpu_engine import nursery, start
-    nursery.open_nursery(start.MODULES)
+    from sglang_adaptive.lab.cpu_engine import start
+    start.open_nursery(start.MODULES)
     main()
 """
 

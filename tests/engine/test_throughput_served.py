@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from sglang_adaptive.calibrate import command as calibrate
-from sglang_adaptive.calibrate import explain
+from sglang_adaptive import calibrate, explain
 from sglang_adaptive.lab.cpu_engine.server import CpuServer
 from sglang_adaptive.policy.profile import loads_profile
 from sglang_adaptive.policy.throughput.lookups import DRAFTS

@@ -16,7 +16,7 @@ from sglang_adaptive.lab.traces import CHAIN
 from tests.engine.workload import Case
 
 TOKENS = 100
-PROMPTS = [prompt for family in models.families() for prompt in models.prompts(family)[:1]]
+PROMPTS = [prompt for family in models.FAMILIES for prompt in models.prompts(family)[:1]]
 IGNORE_EOS = {"ignore_eos": True}
 
 

@@ -36,7 +36,7 @@ def timed(lab: Stepper) -> list[dict[str, Any]]:
 def _seconds(lab: Stepper, overlap: bool, told: bool) -> list[float]:
     taken: list[float | None] = []
     clock, worker = lab.controller._clock, lab.worker
-    read, launch = clock.read, worker._forward_prefill_batch
+    read, launch = clock.read, worker.forward_batch_generation
     now = 0.0
 
     def logged(*place: Any) -> float | None:
@@ -45,17 +45,17 @@ def _seconds(lab: Stepper, overlap: bool, told: bool) -> list[float]:
         taken.append(read(*place))
         return taken[-1]
 
-    def slow(*args: Any, **kwargs: Any) -> Any:
+    def slow(batch: Any, *args: Any, **kwargs: Any) -> Any:
         nonlocal now
         with nullcontext() if told else mock.patch.object(lab.controller, "interrupt"):
-            result = launch(*args, **kwargs)
-        now += LAUNCH_SECONDS
+            result = launch(batch, *args, **kwargs)
+        now += LAUNCH_SECONDS if batch.forward_mode.is_extend() else 0.0
         return result
 
     with (
         mock.patch.object(clock, "now", lambda: now),
         mock.patch.object(clock, "read", logged),
-        mock.patch.object(worker, "_forward_prefill_batch", slow),
+        mock.patch.object(worker, "forward_batch_generation", slow),
     ):
         lab.run(join_one_by_one, every=8, overlap=overlap)
     return [seconds for seconds in taken if seconds is not None]

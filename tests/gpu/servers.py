@@ -21,8 +21,7 @@ import pytest
 
 from sglang_adaptive.client import Client
 from sglang_adaptive.lab.cpu_engine import models
-from sglang_adaptive.lab.cpu_engine.ports import free_port
-from sglang_adaptive.lab.cpu_engine.server import BootLog
+from sglang_adaptive.lab.cpu_engine.server import BootLog, free_port
 from sglang_adaptive.lab.models.smollm2 import target_folder
 from tests.engine.workload import Case
 

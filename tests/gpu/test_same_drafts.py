@@ -40,7 +40,7 @@ def found(backend: str, tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[
     """Return an adaptive server's answers and static ones', by depth and requests at a time."""
     folder = tmp_path_factory.mktemp("servers")
     models = pair(backend, folder)
-    stock_plans = {OFF.name: "device-plans"}
+    stock_plans = {OFF: "device-plans"}
     lines = [Line(folder / "adaptive.log", models, backend, TIERS, stock_plans)]
     lines += [Line(folder / f"static-{steps}.log", models, backend, steps) for steps in STATIC]
     ours, theirs = {}, {}

@@ -11,7 +11,7 @@ from unittest.mock import patch
 
 import pytest
 
-from sglang_adaptive.doctor.advice import advice
+from sglang_adaptive.doctor import advice
 from sglang_adaptive.policy.errors import ConfigError
 from sglang_adaptive.sglang_plugin.launch import checkup
 from tests.forked_servers import NO_MODEL
@@ -151,7 +151,7 @@ def test_a_dspark_line_speculates_as_without_this_package(role: str, monkeypatch
 
     for name in ("warn_when_untested", "install_now", "of_launcher"):
         monkeypatch.setattr(hooks, name, lambda *_: [])
-    monkeypatch.setenv(env.ACTIVE.name, "before")  # the launcher sets it for its children
+    monkeypatch.setenv(env.ACTIVE, "before")  # the launcher sets it for its children
     line = ["--model-path", model("deepseek-v4-dspark"), ALGORITHM, "DSPARK", "--disaggregation-mode", role]
     plain, ours = (prepare_server_args([*line, *more]) for more in ([], [CONFIG, str(CONFIGS / "throughput.json")]))
     activation._prepare(ours)

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 
-from sglang_adaptive.doctor.advice import advice
+from sglang_adaptive.doctor import advice
 from sglang_adaptive.sglang_plugin.launch.line import CHANGES, mend
 from tests.launch_lines.verdicts import ADAPTS, STATIC, WITH_LESS, expected, launched, launcher, lines, verdict
 
@@ -67,8 +66,7 @@ def test_flags_that_the_parser_refused_are_those_that_are_renamed(name: str) -> 
 
 @pytest.mark.parametrize("name", [name for name, found in expected().items() if found["verdict"] == STATIC])
 def test_a_line_that_does_not_adapt_gets_advice(name: str) -> None:
-    drafts: dict[str, Any] = {"topk": 4, "steps": 3, "draft_tokens": 16, "depths": [0, 1, 2, 3, 5]}
-    words = advice(expected()[name]["reason"], drafts)
+    words = advice(expected()[name]["reason"], {"steps": 3, "depths": [0, 1, 2, 3, 5]})
     assert words is not None and ("--" in words or "decode server" in words)
 
 

@@ -15,7 +15,7 @@ from unittest.mock import patch
 from sglang_adaptive.policy.config import load_config
 from sglang_adaptive.sglang_plugin import hooks
 from sglang_adaptive.sglang_plugin.launch import checkup
-from sglang_adaptive.sglang_plugin.seams import arguments
+from sglang_adaptive.sglang_plugin.launch.activation import from_command_line
 
 HERE = Path(__file__).parent
 CONFIGS = HERE.parents[1] / "configs"
@@ -117,7 +117,7 @@ def launcher() -> Iterator[None]:
     original = ServerArgs.from_cli_args.__func__  # type: ignore[attr-defined]
     handlers, level = logging.root.handlers[:], logging.root.level
     ServerArgs.from_cli_args = classmethod(  # type: ignore[method-assign]
-        lambda cls, args: arguments.from_command_line(original, cls, args)
+        lambda cls, args: from_command_line(original, cls, args)
     )
     try:
         with patch.object(hooks, "problems", functools.cache(hooks.problems)):

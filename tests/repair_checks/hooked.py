@@ -8,9 +8,10 @@ from typing import Any
 from sglang_adaptive.policy.config import check_config
 from sglang_adaptive.policy.ema import AdaptiveSpeculativeParams
 from sglang_adaptive.runtime.controller import AdaptiveController
-from sglang_adaptive.sglang_plugin import current, hooks
+from sglang_adaptive.sglang_plugin import hooks
 from sglang_adaptive.sglang_plugin.hooks import Process
 from sglang_adaptive.sglang_plugin.rounds import Rounds
+from sglang_adaptive.sglang_plugin.stage import set_current
 from sglang_adaptive.sglang_plugin.start.controller import ForWorker
 from tests.repair_checks.parts import LADDER, adaptive_worker
 
@@ -26,7 +27,7 @@ TARGETS = (
 
 def install() -> None:
     """Install the hooks, and let the checks use this package's controller."""
-    current.set_current(Rounds(None, None))
+    set_current(Rounds(None, None))
     hooks.install_now(hook for hook in hooks.hooks(Process.SCHEDULER) if hook.target.endswith(TARGETS))
     for module in ("feedback", "graph_sizes", "override_log", "target_scope", "zero_step_sampling"):
         setattr(import_module(f"tests.repair_checks.{module}"), adaptive_worker.__name__, worker_in_a_round)
@@ -42,5 +43,5 @@ def worker_in_a_round(config: Any = LADDER, launch_steps: int = 3) -> Any:
     worker.adaptive_controller = ForWorker(controller)
     worker.adaptive_controller._states = controller.states._states
     now = Rounds(worker, controller)
-    current.set_current(now)
+    set_current(now)
     return worker

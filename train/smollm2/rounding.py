@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import shutil
+import zlib
 from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import torch
+from safetensors.torch import save
 from torch import Tensor
 
 from benchmarks.traces.eagle3 import Eagle3
 from benchmarks.traces.llama import Llama
-from sglang_adaptive.lab.models.folders import PACKED
-from sglang_adaptive.lab.models.packed import Rounded, read_draft, write_packed
+from sglang_adaptive.lab.models.folders import PACKED, STEP, read_draft
 from train.smollm2.plan import STEPS
 from train.smollm2.store import Documents
 
@@ -27,6 +30,31 @@ DAMPING = 0.01
 """Share of the inputs' mean square that is added to each of them: a sample says little about the smallest ones."""
 
 LARGEST = 127
+
+
+@dataclass(frozen=True)
+class Rounded:
+    """A matrix as int8 *levels* [out, in] times a float32 *step* [in]."""
+
+    levels: Tensor
+    step: Tensor
+
+    def widened(self) -> Tensor:
+        """Return the matrix in bfloat16, as it is read."""
+        return (self.levels * self.step).to(torch.bfloat16)
+
+
+def write_packed(path: Path, tensors: Mapping[str, Tensor | Rounded]) -> None:
+    """Write a draft's *tensors* by their names, Huffman-coded: small levels are frequent, one takes about 4 bits."""
+    kept: dict[str, Tensor] = {}
+    for name, tensor in tensors.items():
+        if isinstance(tensor, Rounded):
+            # Column by column: the codes follow the spread of each column's numbers.
+            kept[name], kept[name + STEP] = tensor.levels.T.contiguous(), tensor.step
+        else:
+            kept[name] = tensor
+    coder = zlib.compressobj(9, zlib.DEFLATED, zlib.MAX_WBITS, 9, zlib.Z_HUFFMAN_ONLY)
+    path.write_bytes(coder.compress(save(kept)) + coder.flush())
 
 
 def pack_draft(draft: Path, target: Llama, documents: Documents, folder: Path) -> int:

@@ -12,8 +12,7 @@ from torch import Tensor
 
 from benchmarks.traces.llama import Llama
 from benchmarks.traces.weights import config_of
-from sglang_adaptive.lab.models.folders import WEIGHTS
-from sglang_adaptive.lab.models.packed import read_draft
+from sglang_adaptive.lab.models.folders import WEIGHTS, read_draft
 from train.smollm2.model import Draft
 
 

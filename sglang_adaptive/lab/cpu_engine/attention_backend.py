@@ -9,12 +9,13 @@ from sglang.srt.layers.radix_attention import AttentionType
 from sglang.srt.mem_cache.memory_pool import KVWriteLoc
 from sglang.srt.speculative.spec_utils import resolve_draft_decode_window
 
-from sglang_adaptive.lab.cpu_engine.kernels.attention import padded_attention, ragged_attention
-from sglang_adaptive.lab.cpu_engine.kernels.plan import (
+from sglang_adaptive.lab.cpu_engine.kernels.attention import (
     PaddedPlan,
     RaggedPlan,
     decode_plan,
     draft_plans,
+    padded_attention,
+    ragged_attention,
     ragged_plan,
     window_plan,
     without_order,

@@ -27,7 +27,7 @@ def register() -> None:
     )
     from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
-    from sglang_adaptive.lab.cpu_engine import block_drafts, layers, pools
+    from sglang_adaptive.lab.cpu_engine import replaced
     from sglang_adaptive.lab.cpu_engine.kernels.sample import murmur_hash32_cpu, sample_chain_cpu
     from sglang_adaptive.lab.cpu_engine.kernels.slots import last_slots
     from sglang_adaptive.sglang_plugin.hooks import place_at_once
@@ -40,11 +40,11 @@ def register() -> None:
         add_radix_supported_deterministic_attention_backend_choices([ATTENTION_BACKEND])
     around = {
         "sglang.srt.speculative.draft_utils.DraftBackendFactory._create_backend": _with_torch_ref,
-        "sglang.srt.speculative.spec_info.SpeculativeAlgorithm.handle_server_args": block_drafts.resolve_as_on_gpu,
-        "sglang.srt.model_executor.model_runner.ModelRunner._extend_forward_kwargs": block_drafts.in_model_dtype,
-        "sglang.srt.mem_cache.memory_pool.MHATokenToKVPool._create_buffers": pools.create_buffers,
-        "sglang.srt.layers.layernorm.RMSNorm.forward_native": layers.norm,
-        "sglang.srt.layers.rotary_embedding.base.RotaryEmbedding.forward_native": layers.rotate,
+        "sglang.srt.speculative.spec_info.SpeculativeAlgorithm.handle_server_args": replaced.resolve_as_on_gpu,
+        "sglang.srt.model_executor.model_runner.ModelRunner._extend_forward_kwargs": replaced.in_model_dtype,
+        "sglang.srt.mem_cache.memory_pool.MHATokenToKVPool._create_buffers": replaced.create_buffers,
+        "sglang.srt.layers.layernorm.RMSNorm.forward_native": replaced.norm,
+        "sglang.srt.layers.rotary_embedding.base.RotaryEmbedding.forward_native": replaced.rotate,
         "sglang.srt.managers.data_parallel_controller.DataParallelController.event_loop": _waiting_for_requests,
         "sglang.srt.managers.utils.validate_input_length": _requiring_a_token,
         "sglang.srt.disaggregation.utils.get_kv_class": _without_events,
@@ -54,8 +54,8 @@ def register() -> None:
         "sglang.srt.mem_cache.allocation.get_last_loc": last_slots,
         # On a CPU SGLang verifies sampled requests greedily, because it has no kernel for them.
         "sglang.srt.speculative.eagle_utils._verify_uses_greedy": _only_greedy_requests,
-        "sglang.srt.speculative.dflash_utils.is_dflash_sampling_verify_available": block_drafts.samples,
-        "sglang.srt.models.dflash._radix_topk": block_drafts.likeliest,
+        "sglang.srt.speculative.dflash_utils.is_dflash_sampling_verify_available": replaced.samples,
+        "sglang.srt.models.dflash._radix_topk": replaced.likeliest,
         "sglang.kernels.ops.speculative.dspark.dspark_accept.chain_speculative_sampling_triton": sample_chain_cpu,
         # With --enable-deterministic-inference SGLang would use Triton matrix multiplications here on any device.
         "sglang.srt.model_executor.model_runner.ModelRunner.maybe_enable_batch_invariant_mode": _as_it_is,
@@ -64,8 +64,10 @@ def register() -> None:
     for hooks, kind in ((around, HookType.AROUND), (instead, HookType.REPLACE)):
         for target, hook in hooks.items():
             HookRegistry.register(target, hook, kind)
-    block_drafts.without_streams()
-    _register_target_backend()
+    replaced.without_streams()
+    from sglang.srt.layers.attention.attention_registry import register_attention_backend
+
+    register_attention_backend(ATTENTION_BACKEND)(_torch_ref)
 
 
 class _Waiting:
@@ -121,15 +123,10 @@ def _as_it_is(runner: Any) -> None:
     """Leave float32 sums alone: they depend on the batch by about 1e-6, and none of 400 seeds drew differently."""
 
 
-def _register_target_backend() -> None:
-    from sglang.srt.layers.attention.attention_registry import register_attention_backend
+def _torch_ref(runner: Any) -> Any:
+    from sglang_adaptive.lab.cpu_engine.attention_backend import TorchRefBackend
 
-    def create(runner: Any) -> Any:
-        from sglang_adaptive.lab.cpu_engine.attention_backend import TorchRefBackend
-
-        return TorchRefBackend(runner)
-
-    register_attention_backend(ATTENTION_BACKEND)(create)
+    return TorchRefBackend(runner)
 
 
 def _with_torch_ref(
@@ -141,12 +138,12 @@ def _with_torch_ref(
     **kwargs: Any,
 ) -> Any:
     """Add the draft's backends to SGLang's own."""
-    from sglang_adaptive.lab.cpu_engine.attention_backend import TorchRefBackend, TorchRefDraftBackend
+    from sglang_adaptive.lab.cpu_engine.attention_backend import TorchRefDraftBackend
 
     def create() -> tuple[str, Any]:
         runner = factory.draft_model_runner
         if backend_name == "decode_attention_backend":
             return ATTENTION_BACKEND, TorchRefDraftBackend(runner, factory.topk, factory.speculative_num_steps)
-        return ATTENTION_BACKEND, TorchRefBackend(runner)
+        return ATTENTION_BACKEND, _torch_ref(runner)
 
     return original(factory, backend_name, {**backend_map, ATTENTION_BACKEND: create}, *args, **kwargs)

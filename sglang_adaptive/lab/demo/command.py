@@ -10,13 +10,12 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-from sglang_adaptive.command_line import PROBLEM, CommandParser, listed
+from sglang_adaptive.command_line import PROBLEM, CommandParser, Interrupted, listed
 from sglang_adaptive.lab.demo.demo import Demo
 from sglang_adaptive.lab.demo.real_text import RealTextDemo
 from sglang_adaptive.lab.demo.results import DemoError
 from sglang_adaptive.lab.demo.servers import TITLES
 from sglang_adaptive.lab.demo.terminal import Progress
-from sglang_adaptive.signals import Interrupted
 
 TINY = "tiny"
 TOKENS = {TINY: 224, "smollm2": 96}

@@ -6,7 +6,7 @@ import argparse
 import os
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
@@ -16,15 +16,20 @@ from rich.console import Console, RenderableType
 from rich.text import Text
 
 from sglang_adaptive import provenance
-from sglang_adaptive.command_line import DONE, PROBLEM
+from sglang_adaptive.command_line import DONE, PROBLEM, StopSignals
 from sglang_adaptive.lab.cpu_engine import models
-from sglang_adaptive.lab.demo.drawing import SPEED_NOTE, depth_table, speed_table, timeline
+from sglang_adaptive.lab.demo.drawing import (
+    SPEED_NOTE,
+    depth_table,
+    speed_table,
+    timeline,
+    where_it_went,
+    who_was_fastest,
+)
 from sglang_adaptive.lab.demo.measure import measure_all
-from sglang_adaptive.lab.demo.results import SEVERAL, Run, mismatches, workload
-from sglang_adaptive.lab.demo.servers import TITLES, Fleet, ServerSpec, server_specs
+from sglang_adaptive.lab.demo.results import SEVERAL, Run, failures, mismatches, workload
+from sglang_adaptive.lab.demo.servers import TITLES, Fleet, launches
 from sglang_adaptive.lab.demo.terminal import Progress, console_of
-from sglang_adaptive.lab.demo.words import failures, warnings, where_it_went, who_was_fastest
-from sglang_adaptive.signals import StopSignals
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,16 +53,11 @@ class Demo:
         """Those to show, in table order."""
         return [name for name in TITLES if name in self.options.policy]
 
-    @property
-    def gigabytes(self) -> float:
-        """Memory of all servers."""
-        return self.gigabytes_a_server * self.servers
-
     def run(self) -> int:
         """Run the demo; returns the exit code."""
-        console = console_of(sys.stdout)
-        warned = warnings(self.policies, os.getloadavg()[0], psutil.virtual_memory().available / 2**30, self.gigabytes)
-        _print(console, [*self.introduction(), *warned])
+        console, wanted = console_of(sys.stdout), self.gigabytes_a_server * self.servers
+        warned = warnings(self.policies, os.getloadavg()[0], psutil.virtual_memory().available / 2**30, wanted)
+        _print(console, [*self.introduction(wanted), *warned])
         runs, kept = self._measure()
         self.progress.done("stopped the other servers" if kept else "stopped the servers")
         wrong = [mismatch for run in runs[1:] for mismatch in mismatches(runs[0], run)]
@@ -78,8 +78,7 @@ class Demo:
 
     def _measure(self) -> tuple[list[Run], str]:
         """Start the servers, measure, stop them. With --keep, leave the last policy's running; return how to use it."""
-        specs = self.specs()
-        with StopSignals() as signals, Fleet(specs, self.folder, signals, self.progress) as fleet:
+        with StopSignals() as signals, Fleet(self.launches(), self.folder, signals, self.progress) as fleet:
             fleet.boot()
             runs = self.measured(fleet)
             if not self.options.keep:
@@ -93,8 +92,8 @@ class Demo:
         """How many servers are started."""
         return len(self.policies) + 1
 
-    def introduction(self) -> list[str]:
-        """Return the paragraphs for a reader who is new to the project."""
+    def introduction(self, gigabytes: float) -> list[str]:
+        """Return the paragraphs for a reader who is new to the project; the servers take *gigabytes*."""
         sglang = provenance.versions("sglang")["sglang"]
         return [
             "In speculative decoding, a small model drafts a few tokens and the large model verifies them in one "
@@ -103,13 +102,13 @@ class Demo:
             f"This demo starts {self.servers} real SGLang {sglang} servers on this machine's CPU, with a "
             "tiny byte-level Llama and its EAGLE-3 draft. Each generates the same text: easy, hard, easy, "
             f"first one request at a time, then {SEVERAL}. It takes about three minutes on two cores and "
-            f"{self.gigabytes:.0f} GB of memory. Ctrl-C stops the demo and its servers.",
+            f"{gigabytes:.0f} GB of memory. Ctrl-C stops the demo and its servers.",
         ]
 
-    def specs(self) -> list[ServerSpec]:
-        """Return the servers to start."""
+    def launches(self) -> Mapping[str, Sequence[str]]:
+        """Return the arguments of the servers to start."""
         plain = ("--model-path", models.target_path(), "--served-model-name", "tiny")
-        return server_specs(plain, models.draft_path(), self.policies, self.folder)
+        return launches(plain, models.draft_path(), self.policies, self.folder)
 
     def measured(self, fleet: Fleet) -> list[Run]:
         """Return the runs, the one without speculation first."""
@@ -135,15 +134,18 @@ class Demo:
 
     def kept(self, url: str, pid: int, title: str) -> str:
         """Return how to use and how to stop the server that was left running."""
-        ask = '{"text": "4210 olive caps\\n", "sampling_params": {"temperature": 0, "max_new_tokens": 64}}'
-        return "\n".join(
-            [
-                f"The {title} server is still running at {url}; its log and configuration are in {self.folder}",
-                f"  ask it:      curl -s {url}/generate -H 'Content-Type: application/json' -d '{ask}'",
-                f"  watch it:    sglang-adaptive watch --url {url}, or {url}/adaptive in a browser",
-                f"  stop it:     kill {pid}",
-            ]
+        lines = (
+            f"The {title} server is still running at {url}; its log and configuration are in {self.folder}",
+            f"  {self.use(url)}",
+            f"  watch it:    sglang-adaptive watch --url {url}, or {url}/adaptive in a browser",
+            f"  stop it:     kill {pid}",
         )
+        return "\n".join(lines)
+
+    def use(self, url: str) -> str:
+        """Return how to send the server a request."""
+        ask = '{"text": "4210 olive caps\\n", "sampling_params": {"temperature": 0, "max_new_tokens": 64}}'
+        return f"ask it:      curl -s {url}/generate -H 'Content-Type: application/json' -d '{ask}'"
 
 
 def _print(console: Console, parts: Sequence[RenderableType]) -> None:
@@ -159,3 +161,17 @@ def _lossless(plain: Run) -> str:
         f"Lossless: in every run, all {requests} requests ({tokens} tokens) match the run without speculation token "
         "for token."
     )
+
+
+def warnings(policies: Sequence[str], load: float, gigabytes: float, wanted: float) -> list[str]:
+    """Return warnings about the machine's load average, and about free *gigabytes* below *wanted*."""
+    remarks = []
+    cores = provenance.cpu_cores()
+    if load > cores:
+        remarks.append(
+            f"This machine is busy (load {load:.1f} on {cores} cores): expect a longer run and noisier numbers."
+        )
+    if gigabytes < wanted:
+        fewer = "; --policy ema needs less" if len(policies) > 1 else ""
+        remarks.append(f"Only {gigabytes:.1f} GB of memory is free, which may not be enough{fewer}.")
+    return remarks

@@ -1,4 +1,4 @@
-"""The demo's tables, and the steps over time."""
+"""The demo's tables, the steps over time, and the sentences about them."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from sglang_adaptive.lab.demo.results import (
     Run,
     accept_length,
     best_static,
+    mean_steps,
     rounds_by_depth,
     tokens_per_second,
 )
@@ -167,3 +168,27 @@ def _cell(seen: dict[int, float], depth: int, most: str, some: str) -> str:
     if depth not in seen:
         return " "
     return most if seen[depth] == max(seen.values()) else some
+
+
+def where_it_went(run: Run) -> str:
+    """Return how often the steps of an adaptive run changed, and whether they followed the text."""
+    easy, hard = mean_steps(run.of("easy")), mean_steps(run.of("hard"))
+    moved = f"the depth moved {run.switches} {'time' if run.switches == 1 else 'times'}"
+    said = f"{run.contender.title}: {moved}; rounds drafted {easy:.1f} tokens on easy text and {hard:.1f} on hard"
+    return f"{said} text on average." if easy > hard else f"{said}, so in this run it did not follow the text."
+
+
+def who_was_fastest(runs: Sequence[Run]) -> str:
+    """Return the fastest contender, and how the adaptive ones compare to the best fixed steps and no speculation."""
+    rate = {run.contender.title: tokens_per_second(run.phases) for run in runs}
+    adaptive = [run.contender.title for run in runs if run.contender.adaptive]
+    fastest = max(rate, key=lambda title: rate[title])
+    best, plain = best_static(runs).contender.title, runs[0].contender.title
+
+    def against(reference: str) -> str:
+        return ", ".join(f"{title} {rate[title] / rate[reference]:.2f} times" for title in adaptive)
+
+    return (
+        f"Fastest overall in this run: {fastest}, {rate[fastest]:.3g} tokens/s. Compared with the best static depth "
+        f"({best}, known only afterward): {against(best)}. Compared with no speculation: {against(plain)}."
+    )

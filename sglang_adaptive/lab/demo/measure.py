@@ -11,7 +11,6 @@ from functools import partial
 from typing import Any
 
 from sglang_adaptive.client import Client, RequestError
-from sglang_adaptive.lab.chat.conversation import Drafting
 from sglang_adaptive.lab.cpu_engine.server import CpuServer
 from sglang_adaptive.lab.demo.results import (
     SEVERAL,
@@ -24,7 +23,7 @@ from sglang_adaptive.lab.demo.results import (
     tokens_per_second,
 )
 from sglang_adaptive.lab.demo.servers import PLAIN, Fleet, contenders
-from sglang_adaptive.lab.demo.terminal import Progress
+from sglang_adaptive.lab.demo.terminal import Progress, rounds_by_steps
 
 READ_SECONDS = 2.0
 """Seconds between two reads. The server lists only its latest switches, and a read costs it a few milliseconds."""
@@ -113,7 +112,7 @@ def measure_phase(
         seconds=seconds,
         outputs=tuple(tuple(answer["output_ids"]) for answer in answers),
         verify_rounds=sum(answer["meta_info"].get("spec_verify_ct", 0) for answer in answers),
-        rounds_by_depth={} if not before or not after else Drafting.of(after).since(Drafting.of(before)).rounds,
+        rounds_by_depth=rounds_by_steps(after) - rounds_by_steps(before),
         first_steps=None if before is None else before["current_steps"],
         switches=tuple(log.switches),
         switches_unseen=log.unseen,

@@ -6,7 +6,7 @@ The contenders take turns: each answers the same question before the next one is
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -17,10 +17,9 @@ from rich.text import Text
 
 from sglang_adaptive import provenance
 from sglang_adaptive.client import Client
-from sglang_adaptive.lab.chat.conversation import drafting
 from sglang_adaptive.lab.demo.demo import Demo
-from sglang_adaptive.lab.demo.drawing import SPEED_NOTE, family_table, speed_table, timeline
-from sglang_adaptive.lab.demo.measure import blaming, finished, force_steps, measure_phase
+from sglang_adaptive.lab.demo.drawing import SPEED_NOTE, family_table, speed_table, timeline, who_was_fastest
+from sglang_adaptive.lab.demo.measure import adaptive_state, blaming, finished, force_steps, measure_phase
 from sglang_adaptive.lab.demo.results import (
     Contender,
     DemoError,
@@ -31,10 +30,8 @@ from sglang_adaptive.lab.demo.results import (
     mean_steps,
     tokens_per_second,
 )
-from sglang_adaptive.lab.demo.servers import HELD, Fleet, ServerSpec, contenders, server_specs
-from sglang_adaptive.lab.demo.terminal import AnswerScreen, Progress, console_of
-from sglang_adaptive.lab.demo.words import who_was_fastest
-from sglang_adaptive.lab.models.command import progress
+from sglang_adaptive.lab.demo.servers import HELD, Fleet, contenders, launches
+from sglang_adaptive.lab.demo.terminal import AnswerScreen, Progress, console_of, rounds_by_steps
 from sglang_adaptive.lab.models.folders import ModelError
 from sglang_adaptive.lab.models.smollm2 import ready_pair, target_folder
 
@@ -58,19 +55,17 @@ def phases(turn: int, tokens: int) -> tuple[Phase, ...]:
     return tuple(Phase(f"{turn}-{kind}", kind, 1, (text,), tokens) for kind, text in QUESTIONS.items())
 
 
-class Template:
-    """The target's tokenizer and chat template."""
+def template(target: Path) -> Callable[[str], list[int]]:
+    """Return a function from a question to the token ids of a conversation up to the start of its answer."""
+    from transformers import AutoTokenizer
 
-    def __init__(self, target: Path) -> None:
-        from transformers import AutoTokenizer
+    tokenizer = AutoTokenizer.from_pretrained(target)
 
-        self._tokenizer = AutoTokenizer.from_pretrained(target)
-
-    def tokens(self, question: str) -> list[int]:
-        """Return the token ids of a conversation that begins with *question*, up to the start of the answer."""
+    def tokens(question: str) -> list[int]:
         turn = [{"role": "user", "content": question}]
-        asked = self._tokenizer.apply_chat_template(turn, add_generation_prompt=True, return_dict=True)
-        return list(asked["input_ids"])
+        return list(tokenizer.apply_chat_template(turn, add_generation_prompt=True, return_dict=True)["input_ids"])
+
+    return tokens
 
 
 @dataclass
@@ -79,7 +74,7 @@ class Contest:
 
     fleet: Fleet
     contenders: Sequence[Contender]
-    template: Template
+    template: Callable[[str], list[int]]
     console: Console
     progress: Progress
     _results: dict[str, list[PhaseResult]] = field(default_factory=dict)
@@ -118,9 +113,9 @@ class Contest:
             screen = None
             if shown:
                 self.progress.clear()
-                screen = AnswerScreen(self.console, lambda: drafting(server))
+                screen = AnswerScreen(self.console, lambda: rounds_by_steps(adaptive_state(server)))
             grown = screen.grown if screen else lambda text, tokens: self.progress.now(f"{said}, {tokens} tokens")
-            prompt = self.template.tokens(phase.prompts[0])
+            prompt = self.template(phase.prompts[0])
             with screen or nullcontext():
                 result = measure_phase(server, phase, lambda look: [_answer(server, prompt, phase, grown, look)])
             if shown:
@@ -137,7 +132,7 @@ class Contest:
                     force_steps(server, contender.forced_steps)
                 questions = WARM_UP if contender.adaptive else WARM_UP[:1]
                 for question in questions:
-                    server.generate(self.template.tokens(question), tokens if contender.adaptive else tokens // 4)
+                    server.generate(self.template(question), tokens if contender.adaptive else tokens // 4)
         self.progress.done("warmed up")
 
     def _speeds(self, phase: Phase) -> str:
@@ -172,30 +167,29 @@ class RealTextDemo(Demo):
     def servers(self) -> int:
         return len(self.policies) + 2
 
-    def introduction(self) -> list[str]:
+    def introduction(self, gigabytes: float) -> list[str]:
         sglang = provenance.versions("sglang")["sglang"]
         often = "once" if self.options.turns == 1 else f"{self.options.turns} times"
         return [
             f"This demo starts {self.servers} real SGLang {sglang} servers on this machine's CPU with "
             "SmolLM2-135M-Instruct and its EAGLE-3 draft: without speculation, at static depths, and adaptive. Each "
             f"answers the same {len(QUESTIONS)} questions {often}, one server at a time. It takes about six minutes "
-            f"on two idle cores and {self.gigabytes:.0f} GB of memory. Ctrl-C stops the demo and its servers.",
+            f"on two idle cores and {gigabytes:.0f} GB of memory. Ctrl-C stops the demo and its servers.",
             "Next to each line of the adaptive server's answer are the draft steps of its rounds and the tokens per "
             "round.",
         ]
 
-    def specs(self) -> list[ServerSpec]:
+    def launches(self) -> Mapping[str, Sequence[str]]:
         try:
-            with progress() as tick:
-                pair = ready_pair(tick)
+            pair = ready_pair(self.progress.now)
         except ModelError as error:
             raise DemoError(str(error)) from error
-        return server_specs(pair.plain(), pair.draft, [HELD, *self.policies], self.folder)
+        return launches(pair.plain(), pair.draft, [HELD, *self.policies], self.folder)
 
     def measured(self, fleet: Fleet) -> list[Run]:
         self.progress.now("loading the tokenizer")
-        template = Template(target_folder())
-        contest = Contest(fleet, contenders(self.policies, HELD), template, console_of(sys.stdout), self.progress)
+        tokens, console = template(target_folder()), console_of(sys.stdout)
+        contest = Contest(fleet, contenders(self.policies, HELD), tokens, console, self.progress)
         return contest.run(self.options.turns, self.options.tokens)
 
     def findings(self, runs: Sequence[Run], console: Console) -> list[RenderableType]:
@@ -222,12 +216,5 @@ class RealTextDemo(Demo):
             "The ratios hold for this machine only: rounds cost different amounts on a GPU.",
         ]
 
-    def kept(self, url: str, pid: int, title: str) -> str:
-        return "\n".join(
-            [
-                f"The {title} server is still running at {url}; its log is in {self.folder}",
-                f"  talk to it:  sglang-adaptive chat --url {url}",
-                f"  watch it:    sglang-adaptive watch --url {url}, or {url}/adaptive in a browser",
-                f"  stop it:     kill {pid}",
-            ]
-        )
+    def use(self, url: str) -> str:
+        return f"talk to it:  sglang-adaptive chat --url {url}"

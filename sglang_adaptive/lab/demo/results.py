@@ -1,11 +1,11 @@
-"""A demo's workload, errors and measured values, and the comparison of two runs' tokens."""
+"""A demo's workload and measured values, and what makes it fail."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import zip_longest
+from itertools import islice, zip_longest
 
 
 class DemoError(RuntimeError):
@@ -73,7 +73,6 @@ class Contender:
     server: str
     forced_steps: int | None = None
     """Steps held on the server; None for a policy and without speculation."""
-
     adaptive: bool = False
 
 
@@ -93,20 +92,15 @@ class PhaseResult:
     phase: Phase
     begin: float
     """Unix time in seconds."""
-
     seconds: float
     outputs: tuple[tuple[int, ...], ...]
     """Token ids that each request generated, in prompt order."""
-
     verify_rounds: int
     """Rounds, summed over the requests; 0 without speculation."""
-
     rounds_by_depth: Mapping[int, int]
     """Rounds of the server by steps; a round serves all running requests."""
-
     first_steps: int | None = None
     """Steps that were live when the phase began; None without speculation."""
-
     switches: tuple[Switch, ...] = ()
     switches_unseen: int = 0
     """Switches that the server counted but no longer lists."""
@@ -116,11 +110,6 @@ class PhaseResult:
         """Tokens generated."""
         return sum(map(len, self.outputs))
 
-    @property
-    def switch_count(self) -> int:
-        """Switches by the policy."""
-        return len(self.switches) + self.switches_unseen
-
 
 @dataclass(frozen=True, slots=True)
 class Run:
@@ -129,14 +118,13 @@ class Run:
     contender: Contender
     tiers: tuple[int, ...]
     """Steps with a runtime state, ascending; empty without speculation."""
-
     phases: tuple[PhaseResult, ...]
     degraded: str | None = None
 
     @property
     def switches(self) -> int:
         """Switches by the policy."""
-        return sum(phase.switch_count for phase in self.phases)
+        return sum(len(phase.switches) + phase.switches_unseen for phase in self.phases)
 
     def of(self, family: str | None) -> tuple[PhaseResult, ...]:
         """Return the phases of one family of text, or all phases for None."""
@@ -161,7 +149,7 @@ def rounds_by_depth(results: Iterable[PhaseResult]) -> dict[int, int]:
     total: Counter[int] = Counter()
     for result in results:
         total.update(result.rounds_by_depth)
-    return {depth: total[depth] for depth in sorted(total)}
+    return dict(sorted(total.items()))
 
 
 def mean_steps(results: Iterable[PhaseResult]) -> float:
@@ -176,46 +164,41 @@ def best_static(runs: Iterable[Run]) -> Run:
     return max(static, key=lambda run: tokens_per_second(run.phases))
 
 
-# Compares the tokens of two runs: speculation may change the speed but never the text.
+# What fails a demo. Speculation may change the speed but never the text.
 
 
+MISMATCHES_SHOWN = 5
 _SHOWN_OF_PROMPT = 40
 
 
-@dataclass(frozen=True, slots=True)
-class Mismatch:
-    """The first token at which a request's output differs from the one without speculation."""
+def failures(runs: Sequence[Run], wrong: Sequence[str], *, moves: bool) -> list[str]:
+    """Return one line per failure, of *wrong* only some.
 
-    contender: str
-    phase: str
-    prompt: str
-    position: int
-    """In generated tokens, from 0."""
-
-    expected: int | None
-    """Token id without speculation; None when that output ends here."""
-
-    got: int | None
-
-    def __str__(self) -> str:
-        prompt = self.prompt if len(self.prompt) <= _SHOWN_OF_PROMPT else self.prompt[:_SHOWN_OF_PROMPT] + "..."
-        return (
-            f"{self.contender}, phase {self.phase}, prompt {prompt!r}: token {self.position} is "
-            f"{_shown(self.got)}, without speculation {_shown(self.expected)}"
-        )
+    *moves* says whether an adaptive run that never switched counts as one.
+    """
+    lines = list(wrong[:MISMATCHES_SHOWN])
+    if len(wrong) > MISMATCHES_SHOWN:
+        lines.append(f"and {len(wrong) - MISMATCHES_SHOWN} more requests with different tokens")
+    for run in runs:
+        if run.degraded is not None:
+            lines.append(f"{run.contender.title}: the policy was set aside: {run.degraded}")
+        elif moves and run.contender.adaptive and not run.switches:
+            lines.append(f"{run.contender.title}: the depth never moved")
+    return lines
 
 
-def mismatches(baseline: Run, run: Run) -> list[Mismatch]:
-    """Return one entry for each request whose tokens in *run* differ from those in *baseline*."""
-    found: list[Mismatch] = []
+def mismatches(baseline: Run, run: Run) -> list[str]:
+    """Return a line for each request whose tokens in *run* differ from those in *baseline*, with the first of them."""
+    found = []
     for plain, other in zip(baseline.phases, run.phases, strict=True):
         for prompt, expected, got in zip(plain.phase.prompts, plain.outputs, other.outputs, strict=True):
-            pairs = enumerate(zip_longest(expected, got))
-            different = ((at, wanted, token) for at, (wanted, token) in pairs if wanted != token)
-            if (first := next(different, None)) is not None:
-                found.append(Mismatch(run.contender.title, plain.phase.name, prompt, *first))
+            shown = prompt if len(prompt) <= _SHOWN_OF_PROMPT else prompt[:_SHOWN_OF_PROMPT] + "..."
+            where = f"{run.contender.title}, phase {plain.phase.name}, prompt {shown!r}"
+            pairs = enumerate(zip_longest(expected, got, fillvalue="missing"))
+            different = (
+                f"{where}: token {at} is {token}, without speculation {wanted}"
+                for at, (wanted, token) in pairs
+                if wanted != token
+            )
+            found += islice(different, 1)
     return found
-
-
-def _shown(token: int | None) -> str:
-    return "missing" if token is None else str(token)

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from types import TracebackType
 
+from sglang_adaptive.command_line import StopSignals
 from sglang_adaptive.lab.cpu_engine.server import POLL_SECONDS, CpuServer, ServerError
 from sglang_adaptive.lab.demo.results import Contender, DemoError
 from sglang_adaptive.lab.demo.terminal import Progress
 from sglang_adaptive.lab.models.smollm2 import speculation
 from sglang_adaptive.serve_cpu import LaunchError
-from sglang_adaptive.signals import StopSignals
 
 PLAIN, HELD = "none", "static"
 """Keys of the server without speculation, and of one that only holds fixed steps."""
@@ -34,24 +33,21 @@ CONFIGS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class ServerSpec:
-    """One server to start: SGLang's own arguments, as a user would give them."""
-
-    key: str
-    title: str
-    arguments: tuple[str, ...]
+NAMES = {PLAIN: "no speculation", HELD: "static depths", **TITLES}
+"""What the demo calls its servers."""
 
 
-def server_specs(plain: Sequence[str], draft: Path | str, keys: Sequence[str], folder: Path) -> list[ServerSpec]:
-    """Return one server with the arguments *plain*, and an adaptive one per key of *keys*, configured in *folder*."""
-    specs = [ServerSpec(PLAIN, "no speculation", tuple(plain))]
+def launches(plain: Sequence[str], draft: Path | str, keys: Sequence[str], folder: Path) -> dict[str, Sequence[str]]:
+    """Return the arguments of one server without a draft, *plain*, and an adaptive one per key, configured in *folder*.
+
+    They are SGLang's own, as a user would give them.
+    """
+    found = {PLAIN: plain}
     for key in keys:
         config = folder / f"{key}.json"
         config.write_text(json.dumps(CONFIGS[key]) + "\n", encoding="utf-8")
-        title = TITLES.get(key, "static depths")
-        specs.append(ServerSpec(key, title, (*plain, *speculation(draft, config))))
-    return specs
+        found[key] = (*plain, *speculation(draft, config))
+    return found
 
 
 def contenders(policies: Sequence[str], held_on: str) -> list[Contender]:
@@ -61,22 +57,31 @@ def contenders(policies: Sequence[str], held_on: str) -> list[Contender]:
     """
     adaptive = [Contender(policy, TITLES[policy], policy, adaptive=True) for policy in policies]
     static = [Contender(f"static-{depth}", f"static {depth}", held_on, depth) for depth in STATIC_DEPTHS]
-    return [Contender(PLAIN, "no speculation", PLAIN), *adaptive, *static]
+    return [Contender(PLAIN, NAMES[PLAIN], PLAIN), *adaptive, *static]
 
 
 class Fleet:
-    """Starts the servers of *specs* together and stops them together on exit, even after an error.
+    """Starts the servers with these *arguments* together and stops them together on exit, even after an error.
 
     Logs and caches are in *folder*, so that no server reads an earlier profile.
     """
 
-    def __init__(self, specs: Sequence[ServerSpec], folder: Path, signals: StopSignals, progress: Progress) -> None:
-        self._titles = {spec.key: spec.title for spec in specs}
-        self._stages = dict.fromkeys(self._titles, "starting")
+    def __init__(
+        self, arguments: Mapping[str, Sequence[str]], folder: Path, signals: StopSignals, progress: Progress
+    ) -> None:
+        self._stages = dict.fromkeys(arguments, "starting")
         self._signals = signals
         self._progress = progress
         try:
-            self._servers = {spec.key: self._server(spec, folder) for spec in specs}
+            self._servers = {
+                key: CpuServer(
+                    given,
+                    log=folder / f"{key}.log",
+                    extra_environment={"XDG_CACHE_HOME": str(folder / "cache")},
+                    on_progress=partial(self._stages.__setitem__, key),
+                )
+                for key, given in arguments.items()
+            }
         except (LaunchError, ServerError) as error:
             raise DemoError(str(error)) from error
 
@@ -94,7 +99,8 @@ class Fleet:
 
     def boot(self) -> None:
         """Start all servers and wait for them. Raises DemoError when one does not start."""
-        self._progress.done(f"starting {len(self._servers)} servers: {', '.join(self._titles.values())}")
+        names = ", ".join(NAMES[key] for key in self._servers)
+        self._progress.done(f"starting {len(self._servers)} servers: {names}")
         for server in self._servers.values():
             with self._signals.held():
                 server.launch()
@@ -102,9 +108,9 @@ class Fleet:
         while starting:
             for key in [key for key in starting if self._is_ready(key)]:
                 del starting[key]
-                self._progress.done(f"{self._titles[key]}: ready")
+                self._progress.done(f"{NAMES[key]}: ready")
             if starting:
-                states = (f"{self._titles[key]}: {self._stages[key]}" for key in starting)
+                states = (f"{NAMES[key]}: {self._stages[key]}" for key in starting)
                 self._progress.now("; ".join(states))
                 time.sleep(POLL_SECONDS)
 
@@ -112,17 +118,9 @@ class Fleet:
         """Leave one server running; return the id of the process that the user has to end."""
         return self._servers.pop(key).leave_running()
 
-    def _server(self, spec: ServerSpec, folder: Path) -> CpuServer:
-        return CpuServer(
-            spec.arguments,
-            log=folder / f"{spec.key}.log",
-            extra_environment={"XDG_CACHE_HOME": str(folder / "cache")},
-            on_progress=partial(self._stages.__setitem__, spec.key),
-        )
-
     def _is_ready(self, key: str) -> bool:
         try:
             return self._servers[key].poll()
         except ServerError as error:
             what, _, detail = str(error).partition("\n")
-            raise DemoError(f"{self._titles[key]}: {what.rstrip(':')}", detail) from error
+            raise DemoError(f"{NAMES[key]}: {what.rstrip(':')}", detail) from error

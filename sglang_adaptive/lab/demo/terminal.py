@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from typing import TextIO
+from collections import Counter
+from collections.abc import Callable, Mapping
+from typing import Any, TextIO
 
 from rich.console import Console
 from rich.live import Live
 from rich.text import Text
-
-from sglang_adaptive.lab.chat.conversation import Drafting
 
 WIDEST = 120
 _MARGIN = 18
@@ -23,6 +22,11 @@ def console_of(stream: TextIO) -> Console:
     found = Console(file=stream, force_terminal=stream.isatty(), markup=False, emoji=False, highlight=False)
     found.width = min(found.width, WIDEST)
     return found
+
+
+def rounds_by_steps(state: Mapping[str, Any] | None) -> Counter[int]:
+    """Return the rounds so far of *state*, the ``adaptive`` block of /server_info; empty without one."""
+    return Counter({int(steps): count for steps, count in state["rounds_by_tier"].items()} if state else {})
 
 
 def _live(console: Console) -> Live | None:
@@ -40,11 +44,6 @@ class Progress:
         self._console, self._clock, self._begin = console_of(stream), clock, clock()
         self._live: Live | None = None
         self._shown = ""
-
-    @property
-    def seconds(self) -> float:
-        """Seconds since the demo began."""
-        return self._clock() - self._begin
 
     def now(self, text: str) -> None:
         """Show *text* until the next call; only on a terminal."""
@@ -69,17 +68,17 @@ class Progress:
         self._live, self._shown = None, ""
 
     def _stamped(self, text: str) -> str:
-        return f"[{self.seconds:4.0f} s] {text}"
+        return f"[{self._clock() - self._begin:4.0f} s] {text}"
 
 
 class AnswerScreen:
     """Prints a growing answer line by line inside ``with``, with the steps of its rounds beside it.
 
-    *rounds* returns the server's counts so far, or None without speculation. On a terminal the unfinished line is shown
-    too; elsewhere a line is printed when it is complete.
+    *rounds* returns the server's rounds so far by steps. On a terminal the unfinished line is shown too; elsewhere a
+    line is printed when it is complete.
     """
 
-    def __init__(self, console: Console, rounds: Callable[[], Drafting | None]) -> None:
+    def __init__(self, console: Console, rounds: Callable[[], Counter[int]]) -> None:
         self._console, self._rounds, self._live = console, rounds, _live(console)
         self._bar = "|" if console.options.ascii_only else "│"
         self._line, self._read = "", 0
@@ -114,14 +113,12 @@ class AnswerScreen:
     def _margin(self) -> str:
         """Return the most frequent steps of the rounds since the previous line, and their tokens per round."""
         now = self._rounds()
-        if now is None or self._before is None:
-            return ""
-        rounds, tokens = now.since(self._before), self._tokens - self._tokens_before
-        if not rounds.total or not tokens:
+        rounds, tokens = now - self._before, self._tokens - self._tokens_before
+        if not rounds or not tokens:
             return ""
         self._before, self._tokens_before = now, self._tokens
-        steps = sorted(rounds.rounds, key=lambda steps: -rounds.rounds[steps])[:2]
-        return f"{','.join(map(str, steps)):>7}{tokens / rounds.total:>10.1f}"
+        most = ",".join(str(steps) for steps, _ in rounds.most_common(2))
+        return f"{most:>7}{tokens / rounds.total():>10.1f}"
 
     def _beside(self, margin: str, line: str) -> Text:
         return Text.assemble((f"{margin:<{_MARGIN}}", "bold"), f"{self._bar} {line}", no_wrap=True, overflow="ignore")

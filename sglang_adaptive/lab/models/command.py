@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 
 from sglang_adaptive.command_line import DONE, PROBLEM, CommandParser, failed
+from sglang_adaptive.lab.demo.terminal import Progress
 from sglang_adaptive.lab.models.folders import ModelError
-from sglang_adaptive.lab.models.smollm2 import NAME, Tick, check_fits, get_draft, get_target, is_measured_one
+from sglang_adaptive.lab.models.smollm2 import NAME, check_fits, get_draft, get_target, is_measured_one
 
 WITHOUT_DRAFT = (
     "no draft: the installed package has none; run this in a checkout, or pass a checkout's train/smollm2/draft3 as "
@@ -40,13 +41,15 @@ def parser() -> CommandParser:
 def main(argv: Sequence[str]) -> int:
     """Run the command; returns the exit code."""
     given: Path | None = parser().parse_args(argv).draft
+    told = Progress(sys.stderr)
     try:
         if given is not None:
             check_fits(given)
             if not is_measured_one(given):
                 print(f"{given}: not the draft that was measured; accept lengths will differ", file=sys.stderr)
-        with progress() as tick:
-            target = get_target(tick)
+        with ExitStack() as at_end:
+            at_end.callback(told.clear)
+            target = get_target(told.now)
         draft = get_draft(given)
     except ModelError as error:
         return failed("models", str(error), PROBLEM)
@@ -56,25 +59,3 @@ def main(argv: Sequence[str]) -> int:
     else:
         print(f"draft  {draft}")
     return DONE
-
-
-@contextmanager
-def progress() -> Iterator[Tick]:
-    """Show a bar on standard error from the first tick on; only on a terminal."""
-    from tqdm import tqdm  # type: ignore[import-untyped]
-
-    bars: list[tqdm] = []
-
-    def tick(what: str, share: float) -> None:
-        if not bars:
-            layout = "{desc:<22}{percentage:3.0f}% |{bar}| {elapsed}"
-            bars.append(tqdm(total=1.0, file=sys.stderr, bar_format=layout, leave=False, disable=None))
-        bars[0].set_description_str(what, refresh=False)
-        bars[0].update(share - bars[0].n)
-        bars[0].refresh()
-
-    try:
-        yield tick
-    finally:
-        for bar in bars:
-            bar.close()

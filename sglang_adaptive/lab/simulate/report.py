@@ -1,4 +1,4 @@
-"""The report of a run as JSON, and what it needs to be run again."""
+"""The report of a run as JSON, what it needs to be run again, and the targets of the drawn suites."""
 
 from __future__ import annotations
 
@@ -12,9 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from sglang_adaptive.lab.simulate.results import BUCKET, SuiteResult, TraceScore
-from sglang_adaptive.lab.simulate.scenes import Setting
-from sglang_adaptive.lab.simulate.targets import Gate
+from sglang_adaptive.lab.simulate.scenes import SUITES, Setting
+from sglang_adaptive.lab.simulate.score import BUCKET, Scores, TraceScore
 from sglang_adaptive.provenance import command_line, cpu_model, git_commit, versions
 
 FORMAT = 1
@@ -30,18 +29,6 @@ class Played:
     """The report as printed."""
 
 
-def provenance(argv: list[str], profile: str, setting: Setting, left_out: Sequence[str]) -> dict[str, Any]:
-    """Return command, code, machine and inputs as JSON builtins; *profile* names the cost profile."""
-    return about(argv, left_out) | {
-        "seed": setting.seed,
-        "traces": setting.traces,
-        "rounds": setting.rounds,
-        "profile": profile,
-        "profile_sha256": _digest(setting),
-        "note": "Acceptance, arrivals and clock noise are simulated; round times come from the profile.",
-    }
-
-
 def about(argv: list[str], left_out: Sequence[str] = ()) -> dict[str, Any]:
     """Return command, code and machine as JSON builtins, and a sentence on each policy left out, if any."""
     found: dict[str, Any] = {
@@ -54,26 +41,40 @@ def about(argv: list[str], left_out: Sequence[str] = ()) -> dict[str, Any]:
     return found | {"left_out": list(left_out)} if left_out else found
 
 
-def _digest(setting: Setting) -> str:
-    """Return 16 hexadecimal digits of the cost cells, regardless of their source file."""
-    cells = [[batch, steps, round(value, 9)] for (batch, steps), value in sorted(setting.cost.cells().items())]
-    return hashlib.sha256(json.dumps(cells).encode()).hexdigest()[:16]
-
-
-def json_report(
-    results: Mapping[str, SuiteResult], judged: Sequence[Gate], source: Mapping[str, Any]
+def drawn(
+    words: list[str], profile: str, setting: Setting, results: Mapping[str, Scores], left_out: Sequence[str]
 ) -> dict[str, Any]:
-    """Return the whole report as JSON builtins; shares are rounded to 5 digits."""
+    """Return the report of the drawn suites as JSON builtins; shares are rounded to 5 digits.
+
+    *profile* names the cost profile, of which 16 digits of a hash say more, regardless of its file.
+    """
+    cells = [[batch, steps, round(value, 9)] for (batch, steps), value in sorted(setting.cost.cells().items())]
+    source = {
+        "seed": setting.seed,
+        "traces": setting.traces,
+        "rounds": setting.rounds,
+        "profile": profile,
+        "profile_sha256": hashlib.sha256(json.dumps(cells).encode()).hexdigest()[:16],
+        "note": "Acceptance, arrivals and clock noise are simulated; round times come from the profile.",
+    }
     return {
         "format": FORMAT,
-        "provenance": dict(source),
+        "provenance": about(words, left_out) | source,
         "definition": (
             "share = seconds that the oracle needs for the same expected tokens in the same states / seconds "
             "taken, both as expected values; drawn = the same from sampled tokens and noisy seconds; plain_ratio = "
             "expected tokens/s / the oracle's, which can exceed 1 where loads differ"
         ),
-        "targets": [gate.as_json() for gate in judged],
-        "suites": {name: _suite(result) for name, result in results.items()},
+        "targets": outcomes(results),
+        "suites": {
+            name: {
+                "title": SUITES[name].title,
+                "traces": len(SUITES[name].indices(setting)),
+                "rounds": setting.rounds,
+                "policies": {policy: _policy(scores) for policy, scores in found.items()},
+            }
+            for name, found in results.items()
+        },
     }
 
 
@@ -85,15 +86,6 @@ def as_json(report: Mapping[str, Any]) -> str:
         cells = ",\n  ".join(map(json.dumps, report["cells"]))
         text = f'{text[:-2]},\n "cells": [\n  {cells}\n ]\n}}'
     return text + "\n"
-
-
-def _suite(result: SuiteResult) -> dict[str, Any]:
-    return {
-        "title": result.suite.title,
-        "traces": len(result.suite.indices(result.setting)),
-        "rounds": result.setting.rounds,
-        "policies": {name: _policy(scores) for name, scores in result.scores.items()},
-    }
 
 
 def _policy(scores: Sequence[TraceScore]) -> dict[str, Any]:
@@ -116,4 +108,73 @@ def _policy(scores: Sequence[TraceScore]) -> dict[str, Any]:
             "p95": round(float(np.quantile(recoveries, 0.95)), 1),
             "slowest": max(recoveries),
         }
+    return found
+
+
+# Targets for the throughput policy, and whether it met them.
+
+
+JUDGED = "throughput"
+"""The policy that targets are for."""
+STARTED = 500
+"""A start without a profile must reach its speed within this many rounds."""
+
+MEAN, WORST = "share of oracle, mean", "share of oracle, worst trace"
+SWITCHES, MOST_SWITCHES = "switches in 200 rounds, mean", "switches in 200 rounds, worst trace"
+ZERO, RECOVERY = "against zero steps, worst 500 rounds", "rounds until within 5%, slowest"
+START = "share of oracle, rounds 450 to 500"
+
+SHARES: Mapping[str, tuple[float, float]] = {
+    "stationary": (0.99, 0.97),
+    "acceptance": (0.985, 0.96),
+    "load": (0.985, 0.96),
+    "both": (0.985, 0.96),
+    "profile-5": (0.98, 0.95),
+    "profile-15": (0.97, 0.95),
+    "drift": (0.97, 0.94),
+    "bad-draft": (0.97, 0.94),
+    "heterogeneous": (0.97, 0.94),
+    "noise-gpu": (0.985, 0.97),
+    "noise-host": (0.98, 0.96),
+    "noise-busy": (0.96, 0.88),
+}
+"""Lower bounds of MEAN and WORST by suite."""
+
+TARGETS: Sequence[tuple[str, str, float]] = (
+    *((suite, figure, pair[at]) for suite, pair in SHARES.items() for at, figure in enumerate((MEAN, WORST))),
+    ("step-change", RECOVERY, 30),
+    ("stationary", SWITCHES, 1),
+    ("stationary", MOST_SWITCHES, 1),
+    ("cold-start", START, 0.95),
+    ("*", ZERO, 0.99),
+)
+"""Suite, figure and bound; ``*`` stands for the worst of all suites that ran."""
+
+
+def figures(scores: Sequence[TraceScore]) -> dict[str, float]:
+    """Return every figure of a suite."""
+    curve = np.mean([score.curve for score in scores], axis=0)
+    return {
+        MEAN: float(np.mean([score.share for score in scores])),
+        WORST: min(score.share for score in scores),
+        ZERO: min(score.zero_window for score in scores),
+        SWITCHES: float(np.mean([score.switches for score in scores])),
+        MOST_SWITCHES: max(score.switches for score in scores),
+        RECOVERY: max((float(rounds) for score in scores for rounds in score.recoveries), default=0.0),
+        START: float(curve[min(STARTED // BUCKET, len(curve)) - 1]),
+    }
+
+
+def outcomes(results: Mapping[str, Scores]) -> list[dict[str, Any]]:
+    """Return every target whose suite and policy ran, and whether it was met, as JSON builtins."""
+    ran = {name: figures(scores[JUDGED]) for name, scores in results.items() if JUDGED in scores}
+    found = []
+    for suite, figure, bound in TARGETS:
+        of_suites = [of[figure] for name, of in ran.items() if suite in (name, "*")]
+        if of_suites:
+            most = figure in (SWITCHES, MOST_SWITCHES, RECOVERY)
+            measured = max(of_suites) if most else min(of_suites)
+            met = measured <= bound if most else measured >= bound
+            found.append({"suite": suite, "figure": figure, "measured": round(measured, 5), "bound": bound})
+            found[-1] |= {"at": "most" if most else "least", "met": met}
     return found

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from sglang_adaptive.lab.simulate.cost import RoundCost
-from sglang_adaptive.lab.simulate.noise import KINDS, factors
+from sglang_adaptive.lab.simulate.rounds import KINDS, factors
 from sglang_adaptive.lab.simulate.trace import (
     Scene,
     Schedule,

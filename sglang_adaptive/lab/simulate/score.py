@@ -1,4 +1,4 @@
-"""Scores of one run against the oracle.
+"""Scores of one run against the oracle, and of every policy on every trace of a suite.
 
 A round in a given state (batch, acceptance, cost) gives every depth a rate, ``E[tokens] / E[seconds]``; the oracle runs
 the depth of the ladder with the highest rate. Over a stretch of rounds
@@ -14,10 +14,23 @@ in the slow state), which users do not want, and it can exceed 1.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
+
 import numpy as np
 
+from sglang_adaptive.lab.simulate.contenders import Contender
 from sglang_adaptive.lab.simulate.cost import FloatArray
+from sglang_adaptive.lab.simulate.engine import play
+from sglang_adaptive.lab.simulate.scenes import Setting, Suite
 from sglang_adaptive.lab.simulate.trace import IntArray, Trace
+
+BUCKET = 50
+"""Rounds per point of a start-up curve."""
+WARMUP = 200
+"""Rounds left out when counting the switches of a settled run."""
+RECOVERED, RECOVERY_WINDOW = 0.95, 10
+"""Recovered: ten rounds in a row that average this share of the oracle."""
 
 
 def chosen(table: FloatArray, depths: IntArray) -> FloatArray:
@@ -59,9 +72,9 @@ def tokens_per_second(trace: Trace, depths: IntArray) -> float:
     return float(chosen(trace.tokens, depths).sum() / chosen(trace.seconds, depths).sum())
 
 
-def worst_window_against_zero(trace: Trace, depths: IntArray, window: int = 500) -> float:
-    """Return the lowest throughput over *window* rounds relative to never speculating, on the same work."""
-    size = min(window, trace.rounds)
+def worst_window_against_zero(trace: Trace, depths: IntArray) -> float:
+    """Return the lowest throughput over 500 rounds relative to never speculating, on the same work."""
+    size = min(500, trace.rounds)
     without = chosen(trace.tokens, depths) / trace.rates[:, 0]
     return float(np.min(_rolling_sum(without, size) / _rolling_sum(chosen(trace.seconds, depths), size)))
 
@@ -72,14 +85,69 @@ def switches_per_200(depths: IntArray, warmup: int) -> float:
     return float(np.count_nonzero(np.diff(settled)) * 200.0 / max(1, len(settled) - 1))
 
 
-def recovery_rounds(trace: Trace, depths: IntArray, change: int, until: int, level: float, window: int) -> int:
-    """Return how many rounds after *change* the first *window* rounds start that average *level*."""
-    size = max(1, min(window, until - change))
+def recovery_rounds(trace: Trace, depths: IntArray, change: int, until: int) -> int:
+    """Return how many rounds after *change* ten rounds start that average 95% of the oracle's rates."""
+    size = max(1, min(RECOVERY_WINDOW, until - change))
     smooth = _rolling_sum(efficiency(trace, depths)[change:until], size) / size
-    back = np.flatnonzero(smooth >= level)
+    back = np.flatnonzero(smooth >= RECOVERED)
     return int(back[0]) if len(back) else until - change
 
 
 def _rolling_sum(values: FloatArray, size: int) -> FloatArray:
     total = np.concatenate([[0.0], np.cumsum(values)])
     return np.asarray(total[size:] - total[:-size])
+
+
+# Every policy on every trace of a suite.
+
+
+@dataclass(frozen=True)
+class TraceScore:
+    """One policy on one trace."""
+
+    share: float
+    """Share of the oracle's throughput, in expectation."""
+    drawn_share: float
+    """The same from drawn tokens and noisy seconds: what a wall clock would have shown."""
+    plain_ratio: float
+    """Expected tokens/s of the whole trace over the oracle's."""
+    zero_window: float
+    """Worst 500-round window against never speculating."""
+    switches: float
+    """Depth changes per 200 rounds after the warm-up, probes included."""
+    curve: tuple[float, ...]
+    """Share by bucket of rounds since the start."""
+    recoveries: tuple[int, ...]
+    """Rounds to recover after each change of regime."""
+
+
+Scores = dict[str, list[TraceScore]]
+"""By policy, those of the traces of a suite."""
+
+
+def run_suite(
+    suite: Suite, setting: Setting, contenders: list[Contender], tick: Callable[[], object] = lambda: None
+) -> Scores:
+    """Play every contender on every trace of *suite*; *tick* is called after each."""
+    scores: Scores = {contender.name: [] for contender in contenders}
+    for trace in suite.traces(setting):
+        for contender in contenders:
+            scores[contender.name].append(score_trace(trace, play(contender.make(trace), trace)))
+            tick()
+    return scores
+
+
+def score_trace(trace: Trace, depths: IntArray) -> TraceScore:
+    """Return every score of one run."""
+    ends = [*trace.changes[1:], trace.rounds]
+    return TraceScore(
+        share=share(trace, depths),
+        drawn_share=drawn_share(trace, depths),
+        plain_ratio=tokens_per_second(trace, depths) / tokens_per_second(trace, trace.oracle_depths),
+        zero_window=worst_window_against_zero(trace, depths),
+        switches=switches_per_200(depths, min(WARMUP, trace.rounds // 2)),
+        curve=tuple(curve(trace, depths, BUCKET).tolist()),
+        recoveries=tuple(
+            recovery_rounds(trace, depths, change, end) for change, end in zip(trace.changes, ends, strict=False)
+        ),
+    )

@@ -30,18 +30,13 @@ def drawn(name: str, report: Json) -> str:
         _by_suite(suites, calm, _behaviour),
     ]
     if report["targets"]:
-        parts.append(_judged("target", report["targets"]))
+        parts.append(_judged(report["targets"]))
     return _joined(parts, report)
 
 
 def recorded(name: str, report: Json) -> str:
-    """Return the text of recorded acceptance: the gates, and every scene of each recording."""
-    gates, cells = report["gates"], report["cells"]
-    bounded = [gate for gate in gates if gate["bound"] is not None]
-    met = f"{sum(gate['met'] for gate in bounded)} of {len(bounded)} gates met." if bounded else "No gate was judged."
-    parts = [f"Simulation of recorded text ({name})", met]
-    if gates:
-        parts.append(_judged("gate", gates))
+    """Return the text of recorded acceptance: every scene of each recording."""
+    cells, parts = report["cells"], [f"Simulation of recorded text ({name})"]
     for texts in dict.fromkeys(cell["texts"] for cell in cells):
         parts.append(f"{texts}: over the best single depth, mean (worst) of the cost profiles")
         parts.append(_scenes([cell for cell in cells if cell["texts"] == texts]))
@@ -75,7 +70,7 @@ def _joined(parts: Sequence[str], report: Json) -> str:
     return "\n\n".join([*parts, report["definition"], *report["provenance"].get("left_out", ())])
 
 
-def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """Return aligned columns; the first names the row, the others are figures."""
     lines = [head, *rows]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
@@ -99,35 +94,20 @@ def _by_suite(suites: Mapping[str, Json], policies: Sequence[str], shown: Callab
     for name, suite in suites.items():
         found = [suite["policies"].get(policy) for policy in policies]
         rows.append([name, *("-" if figures is None else shown(figures) for figures in found)])
-    return _table(["suite", *policies], rows)
+    return table(["suite", *policies], rows)
 
 
 def _behaviour(figures: Json) -> str:
     return f"{figures['switches_per_200_rounds']:.1f} / {figures['worst_500_rounds_against_zero_steps']:.3f}"
 
 
-def _judged(kind: str, judged: Sequence[Json]) -> str:
-    """Return one row per target or gate, with the result of an oracle if one was played."""
-    played = any("hindsight" in one for one in judged)
+def _judged(targets: Sequence[Json]) -> str:
     rows = []
-    for one in judged:
-        suite = one.get("suite")
-        name = f"{'every suite' if suite == '*' else suite}: {one['figure']}" if suite else one["figure"]
-        row = [name, "-" if one["bound"] is None else f"at {one['at']} {one['bound']:g}", f"{one['measured']:g}"]
-        if played:
-            row.append(f"{one['hindsight']:g}" if "hindsight" in one else "-")
-        rows.append([*row, _said(one)])
-    return _table([kind, "bound", "measured", *(["in hindsight"] if played else []), ""], rows)
-
-
-def _said(one: Json) -> str:
-    if one["bound"] is None:
-        return "-"
-    if one["met"]:
-        return "met"
-    best, bound = one.get("hindsight", one["bound"]), one["bound"]
-    beyond = best < bound if one["at"] == "least" else best > bound
-    return "MISSED, in hindsight too" if beyond else "MISSED"
+    for one in targets:
+        name = f"{'every suite' if one['suite'] == '*' else one['suite']}: {one['figure']}"
+        said = "met" if one["met"] else "MISSED"
+        rows.append([name, f"at {one['at']} {one['bound']:g}", f"{one['measured']:g}", said])
+    return table(["target", "bound", "measured", ""], rows)
 
 
 def _scenes(cells: Sequence[Json]) -> str:
@@ -142,7 +122,7 @@ def _scenes(cells: Sequence[Json]) -> str:
             shares = [cell["scores"][name]["over_single"] for cell in own if name in cell["scores"]]
             row.append(f"{fmean(shares):.3f} ({min(shares):.3f})" if shares else "-")
         rows.append(row)
-    return _table(["scene", "best single", *names], rows)
+    return table(["scene", "best single", *names], rows)
 
 
 def _seen(depths: Sequence[Json]) -> str:
@@ -152,7 +132,7 @@ def _seen(depths: Sequence[Json]) -> str:
         figures = ["-" if run is None else f"{run:.2f}", f"{depth['tokens_a_round_recut']:.2f}"]
         share = f"{depth['share_seen_here_or_deeper']:.0%}"
         rows.append([f"{depth['steps']} steps", str(depth["rounds_run"]), *figures, share, depth["trust"]])
-    return _table(
+    return table(
         ["depth", "rounds run", "tokens a round, then", "tokens a round, re-cut", "seen at or above", "trust"], rows
     )
 
@@ -163,4 +143,4 @@ def _batch(batch: Json, trust: Mapping[str, str]) -> str:
         [name, f"{share:.3f}", f"{switches[name]:.0f}" if name in switches else "-", trust.get(name, "-")]
         for name, share in batch["over_best_single"].items()
     ]
-    return _table(["", "over best single", "switches an hour", "trust"], rows)
+    return table(["", "over best single", "switches an hour", "trust"], rows)

@@ -15,9 +15,9 @@ FIXED = 0.005
 """Seconds of the form's fixed part: a guess that no decision depends on."""
 PER_STEP, PER_TOKEN = 0.037, 0.00276
 """Cost of a draft step and of a token to verify, relative to the fixed part."""
-PROFILED, GUESSED = 0.02, 0.15
+PROFILED, GUESSED = 0.05, 0.15
 """Relative standard deviation of a time: profiled or between profiled batch sizes, and otherwise. Profiles of one setup
-differ by 2%, the form is off by 12% at worst."""
+differ by 2%, but with that a wrong one outvotes a measured difference of 20%. The form is off by 12% at worst."""
 
 
 def nearness(one: int, other: int) -> float:

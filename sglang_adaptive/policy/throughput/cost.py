@@ -67,7 +67,7 @@ class CostModel:
         self._now = now
         if new:
             self._evidence |= new
-            self._fits |= {anchor: fit(evidence, {}) for anchor, evidence in new.items()}
+            self._fits |= {anchor: self._fit(evidence, {}) for anchor, evidence in new.items()}
             self._wholes = {}
             self.surprise = self._surprise()
         return True
@@ -137,7 +137,7 @@ class CostModel:
         if batch_size in self._evidence:
             whole = self._wholes.get(batch_size)
             if whole is None:
-                whole = self._wholes[batch_size] = fit(self._evidence[batch_size], self._shape(batch_size))
+                whole = self._wholes[batch_size] = self._fit(self._evidence[batch_size], self._shape(batch_size))
             ratios = [self._now[batch_size] + whole.ratio[steps] for steps in self.ladder]
             deviations = [max(CELL, whole.deviation[steps]) for steps in self.ladder]
         else:
@@ -147,6 +147,9 @@ class CostModel:
         base = self.base.seconds(batch_size)
         seconds = [start * math.exp(ratio) for start, ratio in zip(base, ratios, strict=True)]
         return ascending(seconds, [1.0 / deviation**2 for deviation in deviations]), deviations
+
+    def _fit(self, evidence: Evidence, shape: Mapping[int, tuple[float, float]]) -> Fit:
+        return fit(evidence, shape, from_base=bool(self.base.profiled))
 
     def _level(self, batch_size: int) -> float:
         """Return the level that the anchors around suggest, the nearest ones the most."""

@@ -32,7 +32,6 @@ TOGETHER = 8
 """Zero-step answers run at once, besides one alone, where a text differs; fewer for long texts."""
 MEASURED = 256
 """Tokens after the prompt over which the noise is measured before a token is called wrong."""
-
 Finished = Mapping[str, Any]
 """What ``audit_scheduler.question`` returns, plus "epoch" and "replica"."""
 

@@ -22,9 +22,9 @@ from sglang_adaptive.policy.errors import ConfigError, printable, shown
 from sglang_adaptive.policy.options import is_integer
 from sglang_adaptive.runtime.controller import AdaptiveController
 from sglang_adaptive.sglang_plugin import ranks
-from sglang_adaptive.sglang_plugin.current import current
-from sglang_adaptive.sglang_plugin.stage import Stage
+from sglang_adaptive.sglang_plugin.stage import Stage, current
 from sglang_adaptive.sglang_plugin.stages.audit_scheduler import REPORT_KEY, Audits, Report
+from sglang_adaptive.sglang_plugin.stages.lookups.rounds import LookupRounds
 from sglang_adaptive.sglang_plugin.stages.zero_steps.left_for_later import LeftForLater
 from sglang_adaptive.sglang_plugin.start.controller import build_successor, fitted, trace_rounds
 from sglang_adaptive.sglang_plugin.start.profiles import CostSharing
@@ -52,10 +52,8 @@ class Change:
 
     config: dict[str, Any]
     """The configuration object, as sent."""
-
     source: str
     """Its source, for error lines: the file, or CONFIG_KEY."""
-
     by: str
     """Who sent it: a client's address, "SIGHUP" or WATCH."""
 
@@ -234,8 +232,9 @@ class TakeReport(Handler):
 class Reconfigure(OfController):
     """``adaptive_config``: a new configuration, as a `Change`."""
 
-    def __init__(self, controller: AdaptiveController) -> None:
+    def __init__(self, controller: AdaptiveController, lookups: LookupRounds | None = None) -> None:
         super().__init__(controller)
+        self._lookups = lookups
         self._successor: tuple[AdaptiveConfig, AdaptivePolicy, CostSharing] | None = None
 
     def problem(self, key: str, value: Any) -> str | None:
@@ -250,13 +249,15 @@ class Reconfigure(OfController):
             return f"{key}: got {value!r}; expected a configuration sent through the HTTP server"
         controller, self._successor = self._controller, None
         try:
-            running = _config_of(controller)
+            running = controller.config() or {}
             config = fitted(check_config(value.config, value.source), max(controller.states.tiers), get_spec())
             config = config.after_start(value.config, running)
             if value.by == WATCH and config.as_dict() == running:
                 return None
             built = controller.states.captured
             built.require(config)
+            if self._lookups is not None:
+                self._lookups.require(config)
             policy = build_successor(config, controller.policy, controller.states.live.steps, built)
             self._successor = config, policy, CostSharing(policy)
         except ConfigError as error:
@@ -272,7 +273,7 @@ class Reconfigure(OfController):
             return
         controller = self._controller
         config, policy, sharing = self._successor
-        before, retiring = _config_of(controller), controller.share_cost
+        before, retiring = controller.config() or {}, controller.share_cost
         controller.replace_policy(policy, by=value.by, share_cost=sharing, profile_saved_at=sharing.saved_at)
         if isinstance(retiring, CostSharing):
             retiring.retire()
@@ -281,19 +282,14 @@ class Reconfigure(OfController):
             rounds.tell(Stage.reconfigured, config)
         trace_rounds(controller, config.trace)
         if ranks.is_first():
-            changes = describe_change(before, _config_of(controller))
+            changes = describe_change(before, controller.config() or {})
             logger.info("adaptive: configuration changed by %s: %s", printable(value.by), changes)
-
-
-def _config_of(controller: AdaptiveController) -> dict[str, Any]:
-    config = getattr(controller.policy, "config", None)
-    return config.as_dict() if isinstance(config, AdaptiveConfig) else {}
 
 
 _HANDLERS: Mapping[str, Callable[[Rounds], Handler]] = {
     FORCE_KEY: lambda rounds: ForceSteps(rounds.controller),
     LEASE_OVER_KEY: lambda rounds: LeaseOver(rounds.controller),
-    CONFIG_KEY: lambda rounds: Reconfigure(rounds.controller),
+    CONFIG_KEY: lambda rounds: Reconfigure(rounds.controller, *rounds.of(LookupRounds)),
     WARM_UP_KEY: lambda rounds: WarmUpSwitch(rounds.controller),
     EXTEND_KEY: lambda rounds: ExtendEvery(*rounds.of(LeftForLater)),
     REPORT_KEY: lambda rounds: TakeReport(*rounds.of(Audits)),

@@ -7,8 +7,11 @@ what the launcher adds to its own application when it serves without workers.
 from __future__ import annotations
 
 import logging
+import os
 import signal
 from typing import Any
+
+from uvicorn.importer import import_from_string
 
 from sglang_adaptive.sglang_plugin import env, hooks
 from sglang_adaptive.sglang_plugin.admin import route
@@ -50,11 +53,5 @@ def _check_admin_key(server_args: Any) -> None:
         auth.add_api_key_middleware(app, api_key=None, admin_api_key=key)
 
 
-def _application() -> Any:
-    from uvicorn.importer import import_from_string
-
-    return import_from_string(env.HTTP_APPLICATION.get())
-
-
 _add_all()
-app = _application()
+app = import_from_string(os.environ[env.HTTP_APPLICATION])

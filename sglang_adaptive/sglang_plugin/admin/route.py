@@ -37,10 +37,10 @@ from sglang_adaptive.sglang_plugin.admin.handlers import (
 )
 from sglang_adaptive.sglang_plugin.admin.server_info import look, manager
 from sglang_adaptive.sglang_plugin.contract import import_in_workers
+from sglang_adaptive.sglang_plugin.hooks import BUILT
 from sglang_adaptive.sglang_plugin.notes import NOTE
 from sglang_adaptive.sglang_plugin.stages.audit_scheduler import REPORT_KEY, TAKE
 from sglang_adaptive.sglang_plugin.start.controller import fitted
-from sglang_adaptive.sglang_plugin.start.handshake import BUILT
 
 Scope = dict[str, Any]
 Receive = Callable[[], Awaitable[dict[str, Any]]]
@@ -55,7 +55,6 @@ OURS = "adaptive_"
 """How every key of this package begins."""
 MOST_SECONDS = 86400
 """The longest timed hold; for more, use a hold without an end."""
-
 logger = logging.getLogger(__name__)
 
 
@@ -103,7 +102,7 @@ def _serve_our_application() -> None:
 
     named = import_in_workers(WORKERS_APPLICATION)
     if named != WORKERS_APPLICATION:
-        env.HTTP_APPLICATION.set(named)
+        os.environ[env.HTTP_APPLICATION] = named
     # As SGLang does for its own logger; a worker configures no other.
     LOGGING_CONFIG["loggers"]["sglang_adaptive"] = {"handlers": ["default"], "level": "INFO", "propagate": False}
     try:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from sglang_adaptive.runtime.history import SPANS
 from sglang_adaptive.sglang_plugin import features, ranks
-from sglang_adaptive.sglang_plugin.current import current
 from sglang_adaptive.sglang_plugin.notes import NOTE
+from sglang_adaptive.sglang_plugin.stage import current
 from sglang_adaptive.sglang_plugin.stages.audit_scheduler import TAKE, Audits
 from sglang_adaptive.sglang_plugin.stages.zero_steps.left_for_later import LeftForLater
 from sglang_adaptive.sglang_plugin.start.profiles import profile_key
@@ -16,33 +17,29 @@ LOOK = "sglang-adaptive look"
 """Id of a request for only this package's part of the internal state."""
 HISTORY = "sglang-adaptive history "
 """Id prefix of a request for only the history; the seconds of one of ``runtime.history.SPANS`` follow."""
+_HISTORIES = {f"{HISTORY}{span}": span for span in SPANS}
 
 
-def add_adaptive(state: dict[str, Any]) -> None:
-    """Add our part to SGLang's internal *state*, or why speculation is not adaptive."""
-    # SGLang lists the replicas' answers in order of arrival.
-    state["adaptive"] = {**_adaptive(), "dp_rank": ranks.replica()}
-
-
-def answer(recv_req: Any, scheduler: Any) -> Any:
-    """Return only our part for a request with LOOK, HISTORY or TAKE as id; None for any other.
+def answer(original: Callable[..., Any], controller: Any, recv_req: Any) -> Any:
+    """Return SGLang's internal state with our part; for a request with LOOK, HISTORY or TAKE as id only a part of ours.
 
     The whole state has more than 500 fields, which take a scheduler milliseconds to collect.
     """
-    rounds, span = current(), _span_asked(recv_req.rid)
-    if recv_req.rid == LOOK:
-        part = _adaptive()
-    elif recv_req.rid == TAKE:  # a finished request for the audit, if the scheduler is idle
-        part = {"is_on": False, "finished": None}
-        for audits in [] if rounds is None else rounds.of(Audits):
-            part = audits.take(scheduler.is_fully_idle())
-    elif span is not None:  # the last seconds; None on a rank without a history
-        part = {"history": None if rounds is None else rounds.controller.history(span)}
-    else:
-        return None
     from sglang.srt.managers.io_struct import GetInternalStateReqOutput
 
-    return GetInternalStateReqOutput(internal_state={"adaptive": {**part, "dp_rank": ranks.replica()}})
+    rounds, asked, state = current(), recv_req.rid, {}
+    if asked == LOOK:
+        part = _adaptive()
+    elif asked == TAKE:  # a finished request for the audit, if the scheduler is idle
+        part = {"is_on": False, "finished": None}
+        for audits in [] if rounds is None else rounds.of(Audits):
+            part = audits.take(controller.scheduler.is_fully_idle())
+    elif asked in _HISTORIES:  # the last seconds; None on a rank without a history
+        part = {"history": None if rounds is None else rounds.controller.history(_HISTORIES[asked])}
+    else:
+        state, part = original(controller, recv_req).internal_state, _adaptive()
+    # SGLang lists the replicas' answers in order of arrival.
+    return GetInternalStateReqOutput(internal_state={**state, "adaptive": {**part, "dp_rank": ranks.replica()}})
 
 
 def _adaptive() -> dict[str, Any]:
@@ -57,13 +54,6 @@ def _adaptive() -> dict[str, Any]:
     if rounds.worker.device == "cuda":
         found["short_rounds"] = {name: passes for stage in rounds.stages for name, passes in stage.shortened().items()}
     return found
-
-
-def _span_asked(rid: Any) -> int | None:
-    """Return the span of a HISTORY id in seconds; None for any other id."""
-    if not isinstance(rid, str) or not rid.startswith(HISTORY):
-        return None
-    return next((span for span in SPANS if rid == f"{HISTORY}{span}"), None)
 
 
 def manager() -> Any:

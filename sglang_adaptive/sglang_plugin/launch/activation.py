@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import argparse
 import logging
+import os
 import sys
 from collections.abc import Callable
-from typing import Any, NoReturn
+from typing import Any
 
 from sglang_adaptive.lookup import require_texts
 from sglang_adaptive.policy.config import AdaptiveConfig
 from sglang_adaptive.policy.errors import ConfigError
 from sglang_adaptive.sglang_plugin import env, features, hooks, repairs
-from sglang_adaptive.sglang_plugin.configuration import reading_of, resolving
+from sglang_adaptive.sglang_plugin.configuration import pass_on, reading_of, resolving
 from sglang_adaptive.sglang_plugin.contract import ContractError
 from sglang_adaptive.sglang_plugin.notes import NOTE
 from sglang_adaptive.sglang_plugin.setup import drafts_blocks, model_config
@@ -22,34 +23,47 @@ from sglang_adaptive.sglang_plugin.workers import choice as workers
 logger = logging.getLogger(__name__)
 
 
+def from_command_line(original: Callable[..., Any], cls: type, args: argparse.Namespace) -> Any:
+    """Return ServerArgs; refuse a bad configuration or an SGLang that does not fit with one line, and exit with 2."""
+    check_command_line(args)
+    made = original(cls, args)
+    pass_on(args, made)
+    return made
+
+
 def check_command_line(args: argparse.Namespace) -> None:
-    """Refuse an invalid configuration or an SGLang that does not fit with one line, and exit with 2."""
+    """Refuse what cannot be served before anything loads."""
     if asked_for(args):
         try:
             _check_beside(args, reading_of(args).config)
             hooks.require(hooks.problems())
         except (ConfigError, ContractError) as error:
-            _refuse(str(error))
+            print(f"sglang-adaptive: error: {error}", file=sys.stderr)
+            raise SystemExit(2) from None
 
 
 def resolve_once(original: Callable[..., None], server_args: Any) -> None:
-    """Resolve *server_args* with SGLang's *original*, and turn adaptive speculation on where it can run.
+    """Resolve the arguments, and turn adaptive speculation on if it can run; otherwise log why not.
 
     Raises ConfigError or ContractError; ``check_command_line`` refuses both earlier.
     """
+    from sglang.srt.arg_groups.overrides import resolving_view
+
     if getattr(server_args, "_resolution_finished", False):
         return original(server_args)
     if not asked_for(server_args):
-        env.ACTIVE.set(None)
+        os.environ.pop(env.ACTIVE, None)
         return original(server_args)
     _prepare(server_args)
     with resolving(server_args):
         original(server_args)
-    _conclude(server_args)
+    note = getattr(server_args, NOTE)
+    if not resolving_view(server_args).speculative_adaptive and note["reason"] is None:
+        note["reason"] = "SGLang turned it off while it resolved the arguments; its log says why"
 
 
 def note_reason(original: Callable[..., str | None], server_args: Any) -> str | None:
-    """Return why a setup cannot adapt, from SGLang's *original* and our checks; keep the reason for /server_info."""
+    """Return why a setup cannot adapt, SGLang's reason or ours, and keep it for /server_info."""
     reason = unsupported_reason(original, server_args)
     if hasattr(server_args, NOTE):
         getattr(server_args, NOTE)["reason"] = reason
@@ -80,7 +94,7 @@ def _prepare(server_args: Any) -> None:
     hooks.require(hooks.problems())
     hooks.warn_when_untested()
     hooks.install_now(hooks.of_launcher())
-    env.ACTIVE.set("1")
+    os.environ[env.ACTIVE] = "1"
     note = getattr(server_args, NOTE)
     note["reason"] = reason = cannot_adapt(server_args)
     if reason is not None:
@@ -108,14 +122,6 @@ def _draft_as_the_decode_server(server_args: Any, config: AdaptiveConfig) -> Non
         steps = config.launch_steps
         server_args.speculative_num_steps = steps
         server_args.speculative_eagle_topk, server_args.speculative_num_draft_tokens = 1, steps + 1
-
-
-def _conclude(server_args: Any) -> None:
-    from sglang.srt.arg_groups.overrides import resolving_view
-
-    note = getattr(server_args, NOTE)
-    if not resolving_view(server_args).speculative_adaptive and note["reason"] is None:
-        note["reason"] = "SGLang turned it off while it resolved the arguments; its log says why"
 
 
 def cannot_adapt(server_args: Any) -> str | None:
@@ -160,9 +166,7 @@ def _check_beside(args: Any, config: AdaptiveConfig) -> None:
     if config.options.lookup is True and algorithm in workers.WITHOUT_LOOKUPS:
         expected = f"false with --speculative-algorithm {algorithm}"
         raise ConfigError(args.speculative_adaptive_config, f"{config.options.policy}.lookup", "got true", expected)
-    if config.options.lookup and config.options.lookup_texts:
-        megabytes, as_text = config.options.lookup_memory_mb, not args.skip_tokenizer_init
-        require_texts(config.options.lookup_texts, megabytes, as_text)
+    require_texts(config.options, as_text=not args.skip_tokenizer_init)
     steps = args.speculative_num_steps
     if steps is not None and steps not in config.candidate_steps and not drafts_blocks(args):
         accepted = ", ".join(map(str, config.candidate_steps))
@@ -179,8 +183,3 @@ def _check_rings(args: Any, config: AdaptiveConfig) -> None:
     key, got = ("candidate_steps", str(deepest)) if deepest > most else (f"{name}.lookup", "true")
     expected = f"{most} at most" if deepest > most else "false"
     raise ConfigError(config.source, key, f"got {got}", f"{expected}: DeepSeek-V4's rings hold {most + 1} draft tokens")
-
-
-def _refuse(line: str) -> NoReturn:
-    print(f"sglang-adaptive: error: {line}", file=sys.stderr)
-    raise SystemExit(2)

@@ -21,7 +21,7 @@ from sglang_adaptive.sglang_plugin import features, hooks
 from sglang_adaptive.sglang_plugin.configuration import reading_of
 from sglang_adaptive.sglang_plugin.contract import ContractError, Need
 from sglang_adaptive.sglang_plugin.hooks import SRT, Process
-from sglang_adaptive.sglang_plugin.launch import activation, line, without_device
+from sglang_adaptive.sglang_plugin.launch import activation, line
 from sglang_adaptive.sglang_plugin.notes import NOTE
 from sglang_adaptive.sglang_plugin.setup import Setup
 
@@ -32,7 +32,6 @@ ASKED = (
     Need(SRT + "configs.model_config.ModelConfig._config_draft_model", ("self",)),
 )
 """Attributes that only ``doctor`` needs; no launch is refused for them."""
-
 WARM_UP_LEFT_OUT = "the warm-up: a decode server takes no requests of its own"
 
 
@@ -105,7 +104,7 @@ def launch(arguments: Sequence[str]) -> dict[str, Any]:
 
     - ``asked``: whether adaptive speculation is requested;
     - ``reason``: why it would be off, or None;
-    - ``drafts``: how the line speculates;
+    - ``drafts``: the ``steps`` of the line and the ``depths`` of its configuration; None where it names none;
     - ``left_out``: what is unavailable, one phrase each;
     - ``features_off``: options of the configuration that will not be used, one phrase each;
     - ``hint``: see `line.hint`;
@@ -127,9 +126,13 @@ def launch(arguments: Sequence[str]) -> dict[str, Any]:
         return {**found, "refused": (said.getvalue().strip().splitlines() or ["SGLang exits without output"])[-1]}
     except Exception as error:
         return {**found, "refused": _first_line(error)}
+    named = server_args.speculative_adaptive_config
     found |= {
         "asked": activation.asked_for(server_args),
-        "drafts": how_it_drafts(server_args),
+        "drafts": {
+            "steps": server_args.speculative_num_steps,
+            "depths": None if named is None else reading_of(server_args).config.candidate_steps,
+        },
         "left_out": [WARM_UP_LEFT_OUT] if server_args.disaggregation_mode == "decode" else [],
         "hint": line.hint(server_args),
     }
@@ -138,7 +141,7 @@ def launch(arguments: Sequence[str]) -> dict[str, Any]:
     unresolved = _cannot_resolve(server_args)
     if unresolved is not None:
         as_parsed = copy.deepcopy(server_args)
-        reason = without_device.reason(server_args) if found["asked"] else None
+        reason = line.static_reason(server_args) if found["asked"] else None
         follows = reason is None or server_args.disaggregation_mode == "prefill"
         refused = line.refused(as_parsed, adapts=found["asked"] and follows)
         found |= {"reason": reason, "unresolved": unresolved, "features_off": features_off(server_args)}
@@ -148,17 +151,6 @@ def launch(arguments: Sequence[str]) -> dict[str, Any]:
     except Exception as error:
         return {**found, "refused": _first_line(error)}
     return {**found, **_resolved(server_args)}
-
-
-def how_it_drafts(server_args: Any) -> dict[str, Any]:
-    """Return the line's arguments for speculation; None for those left to SGLang."""
-    named = server_args.speculative_adaptive_config
-    return {
-        "steps": server_args.speculative_num_steps,
-        "topk": server_args.speculative_eagle_topk,
-        "draft_tokens": server_args.speculative_num_draft_tokens,
-        "depths": None if named is None else reading_of(server_args).config.candidate_steps,
-    }
 
 
 def features_off(server_args: Any) -> list[str]:

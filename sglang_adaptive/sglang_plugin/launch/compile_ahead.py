@@ -39,9 +39,7 @@ _NICENESS = 5
 """Lower priority than the server's own start-up, where cores are few."""
 _SLOW = 1.0
 """Seconds above which a module was compiled, not just found."""
-
-_started: Compiler | None = None
-"""The launcher's one compiler; None where nothing is compiled ahead."""
+_started: subprocess.Popen[bytes] | None = None
 
 Job = tuple[str, Callable[[], Any]]
 """A module's name, and the function that compiles it if needed."""
@@ -65,32 +63,10 @@ class Setup:
     """Whether the draft selects among the likeliest tokens of each position, as DFlash2 does."""
 
 
-class Compiler:
-    """The process that compiles, seen from the launcher."""
-
-    def __init__(self, setup: Setup) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", __name__, json.dumps(dataclasses.asdict(setup))],
-            stdin=subprocess.DEVNULL,
-            start_new_session=True,  # its group is its own
-        )
-
-    @property
-    def running(self) -> bool:
-        """Whether modules are still being compiled."""
-        return self._process.poll() is None
-
-    @property
-    def succeeded(self) -> bool:
-        """Whether all modules are compiled."""
-        return self._process.poll() == 0
-
-    def wait(self, seconds: float) -> bool:
-        """Wait at most *seconds* for it to end; return whether all modules are compiled."""
-        try:
-            return self._process.wait(seconds) == 0
-        except subprocess.TimeoutExpired:
-            return False
+def start(setup: Setup) -> subprocess.Popen[bytes]:
+    """Start the process that compiles; it returns 0 if all modules are compiled."""
+    command = [sys.executable, "-m", __name__, json.dumps(dataclasses.asdict(setup))]
+    return subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True)  # its group is its own
 
 
 def begin(server_args: Any) -> None:
@@ -98,13 +74,13 @@ def begin(server_args: Any) -> None:
     global _started
     try:
         if adapts(server_args) and not runs_on_cpu(server_args):
-            _started = Compiler(_setup(server_args))
+            _started = start(_setup(server_args))
     except Exception:
         logger.warning("adaptive: nothing is compiled ahead; first uses will compile", exc_info=True)
 
 
-def compiler() -> Compiler | None:
-    """Return the compiler of this launcher."""
+def compiler() -> subprocess.Popen[bytes] | None:
+    """Return the process that compiles for this launcher; None where nothing is compiled ahead."""
     return _started
 
 

@@ -1,4 +1,4 @@
-"""What ``doctor`` says about a launch line: renamed flags, what it lacks to start, and what it could gain.
+"""What ``doctor`` says about a launch line: renamed flags, what it lacks to start, and whether it can adapt.
 
 SGLang 0.5.23 checks some requirements of speculation while it resolves the arguments, which needs a device, and finds
 others only once the model is loaded.
@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from sglang_adaptive.sglang_plugin.launch import activation
 from sglang_adaptive.sglang_plugin.setup import drafts_blocks, model_config
 
 
@@ -22,10 +23,8 @@ class Change:
 
     flag: str
     """The flag in the line."""
-
     write: str | None
     """The replacement, without the flag's own values; None to leave the flag out."""
-
     why: str
     """What happened to the flag, as a phrase."""
 
@@ -225,24 +224,81 @@ def _lacks(architecture: str | None, *words: str) -> bool:
 # -- what it could gain -----------------------------------------------------------------------------------------------
 
 
-WORTH_OF_FA3 = {
-    "flashinfer": "a round of 3 steps took 6.0 to 6.6 ms with it and 5.6 with fa3 at batch 1, and 9.7 and 9.1 at 64 "
-    "(8B shape, one H200)",
-    "triton": "a round of 3 steps took 5.8 to 7.2 ms with it and 5.6 with fa3 at batch 1, and 9.3 and 9.1 at 64 (8B "
-    "shape, one H200)",
-}
-"""By the backends that SGLang picks before Hopper; from backends/ in the benchmark results."""
-
-
 def faster_backend(server_args: Any, backend: str | None) -> str | None:
     """Return a faster alternative to *backend*, and why; None if none is known here."""
     import torch
 
     algorithm = (server_args.speculative_algorithm or "").upper()
-    if backend not in WORTH_OF_FA3 or algorithm not in ("EAGLE", "EAGLE3", "NEXTN") or not torch.cuda.is_available():
+    picked = backend in ("flashinfer", "triton")  # by SGLang, before Hopper
+    if not picked or algorithm not in ("EAGLE", "EAGLE3", "NEXTN") or not torch.cuda.is_available():
         return None
     # SGLang has fa3 for these GPU generations, and with latent attention (MLA) only for Hopper.
     generations = (9,) if model_config(server_args.model_path).get("kv_lora_rank") else (8, 9)
     if torch.cuda.get_device_capability()[0] not in generations:
         return None
-    return f"{WORTH_OF_FA3[backend]}: try --attention-backend fa3, which this GPU runs"
+    return "rounds took longer with it than with fa3 (docs/performance.md): try --attention-backend fa3"
+
+
+# -- whether it can adapt, from its arguments and its models' configurations ------------------------------------------
+#
+# SGLang resolves a line only on a machine with its device. Some steps of the resolution need none: the flags of data
+# parallelism, the worker for the architecture, and the algorithm for the draft. They run here in SGLang's order, and
+# then SGLang's own check.
+
+
+def static_reason(server_args: Any) -> str | None:
+    """Return why *server_args*, parsed and not resolved, would not adapt; None where no reason is known.
+
+    Changes *server_args* as SGLang's resolution would: do not launch with it afterwards.
+    """
+    from sglang.srt.speculative.adaptive_spec_params import adaptive_unsupported_reason
+
+    own = activation.cannot_adapt(server_args)
+    if own is not None:
+        return own
+    settle(server_args)
+    try:
+        return activation.unsupported_reason(adaptive_unsupported_reason, server_args)
+    except OSError:  # the model is not on this machine, so its configuration is checked at launch
+        return None
+
+
+def settle(server_args: Any) -> None:
+    """Run the steps of SGLang's resolution on *server_args* that decide how a line speculates."""
+    from sglang.srt.arg_groups.overrides import declare_resolution, resolving_view
+    from sglang.srt.arg_groups.parallel_hook import handle_deprecated_dp_attention
+
+    handle_deprecated_dp_attention(server_args)
+    _settle_multi_layer(server_args)
+    cfg = resolving_view(server_args)
+    algorithm = _algorithm(cfg.speculative_algorithm.upper(), cfg.speculative_draft_model_path)
+    declare_resolution(server_args, __name__, speculative_algorithm=algorithm)
+
+
+def _algorithm(named: str, draft: str | None) -> str:
+    """Return SGLang's algorithm for the *named* one; a Gemma 4 draft has its own."""
+    from sglang.srt.arg_groups.speculative_hook import _resolve_speculative_algorithm_alias
+
+    if model_config(draft):
+        try:
+            return str(_resolve_speculative_algorithm_alias(named, draft))
+        except Exception:  # a configuration with its own code, which does not run here
+            pass
+    return str(_resolve_speculative_algorithm_alias(named, None))
+
+
+def _settle_multi_layer(server_args: Any) -> None:
+    """Apply SGLang's override of the target's architecture for drafts of several layers."""
+    from sglang.srt.arg_groups.overrides import collect_model_override_declarations, declare_resolution
+    from transformers import PretrainedConfig
+
+    target = model_config(server_args.model_path)
+    for architecture in target.get("architectures") or ():
+        try:
+            found = collect_model_override_declarations(architecture, server_args, PretrainedConfig(**target))
+        except Exception:  # an override that reads the device or more of the model applies at launch only
+            continue
+        for source, fields in found:
+            if "enable_multi_layer_eagle" in fields:
+                many = fields["enable_multi_layer_eagle"]
+                declare_resolution(server_args, source, enable_multi_layer_eagle=many)

@@ -16,6 +16,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from subprocess import Popen, TimeoutExpired
 from typing import Any
 
 import requests
@@ -41,7 +42,6 @@ LONG = 200
 """Tokens of a batch's one long prompt, plus one per request."""
 VOCABULARY = 256
 """Prompts consist of token ids below this; every vocabulary has that many."""
-
 GREEDY: Mapping[str, Any] = {"temperature": 0.0}
 PENALIZED: Mapping[str, Any] = {**GREEDY, "frequency_penalty": 0.1, "presence_penalty": 0.1}
 """Without a minimum length, which a server without a tokenizer refuses; the kernels are the same."""
@@ -51,7 +51,6 @@ UNFILTERED: Mapping[str, Any] = {"temperature": 1.0}
 NOTHING: Mapping[str, Any] = {}
 LOGPROBS: Mapping[str, Any] = {"return_logprob": True}
 """SGLang prepares rounds with these requests (``fast_path``), with kernels that other rounds do not need."""
-
 FEW_SIZES = (1, 3)
 """For passes whose kernels depend only on whether the batch size is 1."""
 SAMPLED_SIZES = (1, 3, 16)
@@ -212,7 +211,7 @@ class _Server:
             finally:
                 if not self.is_ending():
                     self._set(END)
-        self._send("POST", "/flush_cache", admin=True, params={"timeout": 10.0})
+        self._send("POST", "/flush_cache?timeout=10.0", admin=True)
         logger.info(
             "adaptive: warmed up depths %s at batch sizes up to %d in %.1f s (%s), %d rounds%s",
             tiers,
@@ -223,21 +222,21 @@ class _Server:
             f"; not every depth ran at batch sizes {missed}" if missed else "",
         )
 
-    def _can_sample(self, states: Sequence[Mapping[str, Any]], compiler: compile_ahead.Compiler | None) -> bool:
+    def _can_sample(self, states: Sequence[Mapping[str, Any]], compiler: Popen[bytes] | None) -> bool:
         """Return whether a sampled request would compile nothing; otherwise run one once the compiler is done."""
         needs = self._needs_compiler or any("exact" in state["adaptive"]["off"] for state in states)
-        if not needs or compiler is None or compiler.succeeded:
+        if not needs or compiler is None or compiler.poll() == 0:
             return True
-        if not compiler.running:
+        if compiler.poll() is not None:
             logger.warning("adaptive: no sampled warm-up, because its kernels could not be compiled; see above")
             return False
         logger.info("adaptive: sampling kernels are still being compiled; the server does not wait for them")
         threading.Thread(target=self._sample_later, args=(compiler,), name="sampled warm-up", daemon=True).start()
         return False
 
-    def _sample_later(self, compiler: compile_ahead.Compiler) -> None:
-        if compiler.wait(REQUEST_SECONDS):
-            with suppress(ServerEnds):
+    def _sample_later(self, compiler: Popen[bytes]) -> None:
+        with suppress(ServerEnds, TimeoutExpired):
+            if compiler.wait(REQUEST_SECONDS) == 0:
                 self._generate([LONG], 2, SAMPLED)
                 logger.info("adaptive: sampling kernels are compiled and loaded")
 
@@ -320,7 +319,6 @@ class _Server:
         *,
         admin: bool = False,
         timeout: float = REQUEST_SECONDS,
-        params: Mapping[str, Any] | None = None,
     ) -> requests.Response:
         if _was_told_to_end():
             raise ServerEnds
@@ -329,7 +327,6 @@ class _Server:
             method,
             self._url + path,
             json=body,
-            params=params,
             headers={"Authorization": f"Bearer {key}"} if key else {},
             timeout=timeout,
             verify=self._verify,

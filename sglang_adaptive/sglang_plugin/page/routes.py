@@ -1,12 +1,16 @@
-"""GET /adaptive, its data and its history: the routes, under SGLang's rules for keys, and what they share."""
+"""GET /adaptive, its data and its history: the page as one document, and the routes, under SGLang's rules for keys."""
 
 from __future__ import annotations
 
 import asyncio
+import base64
+import hashlib
 import logging
+import re
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from functools import partial
+from importlib import resources
 from typing import TYPE_CHECKING, Any
 
 import orjson
@@ -14,12 +18,88 @@ import orjson
 from sglang_adaptive import __version__
 from sglang_adaptive.runtime.history import SPANS
 from sglang_adaptive.sglang_plugin.admin.server_info import HISTORY, look, manager
-from sglang_adaptive.sglang_plugin.page.document import KeyPrompt, content_security_policy, document
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
     from starlette.requests import Request
     from starlette.responses import Response
+    from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+PARTS = resources.files("sglang_adaptive.sglang_plugin.page") / "assets"
+SCRIPTS = ("dom", "words", "history", "record", "worth", "time_charts", "cost_map", "panels", "states", "main")
+"""Names of the scripts, in the order of the document."""
+
+
+def document() -> str:
+    """Return the page with style and script inside; it fetches only data from its own server."""
+    script = "\n".join(_part(f"{name}.js") for name in SCRIPTS)
+    # An end tag in a comment or a string would end the element there.
+    assert "</script" not in script and "</style" not in _part("page.css")
+    return _part("page.html").replace("/* STYLE */", _part("page.css")).replace("/* SCRIPT */", script)
+
+
+def content_security_policy(page: str) -> str:
+    """Return the content security policy of *page*: its own style and script, its own server, nothing else."""
+    style, script = (_hashes(page, element) for element in ("style", "script"))
+    return (
+        f"default-src 'none'; style-src {style}; script-src {script}; connect-src 'self'; img-src data:; "
+        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    )
+
+
+def _hashes(page: str, element: str) -> str:
+    """Return the sources that allow the inline *element*s of *page* and no other."""
+    texts = re.findall(rf"<{element}>(.*?)</{element}>", page, re.S)
+    digests = [base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in texts]
+    return " ".join(f"'sha256-{digest}'" for digest in digests)
+
+
+def _part(name: str) -> str:
+    return PARTS.joinpath(name).read_text(encoding="utf-8")
+
+
+# A browser cannot send a key with a typed address. So when SGLang refuses ``GET /adaptive`` with status 401, a browser
+# gets the page's document as the body: the same bytes for every server, without data. The document asks for the key,
+# keeps it while the tab is open, and sends it with its requests for ``/adaptive.json``, which SGLang refuses without
+# it. A client that does not accept HTML gets SGLang's own answer.
+
+
+class KeyPrompt:
+    """ASGI middleware outside SGLang's key check; it changes only the body of one refusal."""
+
+    def __init__(self, app: ASGIApp, path: str, page: tuple[bytes, dict[str, str]]) -> None:
+        self._app, self._path = app, path
+        html, headers = page
+        fields = {**headers, "content-length": str(len(html)), "www-authenticate": "Bearer"}
+        self._start: Message = {
+            "type": "http.response.start",
+            "status": 401,
+            "headers": [(name.encode(), value.encode()) for name, value in fields.items()],
+        }
+        self._body: Message = {"type": "http.response.body", "body": html}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass the request on; a browser that is refused the page gets the form."""
+        if scope["type"] != "http" or not self._is_browser_at_page(scope):
+            return await self._app(scope, receive, send)
+        refused = False
+
+        async def dressed(message: Message) -> None:
+            nonlocal refused
+            if message["type"] == "http.response.start" and message["status"] == 401:
+                refused = True
+                await send(self._start)
+                await send(self._body)
+            elif not refused:
+                await send(message)
+
+        await self._app(scope, receive, dressed)
+
+    def _is_browser_at_page(self, scope: Scope) -> bool:
+        if scope["path"].removeprefix(scope.get("root_path", "")) != self._path or scope["method"] != "GET":
+            return False
+        return any(name == b"accept" and b"text/html" in value for name, value in scope["headers"])
+
 
 logger = logging.getLogger(__name__)
 
@@ -109,26 +189,6 @@ HISTORY_PATH = "/adaptive/history.json"
 DEFAULT_SPAN = "900"
 
 
-def add_history(app: FastAPI, fetch: Callable[[int], Awaitable[bytes]]) -> None:
-    """Add the route to *app*; *fetch* returns the document of a span in seconds."""
-    from sglang.srt.utils.auth import AuthLevel, auth_level
-
-    # An answer is shared for half of a bucket's period.
-    shared = {
-        f"{span}": SharedFetch(partial(fetch, span), seconds=max(SHARED_SECONDS, period / 2))
-        for span, period in SPANS.items()
-    }
-
-    @auth_level(AuthLevel.ADMIN_OPTIONAL)
-    async def history(request: Request) -> Response:
-        asked = request.query_params.getlist("span") or [DEFAULT_SPAN]
-        if len(asked) != 1 or asked[0] not in shared:
-            return problem(400, f"span: got {','.join(asked)!r:.80}; expected one of {', '.join(shared)} seconds")
-        return await answered(shared[asked[0]])
-
-    app.add_route(HISTORY_PATH, history, methods=["GET"], include_in_schema=False)
-
-
 async def _history_from_schedulers(span: int) -> bytes:
     """Ask every scheduler for its last *span* seconds, and return the document of /adaptive/history.json."""
     return data_of(await look(f"{HISTORY}{span}"), time=time.time())
@@ -161,28 +221,38 @@ def prompt_for_key(app: FastAPI) -> None:
 def add_routes(
     app: FastAPI, fetch: Callable[[], Awaitable[bytes]], fetch_history: Callable[[int], Awaitable[bytes]]
 ) -> None:
-    """Add the routes to *app*, unless it has them, as when a process serves a second time."""
+    """Add the routes to *app*, unless it has them, as when a process serves a second time.
+
+    *fetch* returns the document of /adaptive.json, *fetch_history* that of a span in seconds.
+    """
     from sglang.srt.utils.auth import AuthLevel, auth_level
     from starlette.responses import Response
 
     if any(getattr(route, "path", None) == DATA for route in app.router.routes):
         return
-    shared = SharedFetch(fetch)
-    html, headers = _page()
+    shared, (html, headers) = SharedFetch(fetch), _page()
+    # An answer is shared for half of a bucket's period.
+    spans = {
+        f"{span}": SharedFetch(partial(fetch_history, span), seconds=max(SHARED_SECONDS, period / 2))
+        for span, period in SPANS.items()
+    }
 
-    # SGLang leaves a plain route open where only an administrator's key is set. This level requires the administrator's
-    # key where there is one, otherwise the API key, otherwise none.
-    @auth_level(AuthLevel.ADMIN_OPTIONAL)
     async def page(request: Request) -> Response:
         return Response(html, headers=headers)
 
-    @auth_level(AuthLevel.ADMIN_OPTIONAL)
     async def data(request: Request) -> Response:
         return await answered(shared)
 
-    app.add_route(PAGE, page, methods=["GET"], include_in_schema=False)
-    app.add_route(DATA, data, methods=["GET"], include_in_schema=False)
-    add_history(app, fetch_history)
+    async def history(request: Request) -> Response:
+        asked = request.query_params.getlist("span") or [DEFAULT_SPAN]
+        if len(asked) != 1 or asked[0] not in spans:
+            return problem(400, f"span: got {','.join(asked)!r:.80}; expected one of {', '.join(spans)} seconds")
+        return await answered(spans[asked[0]])
+
+    # SGLang leaves a plain route open where only an administrator's key is set. This level requires the administrator's
+    # key where there is one, otherwise the API key, otherwise none.
+    for path, answer in ((PAGE, page), (DATA, data), (HISTORY_PATH, history)):
+        app.add_route(path, auth_level(AuthLevel.ADMIN_OPTIONAL)(answer), methods=["GET"], include_in_schema=False)
 
 
 def _page() -> tuple[bytes, dict[str, str]]:

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
-from sglang_adaptive.sglang_plugin.contract import Need
+from sglang_adaptive.sglang_plugin import repairs
 from sglang_adaptive.sglang_plugin.hooks import EXECUTOR, FA3, SRT, Process, around, needs, to_stages
 from sglang_adaptive.sglang_plugin.stage import Stage
 
@@ -13,30 +10,17 @@ _TRITON = SRT + "layers.attention.triton_backend.TritonAttnBackend."
 _FLASHINFER = SRT + "layers.attention.flashinfer_backend.FlashInferAttnBackend."
 _DECODING = (_TRITON, _FLASHINFER)
 """Backends that can run a zero-step round with the plain decode kernel."""
-
 _FLASHINFER_DRAFT = SRT + "layers.attention.flashinfer_backend.FlashInferMultiStepDraftBackend."
 
 
-@around(EXECUTOR + "model_runner.ModelRunner._get_attention_backend", "self", "init_new_workspace")
-def build_backend(original: Callable[..., Any], runner: Any, *args: Any, **kwargs: Any) -> Any:
-    """Build an attention backend that is as complete as the one built at start-up."""
-    from sglang_adaptive.sglang_plugin import repairs
-
-    return repairs.finished_backend(original(runner, *args, **kwargs), runner)
-
-
-@around(
+around(EXECUTOR + "model_runner.ModelRunner._get_attention_backend", "self", "init_new_workspace")(
+    repairs.finished_backend
+)
+around(
     SRT + "layers.attention.base_attn_backend.AttentionBackend.update_verify_buffers_to_fill_after_draft",
     *("self", "spec_info", "cuda_graph_bs"),
     process=Process.SCHEDULER_PLAN_STREAM,
-)
-def correct_plan(original: Callable[..., None], backend: Any, spec_info: Any, cuda_graph_bs: int | None) -> None:
-    """Correct what SGLang's plan stream prepared for a verify pass, now that the drafts are known."""
-    from sglang_adaptive.sglang_plugin import repairs
-
-    repairs.correct_plan_stream(original, backend, spec_info, cuda_graph_bs)
-
-
+)(repairs.correct_plan_stream)
 to_stages(Stage.small_copy, "sglang.kernels.ops.memory.small_copy.try_small_copy", "dsts", "srcs")
 
 _EAGER, _GRAPH = "init_forward_metadata", "init_forward_metadata_out_graph"
@@ -79,51 +63,35 @@ to_stages(
 )
 
 needs(
-    Need(SRT + "mem_cache.kv_index_translator.KVIndexTranslator.bind_and_verify_backends", ("backends",)),
-    Need(
-        SRT + "layers.attention.base_attn_backend.AttentionBackend",
-        attributes=("prefill_attention_backend_str", "decode_attention_backend_str"),
-    ),
-    Need(
-        SRT + "mem_cache.kv_index_translator.KVIndexTranslator",
-        attributes=("is_translating", "reads_are_translated", "req_to_token"),
-    ),
-    Need(
-        _TRITON.rstrip("."),
-        attributes=(
-            *("use_verify_shared_kv", "verify_shared_kv_fwd", "use_verify_splitkv", "topk", "is_draft_runner"),
-            *("use_mla", "dcp_size", "enable_deterministic", "device_core_count"),
-        ),
-    ),
-    Need(
-        _FLASHINFER.rstrip("."),
-        attributes=(
-            *("prefill_backend", "decode_backend", "dispatch_reason", "use_sliding_window_kv_pool", "is_dllm_model"),
-            *("prefill_uses_dequant_workspace", "decode_uses_dequant_workspace", "enable_deterministic"),
-            *("disable_cuda_graph_kv_split", "indices_updater_decode", "kv_index_translator"),
-            *("decode_cuda_graph_metadata", "prefill_cuda_graph_metadata", "draft_extend_cuda_graph_metadata"),
-        ),
-    ),
-    Need(_FLASHINFER_DRAFT.rstrip("."), attributes=("topk", "draft_window_size", "attn_backends")),
-    Need(SRT + "environ.envs.SGLANG_ENABLE_OVERLAP_PLAN_STREAM"),
-    *(Need(backend + "forward_decode", ("self", "q", "k", "v", "layer", "forward_batch")) for backend in _DECODING),
-    Need("sglang.kernels.ops.memory.common.write_req_to_token_pool_triton"),
-    Need(SRT + "mem_cache.allocation.assign_req_to_token_pool"),
-    Need(FA3 + "FlashAttentionBackend.draft_extend_metadata_captured_in_graph", ("self",), on_cuda=True),
-    Need(FA3 + "FlashAttentionBackend._spec_read_seq_len_delta", ("self", "forward_mode", "spec_info"), on_cuda=True),
-    Need(
-        FA3 + "FlashAttentionBackend",
-        attributes=(
-            *("_get_scheduler_metadata", "_disable_scheduler_metadata_precompute", "_kv_shard_pool"),
-            *("fa_impl_ver", "use_mla", "topk", "attn_cp_size", "local_attn_builder", "is_encoder_decoder"),
-            *("needs_cpu_seq_lens", "use_sliding_window_kv_pool", "kv_index_translator", "max_num_pages"),
-            *("req_to_token", "page_size", "target_verify_metadata", "decode_cuda_graph_metadata"),
-        ),
-        on_cuda=True,
-    ),
-    Need(
-        FA3 + "FlashAttentionMetadata",
-        attributes=("cache_seqlens_int32", "cu_seqlens_k", "cu_seqlens_q", "max_seq_len_q", "page_table"),
-        on_cuda=True,
-    ),
+    """
+    mem_cache.kv_index_translator.KVIndexTranslator.bind_and_verify_backends: backends
+    layers.attention.base_attn_backend.AttentionBackend: prefill_attention_backend_str decode_attention_backend_str
+    mem_cache.kv_index_translator.KVIndexTranslator: is_translating reads_are_translated req_to_token
+    layers.attention.triton_backend.TritonAttnBackend: use_verify_shared_kv verify_shared_kv_fwd use_verify_splitkv
+        topk is_draft_runner use_mla dcp_size enable_deterministic device_core_count
+    layers.attention.flashinfer_backend.FlashInferAttnBackend: prefill_backend decode_backend dispatch_reason
+        use_sliding_window_kv_pool is_dllm_model prefill_uses_dequant_workspace decode_uses_dequant_workspace
+        enable_deterministic disable_cuda_graph_kv_split indices_updater_decode kv_index_translator
+        decode_cuda_graph_metadata prefill_cuda_graph_metadata draft_extend_cuda_graph_metadata
+    layers.attention.flashinfer_backend.FlashInferMultiStepDraftBackend: topk draft_window_size attn_backends
+    environ.envs.SGLANG_ENABLE_OVERLAP_PLAN_STREAM
+    layers.attention.triton_backend.TritonAttnBackend.forward_decode: self q k v layer forward_batch
+    layers.attention.flashinfer_backend.FlashInferAttnBackend.forward_decode: self q k v layer forward_batch
+    sglang.kernels.ops.memory.common.write_req_to_token_pool_triton
+    mem_cache.allocation.assign_req_to_token_pool
+    """
+)
+needs(
+    """
+    layers.attention.flashattention_backend.FlashAttentionBackend.draft_extend_metadata_captured_in_graph: self
+    layers.attention.flashattention_backend.FlashAttentionBackend._spec_read_seq_len_delta: self forward_mode
+        spec_info
+    layers.attention.flashattention_backend.FlashAttentionBackend: _get_scheduler_metadata
+        _disable_scheduler_metadata_precompute _kv_shard_pool fa_impl_ver use_mla topk attn_cp_size
+        local_attn_builder is_encoder_decoder needs_cpu_seq_lens use_sliding_window_kv_pool kv_index_translator
+        max_num_pages req_to_token page_size target_verify_metadata decode_cuda_graph_metadata
+    layers.attention.flashattention_backend.FlashAttentionMetadata: cache_seqlens_int32 cu_seqlens_k cu_seqlens_q
+        max_seq_len_q page_table
+    """,
+    on_cuda=True,
 )

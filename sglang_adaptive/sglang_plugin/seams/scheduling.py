@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Any
 
-from sglang_adaptive.sglang_plugin.contract import Need
-from sglang_adaptive.sglang_plugin.hooks import SRT, Process, around, needs, to_stages
+from sglang_adaptive.sglang_plugin.hooks import SRT, Process, around, needs, pass_reports_on, report_hooks, to_stages
 from sglang_adaptive.sglang_plugin.stage import Stage
+from sglang_adaptive.sglang_plugin.workers import choice
 
 _RESULTS = SRT + "managers.scheduler_components.batch_result_processor.SchedulerBatchResultProcessor."
 _SYNC = SRT + "managers.scheduler_components.dp_attn.MLPSyncBatchInfo"
@@ -59,13 +59,7 @@ def prepare_block(original: Callable[..., None], draft_input: Any, batch: Any) -
     reserve(original, draft_input, batch)
 
 
-@around(SRT + "managers.scheduler.decide_needs_cpu_seq_lens", "attn_backends")
-def needs_lengths_on_host(original: Callable[..., bool], attn_backends: Sequence[Any]) -> bool:
-    """Return whether rounds need lengths on the host; adaptive NGRAM needs them only if the backends do."""
-    from sglang_adaptive.sglang_plugin.workers.choice import needs_lengths_on_host
-
-    return needs_lengths_on_host(original, attn_backends)
-
+around(SRT + "managers.scheduler.decide_needs_cpu_seq_lens", "attn_backends")(choice.needs_lengths_on_host)
 
 # -- after a round ------------------------------------------------------------------------------------------------
 
@@ -90,87 +84,55 @@ to_stages(Stage.begin_weight_update, _WEIGHTS + "begin_weight_update", "self", "
 @around(SRT + "managers.scheduler.Scheduler.get_init_info", "self")
 def scheduler_ready(original: Callable[..., dict[str, Any]], scheduler: Any) -> dict[str, Any]:
     """Tell the launcher that this scheduler has its hooks, and which runtime states it built."""
-    from sglang_adaptive.sglang_plugin.start.handshake import report
-
-    return report(original(scheduler))
+    return report_hooks(original(scheduler))
 
 
 @around(SRT + "managers.data_parallel_controller.aggregate_scheduler_startup_times", "startup_times")
 def replicas_ready(original: Callable[..., dict[str, Any]], startup_times: Iterable[Any]) -> dict[str, Any]:
     """Summarize the start-up of replicas; the launcher gets nothing else from their schedulers."""
-    from sglang_adaptive.sglang_plugin.start.handshake import pass_on
-
     startup_times = list(startup_times)
-    return pass_on(original(startup_times), startup_times)
+    return pass_reports_on(original(startup_times), startup_times)
 
 
 _PENALTIES = SRT + "sampling.penaltylib."
 
 needs(
-    Need(_SYNC, attributes=("num_tokens", "is_extend_in_batch", "tp0_info_cpu")),
-    Need(SRT + "environ.envs.SGLANG_SCHEDULER_SKIP_ALL_GATHER"),
-    Need(SRT + "environ.envs.SGLANG_ENABLE_DP_SPEC_PREFILL_COORDINATION"),
-    Need(_PENALTIES + "BatchedPenalizerOrchestrator", attributes=("penalizers", "is_required", "device")),
-    Need(_PENALTIES + "BatchedFrequencyPenalizer", attributes=("cumulated_frequency_penalties", "frequency_penalties")),
-    Need(_PENALTIES + "BatchedPresencePenalizer", attributes=("cumulated_presence_penalties", "presence_penalties")),
-    Need(
-        _PENALTIES + "BatchedRepetitionPenalizer", attributes=("cumulated_repetition_penalties", "repetition_penalties")
-    ),
-    Need(
-        _PENALTIES + "BatchedMinNewTokensPenalizer",
-        attributes=("min_new_tokens", "stop_token_penalties", "len_output_tokens"),
-    ),
-    Need(_PENALTIES + "repetition_penalty.apply_scaling_penalties", ("logits", "scaling_penalties")),
-    Need(SRT + "managers.schedule_batch.Req.update_finish_state", ("self", "new_accepted_len")),
-    Need(
-        SRT + "managers.schedule_batch.Req",
-        attributes=(
-            *("origin_input_ids", "output_ids", "output_ids_through_stop", "finished"),
-            *("sampling_params", "rid", "finished_reason", "to_finish", "grammar", "custom_logit_processor", "lora_id"),
-            *("session", "multimodal_inputs", "input_embeds", "origin_input_ids_unpadded", "finished_len"),
-            *("extra_key", "cache_salt", "eos_token_ids", "tokenizer"),
-        ),
-    ),
-    Need(
-        SRT + "sampling.sampling_params.SamplingParams",
-        attributes=(
-            *("top_k", "beam_width", "json_schema", "regex", "ebnf", "structural_tag", "custom_params", "watermark"),
-            *("min_new_tokens", "ignore_eos", "stop_token_ids", "logit_bias"),
-            *("frequency_penalty", "presence_penalty", "repetition_penalty"),
-        ),
-    ),
-    Need(SRT + "managers.schedule_batch.FINISH_ABORT", ("message",)),
-    Need(SRT + "managers.scheduler.Scheduler.is_fully_idle", ("self",)),
-    Need(
-        SRT + "managers.overlap_utils.FutureMap",
-        attributes=(
-            *("need_topk", "need_hidden_states", "output_tokens_buf"),
-            *("topk_index_buf", "topk_p_buf", "hidden_states_buf"),
-        ),
-    ),
-    Need(SRT + "managers.scheduler.Scheduler.record_batch_in_overlap", ("self", "batch")),
-    Need(SRT + "sampling.sampling_batch_info.SamplingBatchInfo.copy_for_forward", ("self",)),
-    Need(SRT + "mem_cache.allocator.paged.PagedTokenToKVPoolAllocator.available_size", ("self",)),
-    Need(SRT + "mem_cache.allocator.token.TokenToKVPoolAllocator.available_size", ("self",)),
-    Need(SRT + "mem_cache.base_prefix_cache.BasePrefixCache.evictable_size", ("self",)),
-    Need(SRT + "mem_cache.base_prefix_cache.BasePrefixCache.supports_prefix_sharing", ("self",)),
-    Need(SRT + "mem_cache.memory_pool.ReqToTokenPool.alloc_rows"),
-    Need(SRT + "managers.schedule_batch.ScheduleBatch.maybe_evict_swa", ("self",)),
-    Need(
-        SRT + "managers.schedule_batch.ScheduleBatch",
-        attributes=(
-            *("reqs", "req_to_token_pool", "tree_cache", "req_pool_indices", "req_pool_indices_cpu", "seq_lens"),
-            *("seq_lens_cpu", "seq_lens_sum", "orig_seq_lens", "out_cache_loc", "multimodal_inputs"),
-            *("sampling_info", "has_grammar", "return_logprob", "forward_mode", "spec_info", "input_ids"),
-            "chunked_req",
-        ),
-    ),
-    Need(
-        SRT + "managers.schedule_batch.ReqKvInfo",
-        attributes=("req_pool_idx", "cache_protected_len", "kv_committed_len", "kv_allocated_len"),
-    ),
-    Need(SRT + "runtime_context.get_parallel"),
-    Need(SRT + "distributed.parallel_state.GroupCoordinator.broadcast_object", ("obj", "src")),
-    Need(SRT + "distributed.parallel_state.GroupCoordinator.all_gather_object", ("obj",)),
-    Need(SRT + "distributed.parallel_state.GroupCoordinator", attributes=("rank_in_group", "world_size", "cpu_group")),
+    """
+    managers.scheduler_components.dp_attn.MLPSyncBatchInfo: num_tokens is_extend_in_batch tp0_info_cpu
+    environ.envs.SGLANG_SCHEDULER_SKIP_ALL_GATHER
+    environ.envs.SGLANG_ENABLE_DP_SPEC_PREFILL_COORDINATION
+    sampling.penaltylib.BatchedPenalizerOrchestrator: penalizers is_required device
+    sampling.penaltylib.BatchedFrequencyPenalizer: cumulated_frequency_penalties frequency_penalties
+    sampling.penaltylib.BatchedPresencePenalizer: cumulated_presence_penalties presence_penalties
+    sampling.penaltylib.BatchedRepetitionPenalizer: cumulated_repetition_penalties repetition_penalties
+    sampling.penaltylib.BatchedMinNewTokensPenalizer: min_new_tokens stop_token_penalties len_output_tokens
+    sampling.penaltylib.repetition_penalty.apply_scaling_penalties: logits scaling_penalties
+    managers.schedule_batch.Req.update_finish_state: self new_accepted_len
+    managers.schedule_batch.Req: origin_input_ids output_ids output_ids_through_stop finished sampling_params rid
+        finished_reason to_finish grammar custom_logit_processor lora_id session multimodal_inputs input_embeds
+        origin_input_ids_unpadded finished_len extra_key cache_salt eos_token_ids tokenizer
+    sampling.sampling_params.SamplingParams: top_k beam_width json_schema regex ebnf structural_tag custom_params
+        watermark min_new_tokens ignore_eos stop_token_ids logit_bias frequency_penalty presence_penalty
+        repetition_penalty
+    managers.schedule_batch.FINISH_ABORT: message
+    managers.scheduler.Scheduler.is_fully_idle: self
+    managers.overlap_utils.FutureMap: need_topk need_hidden_states output_tokens_buf topk_index_buf topk_p_buf
+        hidden_states_buf
+    managers.scheduler.Scheduler.record_batch_in_overlap: self batch
+    sampling.sampling_batch_info.SamplingBatchInfo.copy_for_forward: self
+    mem_cache.allocator.paged.PagedTokenToKVPoolAllocator.available_size: self
+    mem_cache.allocator.token.TokenToKVPoolAllocator.available_size: self
+    mem_cache.base_prefix_cache.BasePrefixCache.evictable_size: self
+    mem_cache.base_prefix_cache.BasePrefixCache.supports_prefix_sharing: self
+    mem_cache.memory_pool.ReqToTokenPool.alloc_rows
+    managers.schedule_batch.ScheduleBatch.maybe_evict_swa: self
+    managers.schedule_batch.ScheduleBatch: reqs req_to_token_pool tree_cache req_pool_indices req_pool_indices_cpu
+        seq_lens seq_lens_cpu seq_lens_sum orig_seq_lens out_cache_loc multimodal_inputs sampling_info has_grammar
+        return_logprob forward_mode spec_info input_ids chunked_req
+    managers.schedule_batch.ReqKvInfo: req_pool_idx cache_protected_len kv_committed_len kv_allocated_len
+    runtime_context.get_parallel
+    distributed.parallel_state.GroupCoordinator.broadcast_object: obj src
+    distributed.parallel_state.GroupCoordinator.all_gather_object: obj
+    distributed.parallel_state.GroupCoordinator: rank_in_group world_size cpu_group
+    """
 )

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from sglang_adaptive.runtime.states import SpecRuntimeState
-from sglang_adaptive.sglang_plugin.contract import Need
+from sglang_adaptive.sglang_plugin.configuration import configuration
 from sglang_adaptive.sglang_plugin.hooks import SRT, WORKER, Process, around, needs, replace, to_stages
 from sglang_adaptive.sglang_plugin.stage import Stage
+from sglang_adaptive.sglang_plugin.workers import choice
 
 if TYPE_CHECKING:
     from sglang_adaptive.policy.base import AdaptivePolicy
@@ -20,12 +20,7 @@ _DFLASH = SRT + "speculative.dflash_worker_v2.DFlashWorkerV2"
 # -- start-up -----------------------------------------------------------------------------------------------------
 
 
-@around(SRT + "speculative.spec_info.SpeculativeAlgorithm.create_worker", "self", "server_args")
-def choose_worker(original: Callable[..., Any], algorithm: Any, server_args: Any) -> Any:
-    """Use this package's subclass for a worker that SGLang runs with fixed steps."""
-    from sglang_adaptive.sglang_plugin.workers.choice import adaptive_class
-
-    return adaptive_class(original(algorithm, server_args), algorithm, server_args)
+around(SRT + "speculative.spec_info.SpeculativeAlgorithm.create_worker", "self", "server_args")(choice.adaptive_class)
 
 
 @replace(
@@ -36,15 +31,12 @@ def candidate_steps(cfg_path: str | None = None) -> list[int]:
 
     Lookup rounds have more drafts, but few requests: a batch of the deepest steps needs more room.
     """
-    from sglang_adaptive.sglang_plugin.configuration import configuration
-
     return configuration().candidate_steps
 
 
 @replace(WORKER + "AdaptiveSpeculativeParams")
 def build_policy(initial_steps: int, cfg_path: str | None = None) -> AdaptivePolicy:
     """Build the policy that the configuration names."""
-    from sglang_adaptive.sglang_plugin.configuration import configuration
     from sglang_adaptive.sglang_plugin.start.controller import build_policy
 
     return build_policy(initial_steps, configuration())
@@ -59,9 +51,6 @@ def build_controller(worker: Any, policy: AdaptivePolicy) -> ForWorker:
     return ForWorker(begin(worker, policy).controller)
 
 
-replace(WORKER + "SpecRuntimeState")(SpecRuntimeState)
-
-
 to_stages(Stage.start, WORKER + "EAGLEWorkerV2.init_cuda_graphs", "self")
 to_stages(
     Stage.build_state,
@@ -73,10 +62,7 @@ to_stages(
 
 to_stages(Stage.choose_steps, WORKER + "EAGLEWorkerV2.activate_step_by_batch", "self", "batch_size")
 to_stages(Stage.switch, WORKER + "EAGLEWorkerV2.apply_runtime_state", "self", "state")
-to_stages(Stage.launch, WORKER + "EAGLEWorkerV2.forward_batch_generation", "self")
-# The second is for attention DP ranks that coordinate prefills.
-for _launch in ("_forward_prefill_batch", "_forward_dp_spec_prefill_coordination"):
-    to_stages(Stage.interrupt, WORKER + f"EAGLEWorkerV2.{_launch}", "self", "batch")
+to_stages(Stage.launch, WORKER + "EAGLEWorkerV2.forward_batch_generation", "self", "batch")
 to_stages(
     Stage.draft_prefill,
     WORKER + "EagleDraftWorker._draft_extend_for_prefill",
@@ -122,111 +108,88 @@ def prepare_extend_of_layers(
 
 
 needs(
-    Need(SRT + "runtime_context.get_spec"),
-    Need(SRT + "runtime_context.get_context"),
-    Need(SRT + "runtime_context.RuntimeContext.override", ("source",)),
-    Need(SRT + "runtime_context.RuntimeContext", attributes=("_overrides_log",)),
-    Need(SRT + "runtime_context.max_speculative_num_draft_tokens"),
-    Need(
-        SRT + "speculative.adaptive_runtime_state.SpecRuntimeState",
-        attributes=(
-            *("speculative_num_steps", "speculative_num_draft_tokens", "draft_attn_backend", "cuda_graph_runner"),
-            *("target_attn_backend", "target_graph_runner", "draft_extend_attn_backend"),
-            "cuda_graph_runner_for_draft_extend",
-        ),
-    ),
-    Need(SRT + "speculative.adaptive_runtime_state.AdaptiveController.__init__", ("worker", "policy")),
-    Need(WORKER + "EAGLEWorkerV2.on_verify_complete_cpu", patched="num_draft_tokens"),
-    Need(WORKER + "EAGLEWorkerV2", attributes=("_draft_worker", "_target_worker")),
-    Need(WORKER + "EAGLEWorkerV2.last_shared_read_runner"),
-    Need(
-        WORKER + "EAGLEWorkerV2._override_worker_state",
-        ("self", "speculative_num_steps", "speculative_num_draft_tokens", "cuda_graph_bs"),
-    ),
-    Need(WORKER + "EAGLEWorkerV2._stub_skipped_draft_extend", ("self", "batch", "batch_output")),
-    Need(WORKER + "EagleDraftWorker.init_attention_backend", ("self",)),
-    Need(WORKER + "EagleDraftWorker._capture_cuda_graphs", ("self",)),
-    Need(_MULTI_LAYER + "MultiLayerEagleDraftWorker._rebuild_topk1_chain_buffers"),
-    Need(SRT + "speculative.spec_utils.draft_tp_context", ("layout",), since="0.5.23"),
-    Need(SRT + "layers.moe.utils.speculative_moe_backend_context"),
-    Need(SRT + "layers.moe.utils.speculative_moe_a2a_backend_context"),
-    Need(SRT + "speculative.spec_info.SpeculativeAlgorithm.is_eagle", ("self",)),
-    Need(SRT + "speculative.spec_info.SpeculativeAlgorithm.get_platform_worker_cls", ("self",), since="0.5.23"),
-    Need(SRT + "speculative.ngram_worker.NGRAMWorker._init_preallocated_tensors", on_cuda=True),
-    Need(SRT + "speculative.ngram_worker._is_cpu", on_cuda=True),
-    Need(SRT + "speculative.ngram_worker.NGRAMWorker.clear_cache_pool", ("self",), on_cuda=True),
-    Need(SRT + "speculative.ngram_worker.NGRAMWorker", attributes=("ngram_corpus", "max_trie_depth"), on_cuda=True),
-    Need(SRT + "speculative.cpp_ngram.ngram_corpus.NgramCorpus.batch_put", ("self", "batch_tokens"), on_cuda=True),
-    Need(SRT + "speculative.ngram_worker.reconstruct_indices_from_tree_mask_func", on_cuda=True, since="0.5.23"),
-    Need(
-        _DFLASH,
-        attributes=(
-            *("block_size", "speculative_num_draft_tokens", "draft_model", "draft_model_runner", "_target_worker"),
-            *("_draft_sampler", "_draft_block_ids_buf", "_draft_block_positions_buf", "_draft_block_tokens_buf"),
-            *("_draft_block_end_buf", "_draft_verify_out_cache_loc_buf", "_draft_seq_lens_cpu_buf"),
-            *("_accept_len_buf", "_commit_lens_bufs", "_bonus_id_bufs", "_out_tokens_bufs", "_new_seq_lens_bufs"),
-            *("_accept_bonus_buffer_cap", "_accept_bonus_buffer_slot", "_block_pos_offsets", "_draft_block_spec_info"),
-            *("selector", "_draft_probs_buf"),
-        ),
-    ),
-    Need(_DFLASH + "._propose_selector_block", ("self", "bs", "anchor_token_ids")),
-    Need(SRT + "speculative.dflash_worker_v2._SelectorDraftSampler", attributes=("temperatures",)),
-    Need(_DFLASH + "._maybe_build_draft_sampler", ("self",)),
-    Need(_DFLASH + "._append_target_hidden_to_draft_kv_by_loc", ("target_hidden", "cache_loc", "positions")),
-    Need(SRT + "speculative.draft_worker_common.build_block_pos_offsets", ("length", "device")),
-    Need(SRT + "speculative.draft_worker_common.make_draft_block_spec_info", ("draft_token_num", "device")),
-    Need(SRT + "speculative.draft_worker_common.make_draft_sampler_capture_hook", ("draft_sampler",)),
-    Need(SRT + "speculative.dflash_utils.parse_dflash_draft_config", ("draft_hf_config",)),
-    Need(SRT + "environ.Envs.SGLANG_SPEC_SKIP_ZERO_STEP_DRAFT_EXTEND"),
-    Need(
-        SRT + "speculative.eagle_info.EagleVerifyInput",
-        attributes=(
-            *("draft_token", "custom_mask", "positions", "retrieve_index", "retrieve_next_token"),
-            *("retrieve_next_sibling", "retrieve_cum_len", "spec_steps", "topk", "draft_token_num"),
-            *("capture_hidden_mode", "seq_lens_sum", "seq_lens_cpu", "draft_probs", "prepared_out_cache_loc"),
-        ),
-    ),
-    Need(SRT + "speculative.eagle_info.EagleDraftInput", attributes=("topk_p", "topk_index", "hidden_states")),
-    Need(SRT + "layers.logits_processor.LogitsProcessorOutput", attributes=("next_token_logits", "hidden_states")),
-    Need(
-        SRT + "managers.utils.GenerationBatchResult",
-        attributes=(
-            *("speculative_num_draft_tokens", "cap_lens", "accept_lens", "logits_output", "next_token_ids"),
-            *("next_draft_input", "prepared_draft_extend_inputs"),
-        ),
-    ),
-    Need(
-        SRT + "speculative.eagle_worker_common.prepare_verify_commit_outputs",
-        ("predict", "accept_index", "accept_lens", "seq_lens", "num_draft_tokens"),
-    ),
-    Need(WORKER + "EagleDraftWorker", attributes=("hot_token_id", "plan_stream", "seed_dsa_topk_from_draft_extend")),
-    Need(SRT + "mem_cache.kv_index_translator.KVIndexTranslator.space", ("self", "kind")),
-    Need(SRT + "layers.attention.verify_mask.VerifyMask", attributes=("buffer", "is_read")),
-    Need(SRT + "environ.envs.SGLANG_ENABLE_ASYNC_ASSERT"),
-    Need(SRT + "environ.envs.SGLANG_SANITIZE_NAN_LOGITS"),
-    Need(SRT + "environ.envs.SGLANG_SIMULATE_ACC_LEN"),
-    Need(
-        SRT + "sampling.sampling_batch_info.SamplingBatchInfo",
-        attributes=(
-            *("is_all_greedy", "acc_additive_penalties", "acc_scaling_penalties", "logit_bias", "temperatures"),
-            *("top_ps", "top_ks", "min_ps", "sampling_seed", "grammar_mask", "penalizer_orchestrator"),
-            *("has_custom_logit_processor", "custom_logit_processor", "custom_params", "has_watermark_candidates"),
-            "vocab_size",
-        ),
-    ),
-    Need(SRT + "sampling.sampling_batch_info.ProcessorEntry", attributes=("processor", "rows", "indices")),
-    Need(
-        SRT + "layers.sampler.Sampler.forward",
-        ("logits_output", "sampling_info", "return_logprob", "top_logprobs_nums", "token_ids_logprobs", "positions"),
-    ),
-    Need(SRT + "layers.sampler.Sampler._preprocess_logits", ("logits", "sampling_info")),
-    Need(SRT + "model_executor.model_runner.ModelRunner", attributes=("sampler", "prefill_cuda_graph_runner")),
-    Need(
-        "sglang.kernels.ops.speculative.cache_locs.assign_extend_cache_locs_uniform_func",
-        ("req_pool_indices", "req_to_token", "start_offset", "batch_size", "draft_token_num", "device"),
-    ),
-    Need(
-        SRT + "speculative.eagle_utils.verify_tree_greedy_func",
-        ("predicts", "accept_index", "accept_token_num", "candidates", "target_predict", "topk"),
-    ),
+    """
+    runtime_context.get_spec
+    runtime_context.get_context
+    runtime_context.RuntimeContext.override: source
+    runtime_context.RuntimeContext: _overrides_log
+    runtime_context.max_speculative_num_draft_tokens
+    speculative.adaptive_runtime_state.SpecRuntimeState: speculative_num_steps speculative_num_draft_tokens
+        draft_attn_backend cuda_graph_runner target_attn_backend target_graph_runner draft_extend_attn_backend
+        cuda_graph_runner_for_draft_extend
+    speculative.adaptive_runtime_state.AdaptiveController.__init__: worker policy
+    speculative.eagle_worker_v2.EAGLEWorkerV2: _draft_worker _target_worker
+    speculative.eagle_worker_v2.EAGLEWorkerV2.last_shared_read_runner
+    speculative.eagle_worker_v2.EAGLEWorkerV2._override_worker_state: self speculative_num_steps
+        speculative_num_draft_tokens cuda_graph_bs
+    speculative.eagle_worker_v2.EAGLEWorkerV2._stub_skipped_draft_extend: self batch batch_output
+    speculative.eagle_worker_v2.EagleDraftWorker.init_attention_backend: self
+    speculative.eagle_worker_v2.EagleDraftWorker._capture_cuda_graphs: self
+    speculative.multi_layer_eagle_worker_v2.MultiLayerEagleDraftWorker._rebuild_topk1_chain_buffers
+    layers.moe.utils.speculative_moe_backend_context
+    layers.moe.utils.speculative_moe_a2a_backend_context
+    speculative.spec_info.SpeculativeAlgorithm.is_eagle: self
+    speculative.dflash_worker_v2.DFlashWorkerV2: block_size speculative_num_draft_tokens draft_model
+        draft_model_runner _target_worker _draft_sampler _draft_block_ids_buf _draft_block_positions_buf
+        _draft_block_tokens_buf _draft_block_end_buf _draft_verify_out_cache_loc_buf _draft_seq_lens_cpu_buf
+        _accept_len_buf _commit_lens_bufs _bonus_id_bufs _out_tokens_bufs _new_seq_lens_bufs
+        _accept_bonus_buffer_cap _accept_bonus_buffer_slot _block_pos_offsets _draft_block_spec_info selector
+        _draft_probs_buf
+    speculative.dflash_worker_v2.DFlashWorkerV2._propose_selector_block: self bs anchor_token_ids
+    speculative.dflash_worker_v2._SelectorDraftSampler: temperatures
+    speculative.dflash_worker_v2.DFlashWorkerV2._maybe_build_draft_sampler: self
+    speculative.dflash_worker_v2.DFlashWorkerV2._append_target_hidden_to_draft_kv_by_loc: target_hidden cache_loc
+        positions
+    speculative.draft_worker_common.build_block_pos_offsets: length device
+    speculative.draft_worker_common.make_draft_block_spec_info: draft_token_num device
+    speculative.draft_worker_common.make_draft_sampler_capture_hook: draft_sampler
+    speculative.dflash_utils.parse_dflash_draft_config: draft_hf_config
+    environ.Envs.SGLANG_SPEC_SKIP_ZERO_STEP_DRAFT_EXTEND
+    speculative.eagle_info.EagleVerifyInput: draft_token custom_mask positions retrieve_index retrieve_next_token
+        retrieve_next_sibling retrieve_cum_len spec_steps topk draft_token_num capture_hidden_mode seq_lens_sum
+        seq_lens_cpu draft_probs prepared_out_cache_loc
+    speculative.eagle_info.EagleDraftInput: topk_p topk_index hidden_states
+    layers.logits_processor.LogitsProcessorOutput: next_token_logits hidden_states
+    managers.utils.GenerationBatchResult: speculative_num_draft_tokens cap_lens accept_lens logits_output
+        next_token_ids next_draft_input prepared_draft_extend_inputs
+    speculative.eagle_worker_common.prepare_verify_commit_outputs: predict accept_index accept_lens seq_lens
+        num_draft_tokens
+    speculative.eagle_worker_v2.EagleDraftWorker: hot_token_id plan_stream seed_dsa_topk_from_draft_extend
+    mem_cache.kv_index_translator.KVIndexTranslator.space: self kind
+    layers.attention.verify_mask.VerifyMask: buffer is_read
+    environ.envs.SGLANG_ENABLE_ASYNC_ASSERT
+    environ.envs.SGLANG_SANITIZE_NAN_LOGITS
+    environ.envs.SGLANG_SIMULATE_ACC_LEN
+    sampling.sampling_batch_info.SamplingBatchInfo: is_all_greedy acc_additive_penalties acc_scaling_penalties
+        logit_bias temperatures top_ps top_ks min_ps sampling_seed grammar_mask penalizer_orchestrator
+        has_custom_logit_processor custom_logit_processor custom_params has_watermark_candidates vocab_size
+    sampling.sampling_batch_info.ProcessorEntry: processor rows indices
+    layers.sampler.Sampler.forward: logits_output sampling_info return_logprob top_logprobs_nums token_ids_logprobs
+        positions
+    layers.sampler.Sampler._preprocess_logits: logits sampling_info
+    model_executor.model_runner.ModelRunner: sampler prefill_cuda_graph_runner
+    sglang.kernels.ops.speculative.cache_locs.assign_extend_cache_locs_uniform_func: req_pool_indices req_to_token
+        start_offset batch_size draft_token_num device
+    speculative.eagle_utils.verify_tree_greedy_func: predicts accept_index accept_token_num candidates target_predict
+        topk
+    """
 )
+needs("speculative.eagle_worker_v2.EAGLEWorkerV2.on_verify_complete_cpu", patched="num_draft_tokens")
+needs(
+    """
+    speculative.spec_utils.draft_tp_context: layout
+    speculative.spec_info.SpeculativeAlgorithm.get_platform_worker_cls: self
+    """,
+    since="0.5.23",
+)
+needs(
+    """
+    speculative.ngram_worker.NGRAMWorker._init_preallocated_tensors
+    speculative.ngram_worker._is_cpu
+    speculative.ngram_worker.NGRAMWorker.clear_cache_pool: self
+    speculative.ngram_worker.NGRAMWorker: ngram_corpus max_trie_depth
+    speculative.cpp_ngram.ngram_corpus.NgramCorpus.batch_put: self batch_tokens
+    """,
+    on_cuda=True,
+)
+needs("speculative.ngram_worker.reconstruct_indices_from_tree_mask_func", on_cuda=True, since="0.5.23")

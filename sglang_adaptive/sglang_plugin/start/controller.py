@@ -136,8 +136,7 @@ def _watch_kernel_loads(controller: AdaptiveController) -> None:
         return
     from sglang.srt.utils import triton_load_watch
 
-    late: list[str] = []
-    controller.states.startup.late_kernel_loads = late
+    late = controller.late_kernel_loads = list[str]()
 
     def on_load(module: Any, function: Any, name: str, metadata_group: Any, hash: Any) -> None:
         if triton_load_watch._serving_started and len(late) < KEPT_NAMES:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import hashlib
 import logging
+import os
 import threading
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -86,7 +87,7 @@ MEASURED = "learned while serving by the throughput policy"
 
 def folder(profile_dir: str | None) -> Path:
     """Return the profile folder: the configured one, the environment's, or the user's cache."""
-    chosen = profile_dir or env.PROFILE_DIR.get()
+    chosen = profile_dir or os.environ.get(env.PROFILE_DIR)
     return Path(chosen).expanduser() if chosen else default_folder()
 
 

@@ -11,7 +11,7 @@ from pkgutil import resolve_name
 from typing import Any
 
 from sglang_adaptive.sglang_plugin.contract import worker_of_platform
-from sglang_adaptive.sglang_plugin.setup import AsIf, model_config
+from sglang_adaptive.sglang_plugin.setup import AsIf, drafts_blocks, model_config
 
 MULTI_LAYER = ("multi_layer_eagle_worker_v2:MultiLayerEagleWorkerV2", "multi_layer:AdaptiveMultiLayerWorker")
 OURS = {
@@ -26,16 +26,16 @@ OURS = {
 
 EAGLE's other class, for one-layer drafts, already adapts.
 """
-
 WITHOUT_LOOKUPS = ("DFLASH", "NGRAM")
 """Algorithms that are refused with lookups, for which they would have buffers. The other checks run when the server
 starts (``lookups/rounds.py``)."""
 
 
-def adaptive_class(made: Any, algorithm: Any, server_args: Any) -> Any:
-    """Return our subclass of *made*, the class that SGLang chose for *algorithm*, if there is one; else *made*."""
+def adaptive_class(original: Callable[..., Any], algorithm: Any, server_args: Any) -> Any:
+    """Return our subclass of the worker class that SGLang chooses for *algorithm*, if there is one; else SGLang's."""
     from sglang.srt.arg_groups.overrides import resolving_view
 
+    made = original(algorithm, server_args)
     if algorithm.name not in OURS or not resolving_view(server_args).speculative_adaptive:
         return made
     theirs, ours = OURS[algorithm.name]
@@ -67,13 +67,20 @@ def unsupported_reason(original: Callable[..., str | None], server_args: Any) ->
 # Changes for DFLASH and NGRAM to SGLang's arguments and scheduler.
 
 
-def launch_block_is_widest(server_args: Any) -> None:
-    """Let SGLang size buffers for the launch block, whatever the configuration lists.
+def launch_steps(original: Callable[..., None], server_args: Any) -> None:
+    """Resolve the steps that an adaptive server starts with; DFLASH starts with its block size."""
+    if not drafts_blocks(server_args):
+        original(server_args)
+
+
+def launch_block_is_widest(original: Callable[..., None], server_args: Any) -> None:
+    """Resolve DFLASH's arguments, and let SGLang size buffers for the launch block, whatever the configuration lists.
 
     SGLang would size them for the most steps of the configuration, and rejects a wider block.
     """
     from sglang.srt.arg_groups.overrides import resolving_view
 
+    original(server_args)
     cfg = resolving_view(server_args)
     if cfg.speculative_adaptive:
         server_args._max_speculative_num_draft_tokens = cfg.speculative_num_draft_tokens
@@ -92,14 +99,15 @@ def fixed_block_reason(server_args: Any) -> str | None:
     return None
 
 
-def steps_by_breadth(server_args: Any) -> None:
-    """Set SGLang's resolved steps to width / topk; the width has the launch steps.
+def steps_by_breadth(original: Callable[..., None], server_args: Any) -> None:
+    """Resolve NGRAM's arguments, and set SGLang's steps to width / topk; the width has the launch steps.
 
     Adaptive speculation keeps every algorithm's launch steps in ``speculative_num_steps``. For NGRAM SGLang expects
     width / topk there, and reserves topk times steps KV slots per request.
     """
     from sglang.srt.arg_groups.overrides import declare_resolution, resolving_view
 
+    original(server_args)
     cfg = resolving_view(server_args)
     if cfg.speculative_adaptive:
         steps = cfg.speculative_num_draft_tokens // cfg.speculative_eagle_topk
@@ -107,7 +115,7 @@ def steps_by_breadth(server_args: Any) -> None:
 
 
 def needs_lengths_on_host(original: Callable[..., bool], attn_backends: Sequence[Any]) -> bool:
-    """Whether rounds need lengths on the host; with adaptive NGRAM only if the attention backends do.
+    """Return whether rounds need lengths on the host; with adaptive NGRAM only if the attention backends do.
 
     With overlap the scheduler launches a round while the previous one runs. SGLang 0.5.23 waits for the lengths before
     every NGRAM round, because it builds a mask of each request's length on the host. The mask of a zero-step round may

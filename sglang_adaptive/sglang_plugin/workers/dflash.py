@@ -148,7 +148,6 @@ class AdaptiveDFlashWorker(OwnRounds, DFlashWorkerV2):  # type: ignore[misc]  # 
     def forward_batch_generation(self, batch: Any, *args: Any, **kwargs: Any) -> Any:
         """Choose the width of a decode round, and run it; run a prefill as SGLang does."""
         if batch.forward_mode.is_extend() or batch.is_extend_in_batch:
-            self.rounds.controller.interrupt()
             return super().forward_batch_generation(batch, *args, **kwargs)
         requests = batch.seq_lens.shape[0]
         self.activate_step_by_batch(requests)

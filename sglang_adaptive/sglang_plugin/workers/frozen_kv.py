@@ -17,7 +17,6 @@ from sglang.srt.runtime_context import get_spec
 from sglang.srt.speculative.frozen_kv_mtp_worker_v2 import FrozenKVMTPDraftWorker, FrozenKVMTPWorkerV2
 
 from sglang_adaptive.runtime.states import SpecRuntimeState
-from sglang_adaptive.sglang_plugin.notes import note_of
 from sglang_adaptive.sglang_plugin.start.state_builds import new_backend
 from sglang_adaptive.sglang_plugin.workers.own_rounds import begin_rounds
 
@@ -63,12 +62,8 @@ class AdaptiveFrozenKVWorker(FrozenKVMTPWorkerV2):  # type: ignore[misc]  # SGLa
         self._draft_worker.draft_model_runner.attn_backend = state.draft_attn_backend
 
     def forward_batch_generation(self, batch: Any, *args: Any, pp_proxy_tensors: None = None, **kwargs: Any) -> Any:
-        """Run a round or a prefill as SGLang does; do not time the round before a prefill.
+        """Run a batch as SGLang does, and note what its round does; do not time the round before a prefill.
 
         Without overlap SGLang passes *pp_proxy_tensors*, which its own worker does not take.
         """
-        if batch.forward_mode.is_extend() or batch.is_extend_in_batch:
-            self.rounds.controller.interrupt()
-        result = super().forward_batch_generation(batch, *args, **kwargs)
-        note_of(result, self.rounds.controller.states)
-        return result
+        return self.rounds.launch(FrozenKVMTPWorkerV2.forward_batch_generation, self, batch, *args, **kwargs)

@@ -82,9 +82,7 @@ class AdaptiveMultiLayerWorker(OwnRounds, MultiLayerEagleWorkerV2):  # type: ign
 
     def forward_batch_generation(self, batch: Any, *args: Any, **kwargs: Any) -> Any:
         """Choose the steps of a decode round, and run it; run a prefill as SGLang does."""
-        if batch.forward_mode.is_extend() or batch.is_extend_in_batch:
-            self.rounds.controller.interrupt()
-        else:
+        if not (batch.forward_mode.is_extend() or batch.is_extend_in_batch):
             self.activate_step_by_batch(batch.seq_lens.shape[0])
         return super().forward_batch_generation(batch, *args, **kwargs)
 

@@ -87,7 +87,6 @@ class AdaptiveNgramWorker(OwnRounds, NGRAMWorker):  # type: ignore[misc]  # SGLa
         if batch.forward_mode.is_decode():
             self.activate_step_by_batch(len(batch.reqs))
         else:
-            self.rounds.controller.interrupt()
             self.prompts.join(batch.reqs)
         result = super().forward_batch_generation(batch, *args, **kwargs)
         self.prompts.read(self.ngram_corpus)

@@ -9,7 +9,6 @@ from sglang.srt.runtime_context import get_context, get_spec
 from sglang_adaptive.runtime.states import SpecRuntimeState
 from sglang_adaptive.sglang_plugin import repairs
 from sglang_adaptive.sglang_plugin.configuration import configuration
-from sglang_adaptive.sglang_plugin.notes import note_of
 from sglang_adaptive.sglang_plugin.rounds import Rounds, begin
 from sglang_adaptive.sglang_plugin.start.controller import ForWorker, build_policy
 from sglang_adaptive.sglang_plugin.start.state_builds import build_state
@@ -85,11 +84,10 @@ class OwnRounds:
 
     # -- every round ----------------------------------------------------------------------------------------------
 
-    def forward_batch_generation(self, *args: Any, **kwargs: Any) -> Any:
-        """Run a batch as SGLang does, and note what its round does."""
-        result = super().forward_batch_generation(*args, **kwargs)  # type: ignore[misc]  # SGLang's
-        note_of(result, self.rounds.controller.states)
-        return result
+    def forward_batch_generation(self, batch: Any, *args: Any, **kwargs: Any) -> Any:
+        """Run a batch as SGLang does, and note what its round does; do not time the round before a prefill."""
+        launch = super(OwnRounds, type(self)).forward_batch_generation  # type: ignore[misc]  # SGLang's
+        return self.rounds.launch(launch, self, batch, *args, **kwargs)
 
     def activate_step_by_batch(self, batch_size: int) -> None:
         """Let the controller choose the steps of the next round."""

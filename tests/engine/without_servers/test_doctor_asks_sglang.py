@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from sglang_adaptive import doctor
 from sglang_adaptive.cli import main
-from sglang_adaptive.doctor import installation
 from sglang_adaptive.lab.cpu_engine import models
 from sglang_adaptive.serve_cpu import default_arguments
 from tests import forked_servers
@@ -27,7 +27,7 @@ def asked(elsewhere: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         outcome = forked_servers.launch(module)
         return subprocess.CompletedProcess(module, outcome.code, "", outcome.output)
 
-    monkeypatch.setattr(installation, "_run", run)
+    monkeypatch.setattr(doctor, "_run", run)
     yield
 
 

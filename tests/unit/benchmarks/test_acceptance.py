@@ -23,7 +23,7 @@ from benchmarks.harness.acceptance import (
     chances_of,
     drawn_ahead,
 )
-from sglang_adaptive.lab.cpu_engine.kernels.verify import verify_tree_greedy_cpu
+from sglang_adaptive.lab.cpu_engine.kernels.tree import verify_tree_greedy_cpu
 from sglang_adaptive.policy.choice import drafted
 from sglang_adaptive.runtime.round_note import RoundNote
 from sglang_adaptive.sglang_plugin.stages.zero_steps import shadow

@@ -84,7 +84,7 @@ def test_sampled_text_has_the_targets_distribution(folder: Path) -> None:
 
 def test_batches_and_waves_change_nothing(tmp_path: Path) -> None:
     path = tmp_path / "prompts.json"
-    path.write_text(json.dumps({family: models.prompts(family)[:3] for family in models.families()}))
+    path.write_text(json.dumps({family: models.prompts(family)[:3] for family in models.FAMILIES}))
     traces = []
     for name, more in (("one.npz", []), ("several.npz", ["--wave", 5, "--batch-tokens", 400])):
         arguments = ["--target", TARGET, "--draft", DRAFT, "--prompts", path, "--out", tmp_path / name, *more]
@@ -92,7 +92,7 @@ def test_batches_and_waves_change_nothing(tmp_path: Path) -> None:
         traces.append(read(tmp_path / name))
     one, several = traces
     assert "--out one.npz" in one.command and str(tmp_path) not in one.command
-    assert one.category == several.category == (*models.families(),) * 3
+    assert one.category == several.category == models.FAMILIES * 3
     for key in ("length", "loop_start", "accepted"):
         assert np.array_equal(getattr(one, key), getattr(several, key))
 

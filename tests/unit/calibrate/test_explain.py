@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from sglang_adaptive.calibrate.explain import explain, main
 from sglang_adaptive.client import Client
+from sglang_adaptive.explain import explain, main
 from sglang_adaptive.policy.throughput import ThroughputOptions, ThroughputPolicy
 from tests.answering import answering
 from tests.fakes import controller, ema, serve, with_alarm

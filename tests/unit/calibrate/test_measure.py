@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from sglang_adaptive.adaptive_server import NotReady
-from sglang_adaptive.calibrate import command
-from sglang_adaptive.calibrate.measure import depths, room
+from sglang_adaptive import calibrate
+from sglang_adaptive.calibrate import depths, room
+from sglang_adaptive.client import NotReady
+from sglang_adaptive.command_line import Interrupted
 from sglang_adaptive.policy.profile import ProfileCell
-from sglang_adaptive.signals import Interrupted
 
 
 def state(**graphs: list[int] | None) -> dict[str, object]:
@@ -48,8 +48,8 @@ def info(running: int | None = 32, slots: int = 65_536) -> dict[str, Any]:
 def test_more_requests_than_run_at_once_are_refused_before_anything_is_measured(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(command, "AdaptiveServer", lambda client: SimpleNamespace(info=info(), state={}))
-    assert command.main(["--url", "http://127.0.0.1:1", "--batch-sizes", "8,64"]) == 1
+    monkeypatch.setattr(calibrate, "AdaptiveServer", lambda client: SimpleNamespace(info=info(), state={}))
+    assert calibrate.main(["--url", "http://127.0.0.1:1", "--batch-sizes", "8,64"]) == 1
     told = "error: --batch-sizes: got 64, but http://127.0.0.1:1 runs 32 requests at once\n"
     assert capsys.readouterr().err.endswith(told)
 
@@ -58,8 +58,8 @@ def test_a_batch_that_does_not_fit_is_refused_before_another_is_measured(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     server = SimpleNamespace(info=info(None, 2000), state=state(_0=None))
-    monkeypatch.setattr(command, "AdaptiveServer", lambda client: server)
-    assert command.main(["--url", "http://127.0.0.1:1", "--batch-sizes", "1,64"]) == 1
+    monkeypatch.setattr(calibrate, "AdaptiveServer", lambda client: server)
+    assert calibrate.main(["--url", "http://127.0.0.1:1", "--batch-sizes", "1,64"]) == 1
     assert "64 requests do not fit into the server's KV cache of 2000 tokens" in capsys.readouterr().err
 
 
@@ -75,13 +75,13 @@ def test_what_was_measured_is_kept_when_it_ends_early(
         yield from done
         raise ends
 
-    monkeypatch.setattr(command, "measure", measured)
-    monkeypatch.setattr(command, "AdaptiveServer", lambda client: SimpleNamespace(state=told, info=info()))
+    monkeypatch.setattr(calibrate, "measure", measured)
+    monkeypatch.setattr(calibrate, "AdaptiveServer", lambda client: SimpleNamespace(state=told, info=info()))
     path = tmp_path / "profile.json"
     asked = ["--url", "http://127.0.0.1:1", "--batch-sizes", "1,2", "--output", str(path)]
-    assert command.main(asked) == 1
+    assert calibrate.main(asked) == 1
     shown = capsys.readouterr()
     assert "what had been measured was kept" in shown.err and "batch 2            4.50         -" in shown.out
     assert len(json.loads(path.read_text())["cells"]) == 3
     done.clear()
-    assert command.main(asked) == (1 if isinstance(ends, NotReady) else 128 + signal.SIGTERM)
+    assert calibrate.main(asked) == (1 if isinstance(ends, NotReady) else 128 + signal.SIGTERM)

@@ -1,4 +1,4 @@
-"""Chat without a server: what is refused, and how rounds are counted."""
+"""Chat without a server: what is refused, and what is said of an answer."""
 
 from __future__ import annotations
 
@@ -6,14 +6,15 @@ import io
 import json
 import socket
 import threading
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
 
 from sglang_adaptive.cli import main
-from sglang_adaptive.lab.chat.conversation import Drafting, Measured
-from sglang_adaptive.lab.cpu_engine.ports import free_port
+from sglang_adaptive.lab.chat import measured
+from sglang_adaptive.lab.cpu_engine.server import free_port
 
 
 @pytest.mark.parametrize(
@@ -98,8 +99,8 @@ def test_a_lost_server_is_told_in_a_line_of_its_own(
     assert (said.out, said.err) == (f"{BEGUN}\n", told)
 
 
-@pytest.mark.parametrize("rounds", [None, Drafting({}), Drafting({0: 5, 3: 5})])
-def test_what_an_answer_took_can_be_said_with_and_without_rounds(rounds: Drafting | None) -> None:
-    said = str(Measured(30, 2.0, rounds, cut=False))
+@pytest.mark.parametrize("rounds", [Counter(), Counter({0: 5, 3: 5})])
+def test_what_an_answer_took_can_be_said_with_and_without_rounds(rounds: Counter[int]) -> None:
+    said = measured(30, 2.0, rounds, cut=False)
     assert "30 tokens" in said and "15.0 tokens/s" in said
-    assert ("3.00" in said) is (rounds is not None and rounds.total > 0)
+    assert said.endswith(", 3.00 tokens per round, 1.5 draft steps (0: 50%, 3: 50%)") is bool(rounds)

@@ -17,7 +17,7 @@ import pytest
 
 from sglang_adaptive import serve_cpu
 from sglang_adaptive.cli import COMMANDS, help_text, main
-from sglang_adaptive.lab.chat import command as chat
+from sglang_adaptive.lab import chat
 from sglang_adaptive.lab.demo import command as demo
 from sglang_adaptive.lab.models.smollm2 import target_folder
 

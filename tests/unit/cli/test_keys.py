@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from sglang_adaptive.calibrate import explain
+from sglang_adaptive import explain
 from sglang_adaptive.cli import main
 from sglang_adaptive.provenance import command_line
 from tests.answering import answering

@@ -10,10 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sglang_adaptive.lab.cpu_engine.kernels import attention
-from sglang_adaptive.lab.cpu_engine.kernels.attention import padded_attention, ragged_attention
-from sglang_adaptive.lab.cpu_engine.kernels.plan import (
+from sglang_adaptive.lab.cpu_engine.kernels.attention import (
     decode_plan,
     draft_plans,
+    padded_attention,
+    ragged_attention,
     ragged_plan,
     window_plan,
     without_order,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import random
 from pathlib import Path
 
@@ -77,9 +78,10 @@ def test_training_text_never_opens_as_a_prompt_does():
 
 
 def test_evaluation_is_of_these_weights_and_within_bounds():
-    evaluation = models.evaluation()
+    evaluation = json.loads((models.FOLDER / "evaluation.json").read_text())
     for name, folder in (("target", TARGET), ("draft", DRAFT), ("block_draft", BLOCKS)):
         assert evaluation["sha256"][name] == hashlib.sha256((folder / checkpoint.WEIGHTS).read_bytes()).hexdigest()
+    assert {*evaluation["families"]} == {*models.FAMILIES}
     accepted = {name: family["accept_length"][str(DEPTH)] for name, family in evaluation["families"].items()}
     assert accepted["easy"] >= EASY_AT_LEAST
     assert accepted["hard"] <= HARD_AT_MOST

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the nursery is 
 
 STARTER = """
 import json, multiprocessing, os, signal, sys, time
-from sglang_adaptive.lab.cpu_engine.nursery import open_nursery
+from sglang_adaptive.lab.cpu_engine.start import open_nursery
 
 def look(queue, word):
     imported = "colorsys" in sys.modules

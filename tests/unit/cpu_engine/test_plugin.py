@@ -12,7 +12,7 @@ import zmq
 from sglang.srt.mem_cache.memory_pool import MHATokenToKVPool
 
 from sglang_adaptive.lab.cpu_engine import plugin
-from sglang_adaptive.lab.cpu_engine.pools import create_buffers
+from sglang_adaptive.lab.cpu_engine.replaced import create_buffers
 from tests import checks
 
 
@@ -64,7 +64,7 @@ import itertools, json
 import torch
 from sglang.srt.layers.layernorm import RMSNorm
 from sglang.srt.layers.rotary_embedding.base import RotaryEmbedding
-from sglang_adaptive.lab.cpu_engine import layers
+from sglang_adaptive.lab.cpu_engine import replaced
 
 torch.manual_seed(0)
 asked = {"norm": 0, "rotate": 0}
@@ -89,14 +89,14 @@ with torch.no_grad():
             layer.weight.data.normal_()
             x, residual = torch.randn(2, tokens, hidden).to(dtype)
             for given in ((x,), (x, residual), (x, residual, None), (x, residual, x)):
-                compare("norm", RMSNorm.forward_native, layers.norm, layer, *given)
+                compare("norm", RMSNorm.forward_native, replaced.norm, layer, *given)
     for tokens, size, turned, near in itertools.product((1, 8, 65), (32, 64), (1, 2), (True, False)):
         layer = RotaryEmbedding(size, size // turned, 512, 10000, near, torch.float32)
         qkv = torch.randn(tokens, 7 * size)
         query, key, _ = qkv.split([4 * size, 2 * size, size], dim=-1)
         positions = torch.randint(512, (tokens,))
-        compare("rotate", RotaryEmbedding.forward_native, layers.rotate, layer, positions, query, key)
-    nothing = layers.norm(None, RMSNorm(128), torch.empty(0, 128)), *layers.rotate(
+        compare("rotate", RotaryEmbedding.forward_native, replaced.rotate, layer, positions, query, key)
+    nothing = replaced.norm(None, RMSNorm(128), torch.empty(0, 128)), *replaced.rotate(
         None, RotaryEmbedding(32, 32, 512, 10000, True, torch.float32), positions[:0], query[:0, :128], key[:0, :64]
     )
 print(json.dumps({"differ": differ, "asked": asked, "nothing": [part.shape for part in nothing]}))

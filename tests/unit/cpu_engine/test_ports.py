@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from sglang_adaptive.lab.cpu_engine import ports
+from sglang_adaptive.lab.cpu_engine import server
 
 SOME = 20
 ASK = f"""
-from sglang_adaptive.lab.cpu_engine.ports import free_port
+from sglang_adaptive.lab.cpu_engine.server import free_port
 print(*(free_port() for _ in range({SOME})), flush=True)
 input()
 """
@@ -40,11 +40,11 @@ def test_processes_of_a_host_get_different_ports_while_nothing_listens() -> None
 
 
 def test_a_process_keeps_its_latest_ports_and_gets_as_many_as_it_asks_for() -> None:
-    found = [ports.free_port() for _ in range(600)]
-    for first in range(0, len(found) - ports._KEPT, ports._KEPT):
-        latest = found[first : first + ports._KEPT]
+    found = [server.free_port() for _ in range(600)]
+    for first in range(0, len(found) - server._KEPT, server._KEPT):
+        latest = found[first : first + server._KEPT]
         assert len(set(latest)) == len(latest)
-    assert len(ports._held) == ports._KEPT
+    assert len(server._held) == server._KEPT
 
 
 def test_a_port_that_another_program_listens_on_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -53,20 +53,20 @@ def test_a_port_that_another_program_listens_on_is_left_out(monkeypatch: pytest.
             used.bind(("127.0.0.1", 0))
         taken, free = (used.getsockname()[1] for used in (one, other))
         other.close()
-        monkeypatch.setattr(ports, "_ports", lambda: iter([taken, free]))
-        assert ports.free_port() == free
-        with pytest.raises(ports.ServerError):
-            ports.free_port()
+        monkeypatch.setattr(server, "_ports", lambda: iter([taken, free]))
+        assert server.free_port() == free
+        with pytest.raises(server.ServerError):
+            server.free_port()
 
 
 def test_no_port_is_among_those_that_sglang_draws_or_derives() -> None:
     from sglang.srt import server_args
     from sglang.srt.utils import network
 
-    assert server_args.ZMQ_TCP_PORT_DELTA == ports._OFFSET
+    assert server_args.ZMQ_TCP_PORT_DELTA == server._OFFSET
     low = network.get_free_port_below_ephemeral.__defaults__
-    assert low is not None and low[0] == ports._SGLANGS
-    found = sorted(ports._ports())
-    assert found[-1] < ports._SGLANGS and all(after - before >= ports._APART for before, after in pairwise(found))
-    derived = {port + ports._OFFSET + further for port in found for further in range(ports._APART)}
-    assert len(derived) == len(found) * ports._APART and not derived & set(found)
+    assert low is not None and low[0] == server._SGLANGS
+    found = sorted(server._ports())
+    assert found[-1] < server._SGLANGS and all(after - before >= server._APART for before, after in pairwise(found))
+    derived = {port + server._OFFSET + further for port in found for further in range(server._APART)}
+    assert len(derived) == len(found) * server._APART and not derived & set(found)

@@ -9,11 +9,18 @@ from typing import Any
 
 import pytest
 
-from sglang_adaptive.lab.demo.drawing import Span, depth_table, spans, speed_table, timeline
+from sglang_adaptive.lab.demo.drawing import (
+    Span,
+    depth_table,
+    spans,
+    speed_table,
+    timeline,
+    where_it_went,
+    who_was_fastest,
+)
 from sglang_adaptive.lab.demo.measure import READ_SECONDS, SwitchLog
-from sglang_adaptive.lab.demo.results import Mismatch, Run, mismatches
+from sglang_adaptive.lab.demo.results import MISMATCHES_SHOWN, Run, failures, mismatches
 from sglang_adaptive.lab.demo.terminal import console_of
-from sglang_adaptive.lab.demo.words import MISMATCHES_SHOWN, failures, where_it_went, who_was_fastest
 from sglang_adaptive.runtime.controller import AdaptiveController
 from sglang_adaptive.runtime.counters import RECENT_SWITCHES
 from tests.demo_runs import EMA, TIERS, drawn, ema_run, phase, plain_run, result, static_run
@@ -86,25 +93,24 @@ def planted(phase: int, prompt: int, tokens: tuple[int, ...]) -> Run:
         ((9, *range(1, 10)), 0, 0, 9),
         ((*range(9), 8), 9, 9, 8),
         ((0, 1, 2, 99, 99, *range(5, 10)), 3, 3, 99),
-        (tuple(range(7)), 7, 7, None),
-        (tuple(range(11)), 10, None, 10),
-        ((), 0, 0, None),
+        (tuple(range(7)), 7, 7, "missing"),
+        (tuple(range(11)), 10, "missing", 10),
+        ((), 0, 0, "missing"),
     ],
 )
 def test_the_first_differing_token_is_found(
-    tokens: tuple[int, ...], position: int, expected: int | None, got: int | None
+    tokens: tuple[int, ...], position: int, expected: int | str, got: int | str
 ) -> None:
     run = planted(4, 1, tokens)
     found = mismatches(plain_run(), run)
-    assert found == [Mismatch("EMA", "5-hard-x4", "two", position, expected, got)]
+    told = f"token {position} is {got}, without speculation {expected}"
+    assert found == [f"EMA, phase 5-hard-x4, prompt 'two': {told}"]
     assert mismatches(plain_run(), ema_run()) == []
 
 
 def test_mismatches_fail_the_demo_and_some_are_printed() -> None:
-    wrong = [Mismatch("EMA", "1-easy-x1", "one", index, 5, 2) for index in range(20)]
-    lines = failures([plain_run(), ema_run()], wrong, moves=True)
-    assert lines[0] == "EMA, phase 1-easy-x1, prompt 'one': token 0 is 2, without speculation 5"
-    assert len(lines) == MISMATCHES_SHOWN + 1 and "15 more" in lines[-1]
+    lines = failures([plain_run(), ema_run()], list("abcdefghijklmnopqrst"), moves=True)
+    assert lines[0] == "a" and len(lines) == MISMATCHES_SHOWN + 1 and "15 more" in lines[-1]
 
 
 def test_a_missing_request_is_not_taken_for_equality() -> None:

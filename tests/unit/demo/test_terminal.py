@@ -8,11 +8,11 @@ import signal
 
 import pytest
 
+from sglang_adaptive.command_line import Interrupted, StopSignals
 from sglang_adaptive.lab.demo import command, demo
+from sglang_adaptive.lab.demo.demo import warnings
 from sglang_adaptive.lab.demo.servers import TITLES
 from sglang_adaptive.lab.demo.terminal import WIDEST, Progress, console_of
-from sglang_adaptive.lab.demo.words import warnings
-from sglang_adaptive.signals import Interrupted, StopSignals
 
 
 class Terminal(io.StringIO):
@@ -127,7 +127,7 @@ def no_server_starts(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*args: object) -> None:
         raise AssertionError("a bad command line got as far as the servers")
 
-    monkeypatch.setattr(demo, "server_specs", fail)
+    monkeypatch.setattr(demo, "launches", fail)
 
 
 @pytest.mark.parametrize(

@@ -40,7 +40,7 @@ def test_enough_is_found() -> None:
         "policy/config.py",
         "sglang_plugin/launch/activation.py",
         "runtime/controller.py",
-        "lab/demo/words.py",
+        "lab/demo/results.py",
     }
     assert expected <= where
     assert len(messages()) > 200

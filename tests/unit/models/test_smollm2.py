@@ -8,19 +8,23 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-import gguf
-import numpy as np
 import pytest
 import torch
 from safetensors.numpy import load_file
 
 from sglang_adaptive.cli import main
 from sglang_adaptive.lab.models import smollm2
-from sglang_adaptive.lab.models.folders import PACKED, WEIGHTS, ModelError, make_whole, sha256_of_weights
-from sglang_adaptive.lab.models.gguf_llama import GgufLlama
-from sglang_adaptive.lab.models.packed import Rounded, read_draft, widen, write_packed
+from sglang_adaptive.lab.models.folders import (
+    PACKED,
+    WEIGHTS,
+    ModelError,
+    make_whole,
+    read_draft,
+    sha256_of_weights,
+    widen,
+)
+from train.smollm2.rounding import Rounded, write_packed
 
-HEADS, KV_HEADS, HIDDEN, ROWS = 4, 2, 32, 8
 in_cache = pytest.mark.skipif(
     not smollm2.target_folder().is_dir(), reason="SmolLM2 is not in the cache; `make smollm2` puts it there"
 )
@@ -31,45 +35,6 @@ in_checkout = pytest.mark.skipif(not smollm2._IN_CHECKOUT.is_dir(), reason="its 
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     return tmp_path / "sglang-adaptive" / "models"
-
-
-@pytest.fixture
-def in_gguf(tmp_path: Path) -> tuple[Path, dict[str, np.ndarray]]:
-    """A GGUF file with one layer's q and k in llama.cpp's order, and the original weights."""
-    rng = np.random.default_rng(0)
-    before = {
-        "attn_q": rng.normal(size=(HEADS * ROWS, HIDDEN)).astype(np.float32),
-        "attn_k": rng.normal(size=(KV_HEADS * ROWS, HIDDEN)).astype(np.float32),
-        "attn_v": rng.normal(size=(KV_HEADS * ROWS, HIDDEN)).astype(np.float32),
-    }
-    path = tmp_path / "tiny.gguf"
-    writer = gguf.GGUFWriter(path, "llama")
-    writer.add_head_count(HEADS)
-    writer.add_head_count_kv(KV_HEADS)
-    for name, heads in (("attn_q", HEADS), ("attn_k", KV_HEADS), ("attn_v", None)):
-        values = before[name]
-        if heads is not None:  # row i of a head's first half precedes row i of its second half
-            order = [
-                head * ROWS + half * ROWS // 2 + i for head in range(heads) for i in range(ROWS // 2) for half in (0, 1)
-            ]
-            values = values[order]
-        kind = gguf.GGMLQuantizationType.Q4_1
-        writer.add_tensor(f"blk.0.{name}.weight", gguf.quantize(values, kind), raw_dtype=kind)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-    return path, before
-
-
-def test_rows_of_q_and_k_come_back_in_transformers_order(in_gguf: tuple[Path, dict[str, np.ndarray]]) -> None:
-    path, before = in_gguf
-    read = dict(GgufLlama(path).weights())
-    for kind, name in (("attn_q", "q_proj"), ("attn_k", "k_proj"), ("attn_v", "v_proj")):
-        values = read[f"model.layers.0.self_attn.{name}.weight"]
-        # Four bits per block of 32 values, here a row: rounding loses at most half a step.
-        step = (before[kind].max(1) - before[kind].min(1)) / 15
-        assert values.dtype == np.float32 and (np.abs(values - before[kind]) <= 0.6 * step[:, None]).all()
 
 
 def test_a_folder_is_whole_or_not_there(cache: Path) -> None:

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from scripts import of_source
-from sglang_adaptive.calibrate.explain import explain
+from sglang_adaptive.explain import explain
 from sglang_adaptive.lab.simulate.contenders import contenders
 from sglang_adaptive.lab.simulate.cost import load_cost
 from sglang_adaptive.lab.simulate.engine import play

@@ -29,7 +29,7 @@ def layer(parts: tuple[str, ...]) -> str:
     name = parts[0].removesuffix(".py")
     if name == "serve_cpu":
         return name
-    return "top" if name in ("cli", "__init__", "validate") else "helper"
+    return "top" if name in ("cli", "__init__", "validate", "doctor", "watch", "explain", "calibrate") else "helper"
 
 
 def imported(path: Path) -> Iterator[tuple[str, int]]:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.traces.files import requests
 from sglang_adaptive.lab.traces import Trace, read
 from sglang_adaptive.policy.base import AdaptivePolicy
 from sglang_adaptive.policy.choice import Choice, Source, drafted
@@ -123,7 +124,7 @@ def test_a_slow_decay_is_found() -> None:
 def firsts(trace: Trace, steps: int, category: str | None = None) -> list[int]:
     """Return the accepted drafts of each request of each round at *steps*; at 0, whether the first draft is right."""
     found = []
-    for name, accepted, _ in trace.requests():
+    for name, accepted, _ in requests(trace):
         at, drafts = 0, accepted.tolist()
         while at < len(drafts) and category in (None, name):
             count = min(drafts[at], steps or 1)

@@ -139,11 +139,11 @@ class Other(Plain):
 
 def test_attributes_are_found() -> None:
     names = ("field", "annotated", "constant", "assigned", "pair", "typed", "later", "method")
-    assert Need(HERE + "Other", attributes=names).problem() is None
+    assert Need(HERE + "Other", names).problem() is None
 
 
 def test_what_is_missing_is_named() -> None:
-    assert Need(HERE + "Other", attributes=("field", "read_alone")).problem() == f"{HERE}Other has no read_alone"
+    assert Need(HERE + "Other", ("field", "read_alone")).problem() == f"{HERE}Other has no read_alone"
     assert Need(HERE + "Other.method", ("given", "more")).problem() == f"{HERE}Other.method has no more"
     missing = Need(HERE + "Absent").problem()
     assert missing is not None and missing.startswith(f"{HERE}Absent is missing")

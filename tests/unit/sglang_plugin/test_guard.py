@@ -26,9 +26,9 @@ def test_a_guard_closes_at_the_first_error_and_stays_closed(caplog: pytest.LogCa
 
 def test_the_variable_closes_it_from_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
     for value, closed in (("", False), ("isolation", False), ("isolation, relay,", True)):
-        monkeypatch.setenv(env.OFF.name, value)
+        monkeypatch.setenv(env.OFF, value)
         assert Guard("relay").closed is closed
-    monkeypatch.setenv(env.OFF.name, "relay,RELAY,relays")
+    monkeypatch.setenv(env.OFF, "relay,RELAY,relays")
     with pytest.raises(ConfigError, match="SGLANG_ADAPTIVE_OFF: got RELAY, relays; expected some of attention-dp, "):
         Guard("relay")
 

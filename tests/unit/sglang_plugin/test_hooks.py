@@ -53,11 +53,11 @@ def changed():
     return sorted({{h.target for h in every if bare(h.target) is not before[h.target]}})
 stock = ServerArgs(model_path="dummy", device="cpu")
 stock.resolve_once()
-untouched = {{"changed": changed(), "active": ACTIVE.get(), "note": hasattr(stock, NOTE)}}
+untouched = {{"changed": changed(), "active": os.environ.get(ACTIVE), "note": hasattr(stock, NOTE)}}
 
 asked = ServerArgs(model_path="dummy", device="cpu", speculative_adaptive_config=CONFIG, speculative_algorithm="EAGLE3")
 asked.resolve_once()
-adaptive = {{"changed": changed(), "active": ACTIVE.get(), "raw": asked.speculative_adaptive,
+adaptive = {{"changed": changed(), "active": os.environ.get(ACTIVE), "raw": asked.speculative_adaptive,
             "graphs_off": asked.disable_cuda_graph}}
 no_algorithm = ServerArgs(model_path="dummy", device="cpu", speculative_adaptive_config=CONFIG)
 no_algorithm.resolve_once()
@@ -78,7 +78,7 @@ print(json.dumps({{
     "launcher": sorted(h.target for h in (*hooks.hooks(Process.ENTRY), *hooks.of_launcher())),
     "untouched": untouched, "adaptive": adaptive,
     "no_algorithm": {{"raw": no_algorithm.speculative_adaptive, "reason": getattr(no_algorithm, NOTE)["reason"]}},
-    "later_active": ACTIVE.get(), "in_a_child": configuration().candidate_steps,
+    "later_active": os.environ.get(ACTIVE), "in_a_child": configuration().candidate_steps,
     "hooks": {{target: [kind.value for kind, _, _ in found] for target, found in HookRegistry._hooks.items()}},
     "wanted": sorted({{h.target for h in every}}),
     "registered": sum(hooks._is_registered(h) for h in every), "every": len(every),

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from sglang_adaptive.lab.simulate import score, targets
+from sglang_adaptive.lab.simulate import report, score
 from sglang_adaptive.lab.simulate.cost import RoundCost, load_cost
-from sglang_adaptive.lab.simulate.results import SuiteResult, TraceScore
-from sglang_adaptive.lab.simulate.scenes import SUITES, Setting
+from sglang_adaptive.lab.simulate.scenes import SUITES
+from sglang_adaptive.lab.simulate.score import Scores, TraceScore
 from sglang_adaptive.lab.simulate.trace import Population, Scene, Trace
 
 COST: RoundCost = load_cost(None)[1]
@@ -55,26 +55,26 @@ def test_switches_leave_the_warm_up_out_and_count_a_probe_twice() -> None:
 def test_recovery_counts_rounds_from_the_change() -> None:
     trace = trace_of([0.9] * 8, 200, (50,))
     depths = np.array(trace.oracle_depths)
-    assert score.recovery_rounds(trace, depths, 50, 200, 0.95, 10) == 0
+    assert score.recovery_rounds(trace, depths, 50, 200) == 0
     depths[50:67] = 0
-    assert score.recovery_rounds(trace, depths, 50, 200, 0.95, 10) == 17
+    assert score.recovery_rounds(trace, depths, 50, 200) == 17
     depths[50:] = 0
-    assert score.recovery_rounds(trace, depths, 50, 200, 0.95, 10) == 150
+    assert score.recovery_rounds(trace, depths, 50, 200) == 150
 
 
-def result_of(suite: str, **figures: float) -> SuiteResult:
+def scores_of(**figures: float) -> Scores:
     values = {"share": 1.0, "drawn_share": 1.0, "plain_ratio": 1.0, "zero_window": 1.0, "switches": 0.0}
     values.update(figures)
     found = TraceScore(**values, curve=(0.5, 1.0), recoveries=(3, 31))
-    return SuiteResult(SUITES[suite], Setting(COST), {targets.JUDGED: [found]})
+    return {report.JUDGED: [found]}
 
 
 def test_targets_are_missed_on_the_wrong_side_of_their_bound() -> None:
     results = {
-        "stationary": result_of("stationary", share=0.975, switches=1.5),
-        "step-change": result_of("step-change", zero_window=0.98),
+        "stationary": scores_of(share=0.975, switches=1.5),
+        "step-change": scores_of(zero_window=0.98),
     }
-    assert {(gate.suite, gate.title): gate.met for gate in targets.outcomes(results)} == {
+    assert {(one["suite"], one["figure"]): one["met"] for one in report.outcomes(results)} == {
         ("stationary", "share of oracle, mean"): False,
         ("stationary", "share of oracle, worst trace"): True,
         ("stationary", "switches in 200 rounds, mean"): False,
@@ -85,5 +85,5 @@ def test_targets_are_missed_on_the_wrong_side_of_their_bound() -> None:
 
 
 def test_suites_that_did_not_run_have_no_outcome() -> None:
-    assert targets.outcomes({}) == []
-    assert {t.suite for t in targets.TARGETS} <= {*SUITES, "*"}
+    assert report.outcomes({}) == []
+    assert {suite for suite, _, _ in report.TARGETS} <= {*SUITES, "*"}

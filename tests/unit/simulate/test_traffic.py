@@ -12,7 +12,8 @@ import pytest
 from sglang_adaptive.lab.simulate.command import main
 from sglang_adaptive.lab.simulate.real.scenes import Live, scenes
 from sglang_adaptive.lab.simulate.real.texts import Texts
-from sglang_adaptive.lab.simulate.rounds import Rounds, batches, read_rounds, runs_of, seen, texts_of
+from sglang_adaptive.lab.simulate.rounds import Rounds, read_rounds
+from sglang_adaptive.lab.simulate.traffic import batches, runs_of, seen, texts_of
 from sglang_adaptive.policy.choice import drafted
 from sglang_adaptive.runtime.round_note import RoundNote
 from sglang_adaptive.runtime.round_trace import RoundTrace
@@ -67,13 +68,15 @@ def test_shallower_depths_are_foretold_closely_and_deeper_ones_bounded(tmp_path:
     found = served(tmp_path / "t", [5])
     texts = texts_of(found)
     true = {steps: len(TEXTS.accepted) / TEXTS.walk(TEXTS.begin, TEXTS.end, steps)[0].sum() for steps in LADDER}
-    known = {one.steps: one for one in seen(found, texts, LADDER)}
+    known = {one["steps"]: one for one in seen(found, texts, LADDER)}
+    recut = {steps: one["tokens_a_round_recut"] for steps, one in known.items()}
     for steps in (1, 2, 3, 5):
-        assert known[steps].tokens_recut == pytest.approx(true[steps], rel=0.06)
-        assert known[steps].trust == "close" and known[steps].from_here_up == 1.0
-    assert known[7].tokens_recut >= true[7] * 0.98
-    assert known[7].trust == "upper bound" and known[7].rounds == 0 and known[7].tokens_when_run is None
-    assert known[5].tokens_when_run == pytest.approx(known[5].tokens_recut, rel=0.02)
+        assert recut[steps] == pytest.approx(true[steps], rel=0.06)
+        assert known[steps]["trust"] == "close" and known[steps]["share_seen_here_or_deeper"] == 1.0
+    assert recut[7] >= true[7] * 0.98
+    assert (known[7]["trust"], known[7]["rounds_run"]) == ("upper bound", 0)
+    assert known[7]["tokens_a_round_when_run"] is None
+    assert known[5]["tokens_a_round_when_run"] == pytest.approx(recut[5], rel=0.02)
 
 
 def test_batch_sizes_are_those_of_the_rounds() -> None:

@@ -13,8 +13,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from benchmarks.traces.files import lookups, requests, select, write
 from benchmarks.traces.replay import main, rounds, table
-from sglang_adaptive.lab.traces import CHAIN, LONGEST_CHAIN, Trace, TraceError, lookups, read, write
+from sglang_adaptive.lab.traces import CHAIN, LONGEST_CHAIN, Trace, TraceError, read
 from sglang_adaptive.lookup import DRAFTS, LONGEST
 
 
@@ -49,7 +50,7 @@ def test_a_trace_comes_back_as_it_was_written(tmp_path: Path, change: dict[str, 
 
 def test_each_request_has_its_own_rows() -> None:
     trace = made()
-    categories, accepted, starts = zip(*trace.requests(), strict=True)
+    categories, accepted, starts = zip(*requests(trace), strict=True)
     assert categories == trace.category
     assert [len(rows) for rows in accepted] == [5, 1, 9]
     assert np.array_equal(np.concatenate(accepted), trace.accepted)
@@ -68,15 +69,15 @@ def test_repetitions_are_cut_and_nothing_else() -> None:
 
 @pytest.mark.parametrize("rows", [[2, 0], np.array([True, False, True])])
 def test_requests_are_selected_by_index_or_mask(rows: Any) -> None:
-    chosen = made().select(rows)
-    expected = [list(made().requests())[i][1] for i in ([2, 0] if isinstance(rows, list) else [0, 2])]
+    chosen = select(made(), rows)
+    expected = [list(requests(made()))[i][1] for i in ([2, 0] if isinstance(rows, list) else [0, 2])]
     assert chosen.category == ("chat", "chat")
     assert np.array_equal(chosen.accepted, np.concatenate(expected))
 
 
 def test_no_request_is_left() -> None:
-    empty = made().select(np.zeros(3, bool))
-    assert list(empty.requests()) == []
+    empty = select(made(), np.zeros(3, bool))
+    assert list(requests(empty)) == []
     assert same(empty, empty.without_repetitions())
 
 

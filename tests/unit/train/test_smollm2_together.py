@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from sglang_adaptive.lab.cpu_engine.ports import free_port
+from sglang_adaptive.lab.cpu_engine.server import free_port
 from tests import forked_servers
 from train.smollm2.together import Together
 

@@ -32,7 +32,11 @@ def test_complaint_and_exit_code_are_the_servers(text: str, tmp_path: Path, caps
     path = tmp_path / "my.json"
     path.write_text(text)
     asked = argparse.Namespace(
-        speculative_adaptive=False, speculative_adaptive_config=str(path), speculative_num_steps=None
+        speculative_adaptive=False,
+        speculative_adaptive_config=str(path),
+        speculative_num_steps=None,
+        speculative_algorithm=None,
+        skip_tokenizer_init=False,
     )
     with pytest.raises(SystemExit) as server:
         activation.check_command_line(asked)
@@ -42,6 +46,16 @@ def test_complaint_and_exit_code_are_the_servers(text: str, tmp_path: Path, caps
     told = capsys.readouterr()
     assert told.err == said
     assert json.loads(told.out)["error"] == said.removeprefix("sglang-adaptive: error: ").rstrip("\n")
+
+
+def test_texts_that_a_server_would_load_are_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path, texts = tmp_path / "my.json", tmp_path / "texts.jsonl"
+    path.write_text(json.dumps({"throughput": {"lookup_memory_mb": 1, "lookup_texts": str(texts)}}))
+    texts.write_text('"one"\n{}\n')
+    assert main([str(path)]) == 2
+    assert f'{texts}: line 2: got "{{}}"; expected a JSON string or list of token ids a line' in capsys.readouterr().err
+    texts.write_text('"one"\n[1, 2]\n')
+    assert main([str(path)]) == 0
 
 
 @pytest.mark.parametrize("preset", ["conservative.json", "aggressive.json"])

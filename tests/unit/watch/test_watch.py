@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from sglang_adaptive.calibrate.explain import explain
 from sglang_adaptive.client import Client
 from sglang_adaptive.command_line import listed
+from sglang_adaptive.explain import explain
 from sglang_adaptive.policy.base import AdaptivePolicy, build_policy
 from sglang_adaptive.policy.choice import Choice, Coming
 from sglang_adaptive.policy.config import check_config
@@ -23,8 +23,7 @@ from sglang_adaptive.runtime.controller import AdaptiveController
 from sglang_adaptive.runtime.history import SPANS, SPEEDUP_SECONDS
 from sglang_adaptive.runtime.round_times import RoundClock
 from sglang_adaptive.sglang_plugin.stages.reporting.metric_series import series
-from sglang_adaptive.watch.command import line, main, screen
-from sglang_adaptive.watch.view import compared, read
+from sglang_adaptive.watch import compared, line, main, read, screen
 from tests.answering import Told, answering
 from tests.fakes import Ticks, controller, ema, serve, with_alarm
 

@@ -1,4 +1,4 @@
-"""The token tree that the target verifies, built from the draft's candidates, and its links built from a mask."""
+"""The token tree that the target verifies: built from the draft's candidates or from a mask, and accepted greedily."""
 
 from __future__ import annotations
 
@@ -168,3 +168,61 @@ def _first(chosen: Tensor, n: int) -> Tensor:
     """[bs, n]: the first k with chosen[b, i, k], -1 where there is none."""
     first = torch.where(chosen, torch.arange(n), n).amin(-1)
     return torch.where(first < n, first, -1)
+
+
+# Accepts drafts greedily.
+
+
+def _accepted_path(
+    candidates: list[int], child: list[int], sibling: list[int], wanted: list[int], limit: int
+) -> list[int]:
+    """Return the accepted nodes from the root, at most `limit`: each draft is the target's token at its parent."""
+    path = [0]
+    while len(path) < limit:
+        target = wanted[path[-1]]
+        node = child[path[-1]]
+        while node >= 0 and candidates[node] != target:
+            node = sibling[node]
+        if node < 0:
+            break
+        path.append(node)
+    return path
+
+
+def verify_tree_greedy_cpu(
+    *,
+    predicts: Tensor,
+    accept_index: Tensor,
+    accept_token_num: Tensor,
+    candidates: Tensor,
+    retrive_index: Tensor,
+    retrive_next_token: Tensor,
+    retrive_next_sibling: Tensor,
+    target_predict: Tensor,
+) -> None:
+    """Walk each tree from its root while a child is the target's own next token.
+
+    In, all [bs, n]: `candidates` drafted tokens, `target_predict` the target's argmax after each node, and the links
+    of `build_tree_kernel_efficient_cpu` (SGLang spells these keywords `retrive_*`).
+    Out: `accept_index` [bs, depth+1] flat numbers of the accepted nodes, root first, -1 after the last;
+    `accept_token_num` [bs] accepted nodes without the root; `predicts` [bs*n] the target's token at each accepted node
+    (the last of them is the bonus token), other entries untouched.
+    """
+    limit = accept_index.shape[1]
+    flat = retrive_index.tolist()
+    wanted = target_predict.tolist()
+    rows: list[list[int]] = []
+    counts: list[int] = []
+    where: list[int] = []
+    tokens: list[int] = []
+    links = zip(candidates.tolist(), retrive_next_token.tolist(), retrive_next_sibling.tolist(), strict=True)
+    for row, (drafted, child, sibling) in enumerate(links):
+        path = _accepted_path(drafted, child, sibling, wanted[row], limit)
+        nodes = [flat[row][node] for node in path]
+        rows.append(nodes + [-1] * (limit - len(path)))
+        counts.append(len(path) - 1)
+        where += nodes
+        tokens += [wanted[row][node] for node in path]
+    accept_index.copy_(torch.tensor(rows))
+    accept_token_num.copy_(torch.tensor(counts))
+    predicts[torch.tensor(where)] = torch.tensor(tokens, dtype=predicts.dtype)

@@ -6,6 +6,8 @@ import json
 from pathlib import Path
 
 FOLDER = Path(__file__).parent
+FAMILIES = ("easy", "mixed", "hard")
+"""Of the prompts, easiest to draft for first; ``evaluation.json`` has the measured rounds by family and steps."""
 
 
 def target_path() -> str:
@@ -23,21 +25,6 @@ def block_draft_path() -> str:
     return str(FOLDER / "block_draft")
 
 
-def families() -> list[str]:
-    """The prompt families, easiest to draft for first."""
-    accepted = {name: family["accept_length"]["7"] for name, family in evaluation()["families"].items()}
-    return sorted(accepted, key=lambda name: -accepted[name])
-
-
 def prompts(family: str) -> list[str]:
-    """Prompts that neither model was trained on. Raises KeyError for a family that is not in `families()`."""
-    return _read("prompts.json")[family]
-
-
-def evaluation() -> dict:
-    """Measured rounds of the pair, by family and steps, and the machine they were measured on."""
-    return _read("evaluation.json")
-
-
-def _read(name: str) -> dict:
-    return json.loads((FOLDER / name).read_text(encoding="utf-8"))
+    """Prompts that neither model was trained on. Raises KeyError for a family that is not in FAMILIES."""
+    return json.loads((FOLDER / "prompts.json").read_text(encoding="utf-8"))[family]

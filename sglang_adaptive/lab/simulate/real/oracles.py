@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
@@ -63,28 +64,26 @@ class KnowsDrafts(AdaptivePolicy):
 
     def choose(self, coming: Coming) -> Choice:
         """Return the steps with the most progress over their price."""
-        brought = self._progress[self._live.positions].sum(axis=0)
-        return drafted(self._ladder[int(np.argmax(brought - self._price[coming.batch_size]))])
+        return drafted(self._paying(self._progress[self._live.positions], coming))
+
+    def _paying(self, brought: FloatArray, coming: Coming) -> int:
+        """Return the steps whose progress, *brought* by request, is most over their price."""
+        return self._ladder[int(np.argmax(brought.sum(axis=0) - self._price[coming.batch_size]))]
 
 
-class KnowsContexts(AdaptivePolicy):
+class KnowsContexts(KnowsDrafts):
     """Knows what each context of the last rounds predicts on average, and has the server's lag.
 
     A request's context is whether all, some or none of its drafts were accepted in its round before last; the result of
-    the last round has not arrived.
+    the last round has not arrived. *foretold* is the mean progress by context and index in the ladder.
     """
 
-    learns = False
-
-    def __init__(
-        self, live: Live, ladder: Sequence[int], price: FloatArray, progress: FloatArray, foretold: FloatArray
-    ) -> None:
-        """*foretold* is the mean progress by context and index in *ladder*; the others are as in `KnowsDrafts`."""
-        self._live, self._ladder, self._price = live, ladder, price
-        self._progress, self._foretold = progress, foretold
+    def __init__(self, *drafts: Any, foretold: FloatArray) -> None:
+        super().__init__(*drafts)
+        self._foretold = foretold
         self._known: dict[int, int] = {}
         self._arriving: dict[int, int] = {}
-        self._sums = np.zeros((CONTEXTS, len(ladder)))
+        self._sums = np.zeros((CONTEXTS, len(self._ladder)))
         self._counts = np.zeros(CONTEXTS)
 
     def choose(self, coming: Coming) -> Choice:
@@ -93,8 +92,7 @@ class KnowsContexts(AdaptivePolicy):
         contexts = [self._known.get(request, FRESH) for request in live.requests]
         np.add.at(self._sums, contexts, self._progress[live.positions])
         np.add.at(self._counts, contexts, 1.0)
-        brought = self._foretold[contexts].sum(axis=0)
-        steps = self._ladder[int(np.argmax(brought - self._price[coming.batch_size]))]
+        steps = self._paying(self._foretold[contexts], coming)
         self._known = self._arriving
         drawn = zip(live.requests, live.drawn(), strict=True)
         self._arriving = {request: _context(k, steps) for request, k in drawn}
@@ -118,11 +116,7 @@ def _context(drawn: int, steps: int) -> int:
 # The oracles of a cell, each played a few times: with the rate and the averages of the previous run.
 
 
-ORACLES = {
-    "knows-kinds": "knows each request's category; progress over its own pace",
-    "knows-contexts": "best rule on each request's round before last, in hindsight",
-    "knows-drafts": "knows how many drafts each request will get accepted",
-}
+ORACLES = ("knows-kinds", "knows-contexts", "knows-drafts")
 TRIES = 3
 STILL = np.ones(1)
 """The clock of an oracle, which does not read it."""
@@ -141,7 +135,7 @@ class Hindsight:
 
     def run(self, oracle: str) -> Served:
         """Return the best run of *oracle*, one of ``ORACLES``."""
-        tries = {"knows-kinds": self._kinds, "knows-contexts": self._contexts, "knows-drafts": self._drafts}
+        tries = dict(zip(ORACLES, (self._kinds, self._contexts, self._drafts), strict=True))
         return max([self.single, *tries[oracle]()], key=_rate)
 
     def _kinds(self) -> list[Served]:
@@ -152,16 +146,14 @@ class Hindsight:
         runs = [self.single]
         for _ in range(TRIES):
             live = Live(self.work)
-            policy = KnowsDrafts(live, self.ladder, self._price(runs[-1]), self._progress)
-            runs.append(self._serve(policy, live))
+            runs.append(self._serve(KnowsDrafts(live, self.ladder, self._price(runs[-1]), self._progress), live))
         return runs
 
     def _contexts(self) -> list[Served]:
-        runs = [self.single]
-        foretold = np.tile(self._progress.mean(axis=0), (CONTEXTS, 1))
+        runs, foretold = [self.single], np.tile(self._progress.mean(axis=0), (CONTEXTS, 1))
         for _ in range(TRIES):
             live = Live(self.work)
-            policy = KnowsContexts(live, self.ladder, self._price(runs[-1]), self._progress, foretold)
+            policy = KnowsContexts(live, self.ladder, self._price(runs[-1]), self._progress, foretold=foretold)
             runs.append(self._serve(policy, live))
             foretold = policy.found()
         return runs

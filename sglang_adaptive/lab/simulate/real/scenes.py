@@ -142,12 +142,12 @@ def scenes(texts: Texts, batch: int, rounds: int, seed: int) -> Iterator[Work]:
         for kind, name in enumerate(texts.kinds):
             own = np.flatnonzero(texts.kind == kind)
             mean = float((texts.end - texts.begin)[own].mean())
-            yield _closed(name, texts, _shuffled(own, queue_size(mean, batch, rounds), _rng(seed, batch, name)), batch)
+            yield closed(name, texts, _shuffled(own, queue_size(mean, batch, rounds), _rng(seed, batch, name)), batch)
     every = np.arange(len(texts.begin))
-    yield _closed(MIXED, texts, _shuffled(every, size, _rng(seed, batch, MIXED)), batch)
+    yield closed(MIXED, texts, _shuffled(every, size, _rng(seed, batch, MIXED)), batch)
     if several:
-        yield _closed(PHASES, texts, _phases(texts, size, _rng(seed, batch, PHASES)), batch)
-        yield _closed(DRIFT, texts, _drift(texts, size, _rng(seed, batch, DRIFT)), batch)
+        yield closed(PHASES, texts, _phases(texts, size, _rng(seed, batch, PHASES)), batch)
+        yield closed(DRIFT, texts, _drift(texts, size, _rng(seed, batch, DRIFT)), batch)
     yield _near_copies(texts, every, size, batch, _rng(seed, batch, COPIES))
 
 
@@ -156,7 +156,7 @@ def arrivals(texts: Texts, rate: float, rounds: int, most: int, seed: int) -> Wo
     rng = _rng(seed, most, MIXED)
     size = queue_size(texts.mean_length, max(1, most // 4), rounds)
     order = _shuffled(np.arange(len(texts.begin)), size, rng)
-    return replace(_closed(MIXED, texts, order, most), arrivals=np.cumsum(rng.exponential(1.0 / rate, len(order))))
+    return replace(closed(MIXED, texts, order, most), arrivals=np.cumsum(rng.exponential(1.0 / rate, len(order))))
 
 
 def _rng(seed: int, batch: int, name: str) -> np.random.Generator:
@@ -168,7 +168,8 @@ def queue_size(mean_length: float, batch: int, rounds: int) -> int:
     return max(2 * batch, int(np.ceil(rounds * batch * TOKENS_A_ROUND / mean_length)) + batch)
 
 
-def _closed(name: str, texts: Texts, order: IntArray, batch: int) -> Work:
+def closed(name: str, texts: Texts, order: IntArray, batch: int) -> Work:
+    """Return a closed loop of *batch* requests; *order* has the index of each in *texts*."""
     return Work(name, texts, texts.begin[order], texts.end[order], texts.kind[order], batch)
 
 
@@ -200,7 +201,7 @@ def _drift(texts: Texts, size: int, rng: np.random.Generator) -> IntArray:
 
 def _near_copies(texts: Texts, every: IntArray, size: int, batch: int, rng: np.random.Generator) -> Work:
     """Return random requests, with a burst of one of them that starts a little differently each time."""
-    work = _closed(COPIES, texts, _shuffled(every, size, rng), batch)
+    work = closed(COPIES, texts, _shuffled(every, size, rng), batch)
     burst = slice(int(BURST[0] * size), int(BURST[1] * size))
     long = np.flatnonzero(texts.end - texts.begin > 2 * COPY_STARTS)
     copied = int(rng.choice(long if long.size else every))

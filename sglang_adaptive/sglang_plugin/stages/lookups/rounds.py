@@ -21,6 +21,7 @@ import torch
 from sglang_adaptive.lookup import LONGEST
 from sglang_adaptive.policy.choice import Source
 from sglang_adaptive.policy.config import AdaptiveConfig
+from sglang_adaptive.policy.errors import ConfigError, shown
 from sglang_adaptive.policy.observation import Lookup
 from sglang_adaptive.policy.options import PolicyOptions
 from sglang_adaptive.runtime.controller import AdaptiveController
@@ -94,6 +95,7 @@ class LookupRounds(Stage):
         if room:
             file = tokenized(options.lookup_texts, worker.target_worker.tokenizer) if options.lookup_texts else []
             self._memory = Memory(room, length, SEARCHED[self._texts.device.type], file)
+        self._started = {name: getattr(options, name) for name in ("lookup_memory_mb", "lookup_texts")}
         self._remembers, self._searched = True, 0
         """Whether the configuration has a memory, and its version when the latest round's sources were chosen."""
         # Ranks with different drafts would wait for one another.
@@ -195,6 +197,13 @@ class LookupRounds(Stage):
         if done:
             self.weights_changed()
         return done
+
+    def require(self, config: AdaptiveConfig) -> None:
+        """Raise ConfigError if *config* has a memory other than the one that the server started with."""
+        for name, started in self._started.items() if config.options.lookup_memory_mb else ():
+            if (asked := getattr(config.options, name)) != started:
+                expected = f"{shown(started)}: the memory is set up at server start"
+                raise ConfigError(config.source, f"{config.policy}.{name}", f"got {shown(asked)}", expected)
 
     def reconfigured(self, config: AdaptiveConfig) -> None:
         """Forget finished texts, and keep none while *config* has no memory."""

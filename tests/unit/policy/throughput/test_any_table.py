@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from sglang_adaptive.lab.simulate import score
-from sglang_adaptive.lab.simulate.contenders import GRAPH_BATCHES
+from sglang_adaptive.lab.simulate.contenders import GRAPH_BATCHES, build
 from sglang_adaptive.lab.simulate.cost import FloatArray, RoundCost, load_cost
 from sglang_adaptive.lab.simulate.engine import play
-from sglang_adaptive.lab.simulate.ours import WHOLE, build
+from sglang_adaptive.lab.simulate.rounds import factors
 from sglang_adaptive.lab.simulate.trace import Scene, Trace, closed_loop, random_decay, switching
 
 COST = load_cost(None)[1]
@@ -52,7 +52,7 @@ def trace_of(load: tuple[int, ...], seed: int, measured: int = 0, error: bool = 
 
 def shares(trace: Trace, later: int = LATER) -> FloatArray:
     """Return the policy's share of the best depth in each window of the last *later* rounds."""
-    depths = play(build(trace, WHOLE, GRAPH_BATCHES), trace)
+    depths = play(build(trace, graph_batches=GRAPH_BATCHES), trace)
     return score.curve(trace, depths, WINDOW)[-later // WINDOW :]
 
 
@@ -71,11 +71,10 @@ def test_nor_do_measurements_of_another_time(load: tuple[int, ...], seed: int) -
 
 @pytest.mark.parametrize("kind", ["gpu", "host", "busy"])
 def test_recorded_noise_does_not_lead_it_away(kind: str) -> None:
-    noise = pytest.importorskip("sglang_adaptive.lab.simulate.noise")
     found = []
     for seed in range(2):
         for load in LOADS:
             trace = trace_of(load, seed, error=False)
-            clock = noise.factors(kind, trace.rounds, np.random.default_rng(100 + seed))
+            clock = factors(kind, trace.rounds, np.random.default_rng(100 + seed))
             found.append(shares(replace(trace, clock=clock)))
     assert np.mean(found) >= 0.99 and np.min(found) >= 0.9

@@ -17,7 +17,7 @@ from sglang.srt.speculative import eagle_utils, spec_utils
 
 from benchmarks.exact_verify import PROMPT, WRITTEN, Batch, chain, running
 from sglang_adaptive.lab.cpu_engine.kernels.sample import murmur_hash32_cpu
-from sglang_adaptive.lab.cpu_engine.kernels.verify import verify_tree_greedy_cpu
+from sglang_adaptive.lab.cpu_engine.kernels.tree import verify_tree_greedy_cpu
 from sglang_adaptive.sglang_plugin.guard import Guard
 from sglang_adaptive.sglang_plugin.stages.exact.rows import reads_request
 from sglang_adaptive.sglang_plugin.stages.exact.verify import ExactVerify

@@ -21,10 +21,10 @@ from tests import forked_servers
 SETUP = compile_ahead.Setup("bfloat16", "bfloat16", 256, 64, 2, flashinfer=False, selects=True)
 LAUNCHER = f"""
 import sys, time
-from sglang_adaptive.sglang_plugin.launch.compile_ahead import Compiler, Setup
-compiler = Compiler({SETUP})
-print(compiler._process.pid, flush=True)
-print(compiler.wait(600), flush=True)
+from sglang_adaptive.sglang_plugin.launch.compile_ahead import Setup, start
+compiler = start({SETUP})
+print(compiler.pid, flush=True)
+print(compiler.wait(600) == 0, flush=True)
 """
 
 
@@ -43,7 +43,7 @@ def test_a_failure_costs_the_others_nothing_and_is_one_line(caplog: pytest.LogCa
 
 
 def test_a_server_that_does_not_adapt_or_has_no_gpu_compiles_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compile_ahead, "Compiler", lambda setup: pytest.fail("started"))
+    monkeypatch.setattr(compile_ahead, "start", lambda setup: pytest.fail("started"))
     for note, device in (({"reason": "no draft"}, "cuda"), ({"reason": None}, "cpu")):
         compile_ahead.begin(SimpleNamespace(device=device, **{NOTE: note}))
     compile_ahead.begin(SimpleNamespace(device="cuda"))
@@ -109,8 +109,8 @@ def test_the_server_does_not_wait_and_samples_once_the_kernels_are_there() -> No
     ended, sampled = threading.Event(), threading.Event()
     server = warm_up._Server.__new__(warm_up._Server)
     server._generate = lambda *given: sampled.set()  # type: ignore[method-assign]
-    compiler = SimpleNamespace(running=True, succeeded=False, wait=lambda seconds: ended.wait(60))
-    failed, done = (SimpleNamespace(running=False, succeeded=well) for well in (False, True))
+    compiler = SimpleNamespace(poll=lambda: None, wait=lambda seconds: not ended.wait(60))
+    failed, done = (SimpleNamespace(poll=lambda code=code: code) for code in (1, 0))
     exact, inexact = ({"adaptive": {"off": off}} for off in ({}, {"exact": "it drafts blocks"}))
     server._needs_compiler = True
     assert not server._can_sample([exact], compiler)  # type: ignore[arg-type]

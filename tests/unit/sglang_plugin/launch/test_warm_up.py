@@ -111,7 +111,7 @@ def test_a_size_is_tried_again_until_every_depth_has_run_and_the_end_is_always_s
     first_tokens = [tuple(ids[:8]) for load in loads for ids in load["input_ids"]]
     assert len(set(first_tokens)) == len(first_tokens)  # not in the prefix cache
     assert [value for path, value in server.sent if path == WARM_UP_KEY] == [1, 1, 1, 1, 1, 0]
-    assert [path for path, _ in server.sent][-2] == "/flush_cache"
+    assert [path for path, _ in server.sent][-2] == "/flush_cache?timeout=10.0"
 
 
 def test_the_end_is_said_when_a_request_fails() -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from sglang_adaptive.policy.choice import drafted
 from sglang_adaptive.policy.config import check_config
+from sglang_adaptive.policy.errors import ConfigError
 from sglang_adaptive.policy.throughput.lookups import KINDS
 from sglang_adaptive.policy.throughput.policy import ThroughputOptions
 from sglang_adaptive.sglang_plugin.stages import capacity
@@ -43,13 +44,17 @@ def batch(*reqs: Req, has_grammar: bool = False) -> Any:
     return SimpleNamespace(reqs=list(reqs), has_grammar=has_grammar)
 
 
-@pytest.fixture
-def made() -> LookupRounds:
+def lookup_rounds(options: ThroughputOptions) -> LookupRounds:
     model = SimpleNamespace(context_len=100, vocab_size=100)
     runner = SimpleNamespace(model_config=model, device="cpu")
     worker = SimpleNamespace(target_worker=SimpleNamespace(model_runner=runner))
     controller: Any = Controller()
-    return LookupRounds(worker, controller, options=ThroughputOptions())
+    return LookupRounds(worker, controller, options=options)
+
+
+@pytest.fixture
+def made() -> LookupRounds:
+    return lookup_rounds(ThroughputOptions())
 
 
 def text(made: LookupRounds, row: int = 0) -> list[int]:
@@ -66,6 +71,29 @@ def test_the_logits_of_graphs_have_rows_for_each_kind_of_round(monkeypatch: pyte
         monkeypatch.setattr(capacity, "configuration", lambda config=config: config)
         assert capacity.rows_of_logits(lambda runner: 8, None) == rows
         assert capacity.rows_of_logits(lambda runner: 4096, None) == 4096
+
+
+@pytest.mark.parametrize(("started", "asked", "line"), [
+    (0, {"lookup_memory_mb": 64}, "lookup_memory_mb: got 64; expected 0: the memory is set up at server start"),
+    (1, {"lookup_memory_mb": 64}, "lookup_memory_mb: got 64; expected 1: the memory is set up at server start"),
+    (1, {"lookup_memory_mb": 1, "lookup_texts": "x"},
+     'lookup_texts: got "x"; expected null: the memory is set up at server start'),
+    (1, {"lookup_memory_mb": 1}, None),
+    (1, {}, None),
+])  # fmt: skip
+def test_a_running_server_keeps_its_memory_or_turns_it_off(
+    started: int, asked: dict[str, Any], line: str | None
+) -> None:
+    rounds, config = (
+        lookup_rounds(ThroughputOptions(lookup_memory_mb=started)),
+        check_config({"throughput": asked}, "F"),
+    )
+    if line is None:
+        rounds.require(config)
+    else:
+        with pytest.raises(ConfigError) as refused:
+            rounds.require(config)
+        assert str(refused.value) == f"F: throughput.{line}"
 
 
 def test_a_request_finds_its_text_again(made: LookupRounds) -> None:

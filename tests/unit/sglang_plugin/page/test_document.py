@@ -8,7 +8,7 @@ import re
 
 from sglang_adaptive.policy.throughput.cost import INTERPOLATED, MEASURED, PRIOR, PROFILE
 from sglang_adaptive.runtime.counters import CAUSES
-from sglang_adaptive.sglang_plugin.page.document import PARTS, content_security_policy, document
+from sglang_adaptive.sglang_plugin.page.routes import PARTS, content_security_policy, document
 
 PAGE = document()
 

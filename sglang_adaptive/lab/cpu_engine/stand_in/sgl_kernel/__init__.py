@@ -9,14 +9,12 @@ from sglang_adaptive.lab.cpu_engine.kernels.slots import (  # noqa: F401
     assign_extend_cache_locs_cpu,
     assign_req_to_token_pool_cpu,
     copy_all_layer_kv_cache_cpu,
+    fill_accept_out_cache_loc_cpu,
+    fill_bonus_tokens_cpu,
 )
 from sglang_adaptive.lab.cpu_engine.kernels.tree import (  # noqa: F401
     build_tree_kernel_efficient_cpu,
     rotate_input_ids_cpu,
-)
-from sglang_adaptive.lab.cpu_engine.kernels.verify import (  # noqa: F401
-    fill_accept_out_cache_loc_cpu,
-    fill_bonus_tokens_cpu,
     verify_tree_greedy_cpu,
 )
 

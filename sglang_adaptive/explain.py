@@ -6,8 +6,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from sglang_adaptive.adaptive_server import AdaptiveServer, NotReady
-from sglang_adaptive.client import Client
+from sglang_adaptive.client import AdaptiveServer, Client, NotReady
 from sglang_adaptive.command_line import DONE, PROBLEM, CommandParser, add_server, failed, listed
 from sglang_adaptive.policy.throughput.probing import ALLOWANCE_ROUNDS
 from sglang_adaptive.validate import batch_sizes

@@ -1,15 +1,18 @@
-"""Targets for the throughput policy on replayed text, whether it met them, and what hindsight could reach."""
+"""Targets for the throughput policy on recorded text, whether it met them, and what hindsight could reach."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from statistics import fmean
+from typing import Any
 
+from sglang_adaptive.lab.simulate import text
 from sglang_adaptive.lab.simulate.cost import SHIPPED
 from sglang_adaptive.lab.simulate.real.cell import Cell, Score
 from sglang_adaptive.lab.simulate.real.scenes import MIXED, PHASES
 from sglang_adaptive.lab.simulate.real.texts import CUT
-from sglang_adaptive.lab.simulate.targets import JUDGED, Gate
+from sglang_adaptive.lab.simulate.report import JUDGED
 
 SEEING = ("knows-kinds", "knows-contexts")
 """Oracles that know no more about a request than a server could: its category or its last rounds, and what each depth
@@ -20,6 +23,56 @@ OTHER_SCENES = ("drift", "near-copies")
 
 Figure = Callable[[Score], float | None]
 Summary = Callable[[Sequence[float]], float]
+
+
+@dataclass(frozen=True)
+class Gate:
+    """A figure and its bound; a figure without a bound is only reported."""
+
+    title: str
+    measured: float
+    bound: float | None = None
+    ceiling: bool = False
+    hindsight: float | None = None
+    """The same figure of the best oracle that knows no more than a server could; None if none was played."""
+
+    @property
+    def met(self) -> bool:
+        """Whether the figure is within the bound."""
+        if self.bound is None:
+            return True
+        return self.measured <= self.bound if self.ceiling else self.measured >= self.bound
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the gate as JSON builtins; figures are rounded to 5 digits."""
+        found: dict[str, Any] = {"figure": self.title, "measured": round(float(self.measured), 5), "bound": self.bound}
+        if self.hindsight is not None:
+            found["hindsight"] = round(float(self.hindsight), 5)
+        if self.bound is not None:
+            found |= {"at": "most" if self.ceiling else "least", "met": bool(self.met)}
+        return found
+
+
+def told(gates: Sequence[Mapping[str, Any]]) -> str:
+    """Return what is printed of *gates* as JSON builtins: one row each, after how many were met."""
+    bounded = [gate for gate in gates if gate["bound"] is not None]
+    met = f"{sum(gate['met'] for gate in bounded)} of {len(bounded)} gates met." if bounded else "No gate was judged."
+    rows = []
+    for gate in gates:
+        bound = "-" if gate["bound"] is None else f"at {gate['at']} {gate['bound']:g}"
+        hindsight = f"{gate['hindsight']:g}" if "hindsight" in gate else "-"
+        rows.append([gate["figure"], bound, f"{gate['measured']:g}", hindsight, _verdict(gate)])
+    return f"{met}\n\n{text.table(['gate', 'bound', 'measured', 'in hindsight', ''], rows)}"
+
+
+def _verdict(gate: Mapping[str, Any]) -> str:
+    if gate["bound"] is None:
+        return "-"
+    if gate["met"]:
+        return "met"
+    best, bound = gate.get("hindsight", gate["bound"]), gate["bound"]
+    beyond = best < bound if gate["at"] == "least" else best > bound
+    return "MISSED, in hindsight too" if beyond else "MISSED"
 
 
 def gates(cells: Sequence[Cell]) -> list[Gate]:
@@ -95,13 +148,13 @@ def _gate(
 ) -> Iterator[Gate]:
     """Yield the gate of *cells*, if any, with the same figure of the oracles that played all of them."""
 
-    def told(name: str) -> float | None:
+    def reached(name: str) -> float | None:
         figures = [figure(cell.scores[name]) for cell in cells if name in cell.scores]
         known = [each for each in figures if each is not None]
         return of(known) if known and len(figures) == len(cells) else None
 
-    measured = told(JUDGED)
+    measured = reached(JUDGED)
     if measured is not None:
-        oracles = [found for name in SEEING if (found := told(name)) is not None]
+        oracles = [found for name in SEEING if (found := reached(name)) is not None]
         best = (min if ceiling else max)(oracles) if oracles else None
         yield Gate(title, measured, bound, ceiling, best)

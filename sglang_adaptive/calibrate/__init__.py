@@ -1,1 +1,0 @@
-"""Measures round times on a live server (``calibrate``), and explains its steps (``explain``)."""

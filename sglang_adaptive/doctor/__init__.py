@@ -1,1 +1,0 @@
-"""``sglang-adaptive doctor``: checks whether adaptive speculation can run on this machine, and with a launch line."""

@@ -1,1 +1,0 @@
-"""`sglang-adaptive chat`: chat with a model in the terminal, with the steps of each answer."""

@@ -1,1 +1,0 @@
-"""``sglang-adaptive watch``: shows a live server's steps, rates and acceptance at intervals."""
