@@ -22,13 +22,11 @@ GEMMA_4_ASSISTANT = verdicts.HERE / "configs" / "gemma-4-assistant"
 
 
 def it_is_taken() -> None:
-    """Every name of EAGLE is taken, also with the variable set to 1."""
     assert [_reason(speculative_algorithm=name) for name in ("EAGLE", "EAGLE3", "NEXTN")] == [None] * 3
     assert _reason({OFF: ""}) is None
 
 
 def it_is_refused_when_it_is_turned_off() -> None:
-    """The reason is SGLang's."""
     assert "not synchronized" in (_reason({OFF: "attention-dp"}) or "")
 
 
@@ -38,7 +36,6 @@ def what_else_cannot_adapt_is_still_refused() -> None:
 
 
 def other_workers_are_refused() -> None:
-    """Their rounds run outside the code that this package hooks."""
     for name in ("STANDALONE", "NGRAM"):
         assert name in (_reason(speculative_algorithm=name) or "")
     assert "FROZEN_KV_MTP" in (_reason(speculative_draft_model_path=str(GEMMA_4_ASSISTANT)) or "")
@@ -50,13 +47,11 @@ def a_skipped_gather_is_refused() -> None:
 
 
 def coordinated_prefills_are_refused() -> None:
-    """Coordinated prefills draft at zero steps."""
     name = "SGLANG_ENABLE_DP_SPEC_PREFILL_COORDINATION"
     assert name in (_reason({name: "1"}) or "")
 
 
 def a_line_without_attention_dp_is_as_before() -> None:
-    """The environment variable makes no difference."""
     assert _reason(dp=False) is None
     assert _reason({OFF: "attention-dp"}, dp=False) is None
 
@@ -77,7 +72,6 @@ def _alike(experts: str, line: dict[str, Any]) -> bool:
 
 
 def times_of_attention_dp_are_kept_apart() -> None:
-    """Attention DP has its own profiles, one per kind of token exchange."""
     plain, names = _attention(SimpleNamespace(attention_backend="fa3", attn_dp_size=1)), set()
     for ranks, experts in ((2, "none"), (4, "none"), (2, "deepep")):
         names.add(_attention(SimpleNamespace(attention_backend="fa3", attn_dp_size=ranks, moe_a2a_backend=experts)))

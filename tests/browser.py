@@ -77,11 +77,9 @@ class Browser:
         shutil.rmtree(self._profile, ignore_errors=True)
 
     def send(self, method: str, **parameters: Any) -> dict[str, Any]:
-        """Send a command to the tab and return its result."""
         return self._call(method, self._session, **parameters)
 
     def open(self, url: str, *, width: int = 1280, height: int = 900, dark: bool = False) -> None:
-        """Load *url* in a window of this size and color scheme."""
         self.resize(width, height)
         self.colours(dark)
         self.send("Page.navigate", url=url)
@@ -94,12 +92,10 @@ class Browser:
         )
 
     def colours(self, dark: bool) -> None:
-        """Prefer dark or light colors."""
         features = [{"name": "prefers-color-scheme", "value": "dark" if dark else "light"}]
         self.send("Emulation.setEmulatedMedia", features=features)
 
     def cut_off(self, offline: bool = True) -> None:
-        """Disconnect the network, or reconnect it."""
         self.send(
             "Network.emulateNetworkConditions", offline=offline, latency=0, downloadThroughput=-1, uploadThroughput=-1
         )
@@ -126,13 +122,11 @@ class Browser:
         raise AssertionError(f"waited {DEADLINE:.0f} s in vain until {what}; problems: {self.problems}")
 
     def press(self, key: str, code: int = 0, text: str = "") -> None:
-        """Press and release one key."""
         named = {"key": key, "windowsVirtualKeyCode": code}
         self.send("Input.dispatchKeyEvent", type="keyDown", text=text, **named)
         self.send("Input.dispatchKeyEvent", type="keyUp", **named)
 
     def write(self, text: str) -> None:
-        """Type *text* where the focus is."""
         self.send("Input.insertText", text=text)
 
     def accessibility_tree(self) -> list[tuple[str, str]]:

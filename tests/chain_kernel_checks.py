@@ -1,8 +1,4 @@
-"""Checks the kernel for chains on SGLang's Triton backend against the attention formula and SGLang's prefill kernel.
-
-``TRITON_INTERPRET=1 python -m tests.chain_kernel_checks`` runs the kernels without a device and prints one JSON object:
-null for each check that passes, else the reason. tests/gpu/test_chain_kernel.py does the same on a GPU.
-"""
+"""Checks the kernel for chains on SGLang's Triton backend against the attention formula and SGLang's prefill kernel."""
 
 from __future__ import annotations
 
@@ -58,20 +54,17 @@ SHAPES = (
 
 
 def each_token_sees_what_came_before_it() -> None:
-    """Covers one part and many, parts without keys, and rows and counts that do not fill a block."""
     for shape in SHAPES:
         found, wanted = attended(shape, torch.float32, "cpu")
         torch.testing.assert_close(found, wanted, rtol=0, atol=3e-6, msg=lambda text, of=shape: f"{of}: {text}")
 
 
 def keys_are_split_until_every_processor_has_work() -> None:
-    """The split stops at what the second kernel can add up."""
     assert [parts_of(blocks, 132) for blocks in (1, 8, 64, 128, 512, 528)] == [32, 32, 8, 4, 1, 1]
     assert [rows_of(*shape) for shape in ((1, 4), (4, 4), (5, 4), (8, 8))] == [16, 16, 32, 64]
 
 
 def a_verify_pass_writes_what_sglang_writes() -> None:
-    """Runs SGLang's backend with the metadata of a pass without a graph and of a pass with one."""
     for captured in (False, True):
         mine, theirs = (_verified(captured, kernel) for kernel in (ChainKernel(), None))
         torch.testing.assert_close(mine, theirs, rtol=0, atol=3e-6)
@@ -93,7 +86,6 @@ def other_passes_are_left_to_sglang() -> None:
 
 
 def other_layers_are_left_to_sglang() -> None:
-    """Windows, sinks, logit caps, quantized keys, heads that are too large, and unequal rows."""
     usual = _arguments()
     assert _takes(usual) and not usual[3].isnan().any()
     for options in ({"logit_cap": 30.0}, {"sliding_window_size": 64}, {"sinks": torch.ones(8)}):

@@ -1,4 +1,8 @@
-"""Named checks that need their own process: one side runs them, the other reads the results."""
+"""Named checks that need their own process: one side runs them, the other reads the results.
+
+``TRITON_INTERPRET=1 python -m tests.NAME_checks`` runs those of a module without a device and prints one JSON object:
+null for each check that passes, else the reason. tests/gpu runs those of most kernels on a device.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,6 @@
 """Checks zero-step rounds on SGLang's Triton and FlashInfer backends, with their decode and prefill kernels.
 
-FlashInfer's kernels need a device: here SGLang plans them, and a stub takes the plan's arguments. ``TRITON_INTERPRET=1
-python -m tests.decode_kernel_checks`` runs the kernels without a device and prints one JSON object: null for each check
-that passes, else the reason.
+FlashInfer's kernels need a device: here SGLang plans them, and a stub takes the plan's arguments.
 """
 
 from __future__ import annotations
@@ -27,7 +25,6 @@ MAKERS = ("init_forward_metadata", "init_forward_metadata_out_graph")
 
 
 def it_writes_what_the_prefill_kernel_writes() -> None:
-    """Covers the metadata of a pass without a graph and of a pass with one."""
     for captured in (False, True):
         mine, theirs = (_attended(captured, ours) for ours in (True, False))
         assert mine[1] is None and theirs[1] is not None, "the metadata is not of the kind that was expected"
@@ -36,17 +33,12 @@ def it_writes_what_the_prefill_kernel_writes() -> None:
 
 
 def other_passes_are_left_to_sglang() -> None:
-    """Passes of more tokens, of a draft, of MLA, and others that a plain decode reads differently."""
     from sglang.srt.speculative.dflash_info import DFlashVerifyInput
 
     of_both = {"enable_deterministic": True, "kv_index_translator": SimpleNamespace(is_translating=True)}
     of_triton = {"sliding_window_size": 512, "is_draft_runner": True, "use_mla": True, "dcp_size": 2}
-    of_flashinfer = {
-        "dispatch_reason": "a sliding window",
-        "skip_prefill": True,
-        "prefill_uses_dequant_workspace": True,
-        "decode_uses_dequant_workspace": True,
-    }
+    workspaces = dict.fromkeys(("prefill_uses_dequant_workspace", "decode_uses_dequant_workspace"), True)
+    of_flashinfer = {"dispatch_reason": "a sliding window", "skip_prefill": True, **workspaces}
     for made, others in ((triton_backend, of_both | of_triton), (_flashinfer, of_both | of_flashinfer)):
         for name, value in others.items():
             backend = made()
@@ -64,7 +56,6 @@ def other_passes_are_left_to_sglang() -> None:
 
 
 def flashinfer_plans_and_runs_a_plain_decode() -> None:
-    """At capture and at replay, the plan holds each request's slots, including that of the token to verify."""
     backend, batch, now = _flashinfer(), a_batch(), Rounds(None, None)
     ends = [0, *itertools.accumulate(length + 1 for length in LENGTHS.values())]
     slots = torch.cat([slots_of_rows()[row, : length + 1] for row, length in LENGTHS.items()])
@@ -83,7 +74,6 @@ def flashinfer_plans_and_runs_a_plain_decode() -> None:
 
 
 def the_batch_is_left_as_it_was() -> None:
-    """SGLang keeps using the batch's lengths and mode."""
     batch = a_batch()
     seen: list[Any] = []
     Rounds(None, None).around(Stage.triton_metadata, lambda _, given: seen.append(given))(triton_backend(), batch)
@@ -297,7 +287,6 @@ def drawn_inputs(width: int = 1) -> tuple[torch.Tensor, torch.Tensor, torch.Tens
 
 
 def slots_of_rows() -> torch.Tensor:
-    """Return the slots of each row of the request pool."""
     return torch.randperm(ROWS * CONTEXT, generator=torch.Generator().manual_seed(0)).view(ROWS, CONTEXT)
 
 

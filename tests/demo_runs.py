@@ -30,15 +30,10 @@ def result(
 ) -> PhaseResult:
     """Return a phase of two requests that generated 0, 1, 2, ...; *switches* are (seconds into the phase, from, to)."""
     return PhaseResult(
-        phase=of,
-        begin=START,
-        seconds=seconds,
-        outputs=(tuple(range(of.max_new_tokens)),) * len(of.prompts),
-        verify_rounds=sum((rounds or {}).values()),
-        rounds_by_depth=rounds or {},
-        first_steps=first_steps,
+        phase=of, begin=START, seconds=seconds, outputs=(tuple(range(of.max_new_tokens)),) * len(of.prompts),
+        verify_rounds=sum((rounds or {}).values()), rounds_by_depth=rounds or {}, first_steps=first_steps,
         switches=tuple(Switch(START + at, before, after) for at, before, after in switches),
-    )
+    )  # fmt: skip
 
 
 def plain_run() -> Run:

@@ -1,8 +1,4 @@
-"""Checks which FlashInfer passes are planned on the device, with which lengths, and which are left to SGLang.
-
-tests/tile_checks.py checks what the kernel writes. ``TRITON_INTERPRET=1 python -m tests.device_plan_checks`` runs the
-kernel without a device and prints one JSON object: null for each check that passes, else the reason.
-"""
+"""Checks which FlashInfer passes are planned on the device, with which lengths, and which are left to SGLang."""
 
 from __future__ import annotations
 
@@ -65,7 +61,6 @@ class FlashInferAttnBackend:
 
 
 def each_pass_reads_what_it_read_on_the_host() -> None:
-    """A verify also reads its drafts, an extend's lengths include them, and a zero-step round reads one token."""
     backend = FlashInferAttnBackend()
     for kind, decodes, more in ((VERIFIES, False, WIDTH), (EXTENDS, False, 0), (DECODES, True, 1)):
         assert _planned(backend, _pass(kind), decodes)
@@ -73,7 +68,6 @@ def each_pass_reads_what_it_read_on_the_host() -> None:
 
 
 def each_step_of_a_draft_reads_one_token_more() -> None:
-    """One call plans all steps."""
     steps = [FlashInferAttnBackend() for _ in range(STEPS - 1)]
     assert _draft_planned(steps)
     for place, one in enumerate(steps):
@@ -90,7 +84,6 @@ def lengths_on_the_host_are_planned_by_sglang() -> None:
 
 
 def other_passes_are_left_to_sglang() -> None:
-    """Other kernels, windows, trees, encoders, and a width for which the graph was not captured."""
     translating = SimpleNamespace(is_translating=True, reads_are_translated=False, req_to_token=None)
     others = (
         *({name: True} for name in ("enable_deterministic", "use_sliding_window_kv_pool", "is_dllm_model")),
@@ -133,7 +126,6 @@ def a_graph_has_tiles_for_the_queries_of_a_request() -> None:
 
 
 def a_graph_of_zero_steps_has_no_plan_of_a_verify() -> None:
-    """The graph runs as a plain decode, so there are no tiles to size."""
     backend, one, now = FlashInferAttnBackend(skip_prefill=False), _pass(VERIFIES), Rounds(None, None)
     one.spec_info.draft_token_num = 1
     setattr(backend, VERIFIES, {})
@@ -150,7 +142,6 @@ def tiles_are_the_smallest_that_hold_a_request() -> None:
 
 
 def after_an_error_sglang_plans_with_lengths_of_the_device() -> None:
-    """The error here is a plan of an unknown kind."""
     plans, backend, one = DevicePlans(DecodeKernel()), FlashInferAttnBackend(), _pass(VERIFIES)
     getattr(backend, VERIFIES)[len(LENGTHS)][0]._plan_info = [1, 2, 3]
     assert not _planned(backend, one, plans=plans) and plans.guard.closed

@@ -25,18 +25,10 @@ def drawn_trace(
     category = [kind for kind in kinds for _ in range(requests)]
     accepted = [_accepted(kinds[kind], int(n), rng) for kind, n in zip(category, lengths, strict=True)]
     return Trace(
-        target="drawn",
-        draft="drawn",
-        prompts="drawn",
-        temperature=0.0,
-        hardware="none",
-        command="none",
-        date="2026-11-23",
-        category=tuple(category),
-        length=lengths,
-        loop_start=lengths.copy(),
+        **dict.fromkeys(("target", "draft", "prompts", "hardware", "command"), "drawn"), temperature=0.0,
+        date="2026-11-23", category=tuple(category), length=lengths, loop_start=lengths.copy(),
         accepted=np.concatenate(accepted),
-    )
+    )  # fmt: skip
 
 
 def copying_trace(requests: int = 12, tokens: int = 120, seed: int = 0) -> Trace:

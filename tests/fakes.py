@@ -17,16 +17,7 @@ from sglang_adaptive.sglang_plugin.stages.audit_scheduler import Audits, Report
 
 
 def state(steps: int) -> SpecRuntimeState:
-    return SpecRuntimeState(
-        speculative_num_steps=steps,
-        speculative_num_draft_tokens=steps + 1,
-        draft_attn_backend=None,
-        cuda_graph_runner=None,
-        target_attn_backend=object(),
-        target_graph_runner=None,
-        draft_extend_attn_backend=None,
-        cuda_graph_runner_for_draft_extend=None,
-    )
+    return SpecRuntimeState(steps, steps + 1, None, None, object(), None, None, None)
 
 
 class Worker:
@@ -125,19 +116,21 @@ class Learner(ScriptedPolicy):
 
 def serving(answer: int = 3, launch: int = 3) -> tuple[AdaptiveController, Worker, ScriptedPolicy, Ticks]:
     worker, policy, ticks = Worker(launch), ScriptedPolicy([0, 1, 3, 7], answer), Ticks()
-    controller = AdaptiveController(
-        worker, policy, device=Sized([1, 2, 4, 8]), clock=RoundClock(ticks), wall_time=ticks
-    )
-    controller.states.register(state(launch))
-    controller.build_states()
-    return controller, worker, policy, ticks
+    clock, device = RoundClock(ticks), Sized([1, 2, 4, 8])
+    return controller(policy, clock, worker=worker, device=device, wall_time=ticks), worker, policy, ticks
 
 
-def controller(policy: AdaptivePolicy, clock: RoundClock | None = None, looks_up: bool = False) -> AdaptiveController:
-    worker = Worker()
-    found = AdaptiveController(worker, policy, clock=clock)
+def controller(
+    policy: AdaptivePolicy,
+    clock: RoundClock | None = None,
+    looks_up: bool = False,
+    worker: Worker | None = None,
+    **more: Any,
+) -> AdaptiveController:
+    worker = worker or Worker()
+    found = AdaptiveController(worker, policy, clock=clock, **more)
     found.allow_lookups(looks_up)
-    found.states.register(state(3))
+    found.states.register(state(worker.speculative_num_steps))
     found.build_states()
     return found
 

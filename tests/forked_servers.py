@@ -120,15 +120,9 @@ class _Farm:
 
     def _started(self) -> subprocess.Popen[str]:
         return subprocess.Popen(
-            FARM,
-            cwd=ROOT,
-            env=self.variables,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-            start_new_session=True,
-        )
+            FARM, cwd=ROOT, env=self.variables, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL, text=True, start_new_session=True,
+        )  # fmt: skip
 
 
 _farm = functools.cache(_Farm)
@@ -136,7 +130,18 @@ _farm = functools.cache(_Farm)
 _farm()  # created before several threads request it at once
 
 
-def serve(prepare: Callable[[], None] = start.import_sglang) -> None:
+def import_sglang() -> None:
+    """Import every model too, as a server does for one that is not a Llama: that takes two CPU seconds.
+
+    Models first, because the hooks index what is imported by then. Checks of kernels load none.
+    """
+    importlib.import_module(start.MODULES[0])
+    if "TRITON_INTERPRET" not in os.environ:
+        importlib.import_module("sglang.srt.models.registry").ModelRegistry.get_supported_archs()
+    start.import_sglang()
+
+
+def serve(prepare: Callable[[], None] = import_sglang) -> None:
     """Fork for every line of standard input, after *prepare* has done the imports."""
     prepare()
     gc.freeze()

@@ -1,8 +1,4 @@
-"""Checks the kernels that fill a graph's inputs against torch and the kernel of a single pass.
-
-``TRITON_INTERPRET=1 python -m tests.graph_input_checks`` runs the kernels without a device and prints one JSON object:
-null for each check that passes, else the reason. tests/gpu/test_short_rounds.py runs the same on a device.
-"""
+"""Checks the kernels that fill a graph's inputs against torch and the kernel of a single pass."""
 
 from __future__ import annotations
 
@@ -67,7 +63,6 @@ def a_draft_reads_what_each_of_its_passes_would() -> None:
 
 
 def a_draft_extend_reads_what_was_accepted() -> None:
-    """The accepted tokens, which of them count, and lengths that include all of them."""
     for of in _cases():
         buffers = _buffers()
         correct = torch.randint(0, of.width, (of.requests,), dtype=torch.int32).to(DEVICE)

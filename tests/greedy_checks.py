@@ -1,8 +1,4 @@
-"""Checks this package's kernels for greedy rounds against SGLang's verify: choices without drafts and accepted chains.
-
-``TRITON_INTERPRET=1 python -m tests.greedy_checks`` runs the kernels without a device and prints one JSON object: null
-for each check that passes, else the reason. tests/gpu/test_choice.py runs the same on a device.
-"""
+"""Checks the kernels for greedy rounds against SGLang's verify: choices without drafts and accepted chains."""
 
 from __future__ import annotations
 
@@ -60,7 +56,6 @@ def rows_without_a_finite_logit_have_a_choice() -> None:
 
 
 def it_is_what_sglang_verifies() -> None:
-    """Token, accept length and node match in value, type and shape."""
     from sglang.srt.speculative.eagle_info import EagleVerifyInput
 
     for requests in (1, 4):
@@ -78,7 +73,6 @@ def it_is_what_sglang_verifies() -> None:
 
 
 def anything_between_logits_and_choice_is_left_to_sglang() -> None:
-    """Sampling, penalties, biases, grammars, watermarks, idle batches, drafts, and logits not on the device."""
     likeliest, output = LikeliestTokens(), SimpleNamespace(next_token_logits=_OnDevice(torch.zeros(2, 9)))
 
     def sampled(*given: Any, **options: Any) -> Any:
@@ -107,7 +101,6 @@ def a_fault_leaves_the_choice_to_sglang() -> None:
 
 
 def chains_are_accepted_as_by_sglang() -> None:
-    """Tokens, accept lengths, rows, new lengths and the draft extend's input match in value, type and shape."""
     for shape in SHAPES:
         given = _given(*shape)
         _equal(greedy.commit(*given), _committed_by_sglang(*given), shape)
@@ -122,7 +115,6 @@ def of_equally_likely_tokens_the_first_is_taken() -> None:
 
 
 def what_else_decides_tokens_is_left_to_sglang() -> None:
-    """Sampling, penalties, simulated acceptance, and logits of another width or not on the device."""
     from sglang.srt.speculative import spec_utils
 
     logits, drafts, lengths, width = _given(2, 4, 30)
@@ -148,7 +140,6 @@ def what_else_decides_tokens_is_left_to_sglang() -> None:
 
 
 def seeded_noise_is_that_of_sglang() -> None:
-    """The CPU engine's hash of seeds, positions and tokens matches SGLang's kernel."""
     from sglang.kernels.ops.sampling.murmur_hash import murmur_hash32_kernel
 
     from sglang_adaptive.lab.cpu_engine.kernels.sample import murmur_hash32_cpu
@@ -246,13 +237,10 @@ def _committed_by_sglang(
         predicts=torch.zeros(requests * width, dtype=torch.int32, device=device),
         accept_index=torch.full((requests, width), -1, dtype=torch.int32, device=device),
         accept_token_num=torch.empty(requests, dtype=torch.int32, device=device),
-        candidates=drafts.view(requests, width),
-        retrieve_index=rows,
-        retrieve_next_token=following,
+        candidates=drafts.view(requests, width), retrieve_index=rows, retrieve_next_token=following,
         retrieve_next_sibling=torch.full((requests, width), -1, device=device),
-        target_predict=torch.argmax(logits, dim=-1).view(requests, width),
-        topk=1,
-    )
+        target_predict=torch.argmax(logits, dim=-1).view(requests, width), topk=1,
+    )  # fmt: skip
     lens = accepted + 1
     new, bonus, _, extend = prepare_verify_commit_outputs(predict, index, lens, lengths, num_draft_tokens=width)
     return predict, lens, index, new, bonus, extend

@@ -1,7 +1,4 @@
-"""Checks a batch during and after a round, as isolated by its dictionary and as isolated by SGLang.
-
-``python -m tests.isolation_checks`` prints one JSON object: null for each check that passes, else the reason.
-"""
+"""Checks a batch during and after a round, as isolated by its dictionary and as isolated by SGLang."""
 
 from __future__ import annotations
 
@@ -33,7 +30,6 @@ def a_round_keeps_what_it_reads() -> None:
 
 
 def what_is_no_batch_is_left_to_sglang() -> None:
-    """SGLang's code runs in that round and in every later one."""
     isolation, asked = Isolation(), []
     broken = SimpleNamespace(seq_lens=1)
     for batch in (broken, _batch()):

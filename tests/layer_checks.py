@@ -1,8 +1,4 @@
-"""Checks what the CUDA graphs of a multi-layer draft extend read, with SGLang's own buffers and kernel.
-
-``TRITON_INTERPRET=1 python -m tests.layer_checks`` runs the kernel without a device and prints one JSON object: null
-for each check that passes, else the reason. tests/gpu/test_padded_rows.py runs the same on a device.
-"""
+"""Checks what the CUDA graphs of a multi-layer draft extend read, with SGLang's own buffers and kernel."""
 
 from __future__ import annotations
 
@@ -37,7 +33,6 @@ def each_row_of_a_graph_reads_one_of_its_hidden_states() -> None:
 
 
 def no_graphs_are_left_alone() -> None:
-    """Some step counts have no graphs."""
     from sglang_adaptive.sglang_plugin.workers.multi_layer import begin_within
 
     begin_within(None)

@@ -1,8 +1,4 @@
-"""Checks this package's fa3 metadata (lengths and page tables) against SGLang's.
-
-``TRITON_INTERPRET=1 python -m tests.metadata_checks`` runs the kernels without a device and prints one JSON object:
-null for each check that passes, else the reason. tests/gpu/test_metadata.py runs the same on a device.
-"""
+"""Checks this package's fa3 metadata (lengths and page tables) against SGLang's."""
 
 from __future__ import annotations
 
@@ -39,7 +35,6 @@ def an_extend_is_told_what_sglang_tells() -> None:
 
 
 def other_tables_are_left_to_sglang() -> None:
-    """Tables of sliding windows and of virtual memory, and strided tables."""
     given, asked, now = _given(3, 40, 1), [], Rounds(None, None)
 
     def original(*_: Any, **options: Any) -> None:
@@ -88,7 +83,6 @@ def a_replayed_extend_is_told_once() -> None:
 
 
 def elsewhere_an_extend_is_told_as_ever() -> None:
-    """Outside a replay, on another backend, and where a graph omits something."""
     backend, batch = _replay()
     asked: list[Any] = []
     now = Rounds(None, None)

@@ -46,16 +46,10 @@ class Prometheus(Client):
         folder = self._folder
         with (folder / "prometheus.log").open("wb") as log:
             self._process = subprocess.Popen(
-                [
-                    BINARY,
-                    f"--config.file={folder / 'prometheus.yml'}",
-                    f"--storage.tsdb.path={folder / 'data'}",
-                    f"--web.listen-address={self.host}:{self.port}",
-                ],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-            )
+                [BINARY, f"--config.file={folder / 'prometheus.yml'}", f"--storage.tsdb.path={folder / 'data'}",
+                 f"--web.listen-address={self.host}:{self.port}"],
+                stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+            )  # fmt: skip
         end = time.monotonic() + READY_SECONDS
         while not self._is_ready():
             if self._process.poll() is not None or time.monotonic() > end:

@@ -1,7 +1,4 @@
-"""Checks KV slots reserved ahead, with SGLang's own pools and round code, in a process of the CPU engine.
-
-``python -m tests.reserve_checks`` prints one JSON object: null for each check that passes, else the reason.
-"""
+"""Checks KV slots reserved ahead, with SGLang's own pools and round code, in a process of the CPU engine."""
 
 from __future__ import annotations
 
@@ -25,7 +22,6 @@ ROUNDS = 100
 
 
 def requests_always_have_what_sglang_gives_them() -> None:
-    """At every depth, each request keeps its own slots, and all of them are accounted to it."""
     _begin()
     for accepted in ([1], [8], [1, 3], [2, 1, 8, 5]):
         batch = _batch(len(accepted))
@@ -55,7 +51,6 @@ def slots_are_given_in_one_round_of_many() -> None:
 
 
 def a_round_without_needs_does_the_rest() -> None:
-    """Sliding windows, penalties, and the longest length where the host keeps no other."""
     from sglang.srt.speculative.eagle_utils import eagle_prepare_for_decode
 
     keeps_longest = "max_seq_len_host" in inspect.getsource(eagle_prepare_for_decode)  # not SGLang 0.5.22
@@ -73,7 +68,6 @@ def a_round_without_needs_does_the_rest() -> None:
 
 
 def nobody_gets_more_near_the_end_of_the_pool() -> None:
-    """A batch gets at most a quarter of the free slots at once, and takes few from a prefix cache."""
     _begin()
     most = 4 * 2 * (RESERVE + AHEAD)
     for size, ahead in ((most, AHEAD), (most - 1, 0)):
@@ -94,7 +88,6 @@ def nobody_gets_more_near_the_end_of_the_pool() -> None:
 
 
 def nobody_gets_more_than_a_row_holds() -> None:
-    """Covers a request at the end of its context and the others in its batch."""
     _begin()
     for width, ahead in ((PROMPT + RESERVE + AHEAD, AHEAD), (PROMPT + RESERVE, 0)):
         batch = _batch(2, width=width)
@@ -103,7 +96,6 @@ def nobody_gets_more_than_a_row_holds() -> None:
 
 
 def pools_of_other_kinds_are_left_to_sglang() -> None:
-    """Pools whose pages are larger than a round, or whose slots have a second account."""
     from sglang.srt.mem_cache.allocator.token import TokenToKVPoolAllocator
 
     _begin()

@@ -1,8 +1,4 @@
-"""Checks the kernel that lays out FlashInfer's tiles against its planner's rules, written out one by one.
-
-``TRITON_INTERPRET=1 python -m tests.tile_checks`` runs the kernel without a device and prints one JSON object: null for
-each check that passes, else the reason. tests/gpu/test_flashinfer.py checks it against the planner itself.
-"""
+"""Checks the kernel that lays out FlashInfer's tiles against its planner's rules, written out one by one."""
 
 from __future__ import annotations
 
@@ -66,7 +62,6 @@ class Pass:
 
 
 def keys_lie_where_the_requests_do() -> None:
-    """Each request's keys are contiguous, requests follow one another, and nothing follows the last."""
     for one in _laid_out():
         wanted = [one.table[row, :size] for row, size in zip(one.rows, one.read, strict=True)]
         total = sum(one.read)
@@ -75,7 +70,6 @@ def keys_lie_where_the_requests_do() -> None:
 
 
 def each_block_has_its_part() -> None:
-    """Keys are split into the fewest equal parts for which there are enough blocks."""
     for one in _laid_out():
         parts = _parts(one)
         wanted = [
@@ -93,7 +87,6 @@ def each_block_has_its_part() -> None:
 
 
 def parts_of_a_query_are_added_up_side_by_side() -> None:
-    """Covers where the outputs of each query and of each request start."""
     for one in _laid_out():
         parts, width = _parts(one), one.layout.width
         requests = len(parts)
@@ -104,7 +97,6 @@ def parts_of_a_query_are_added_up_side_by_side() -> None:
 
 
 def a_query_sees_itself_and_what_is_before_it() -> None:
-    """The mask is packed like torch's, and each request starts at a new byte."""
     for one in _passes():
         if not one.layout.has_queries or one.more < one.layout.width:
             continue
@@ -117,7 +109,6 @@ def a_query_sees_itself_and_what_is_before_it() -> None:
 
 
 def a_pass_that_is_not_split_has_its_keys_alone() -> None:
-    """In FlashInfer's decodes of many requests, a block reads a whole request of any length."""
     for one in _passes():
         if one.layout.has_queries:
             continue
@@ -128,7 +119,6 @@ def a_pass_that_is_not_split_has_its_keys_alone() -> None:
 
 
 def a_plan_of_another_kind_is_refused() -> None:
-    """A plan without a graph, and one of an unknown planner."""
     for info in ([4] * 13 + [0, 1], [4] * 12 + [1, 1]):
         wrapper = SimpleNamespace(_plan_info=info, _int_workspace_buffer=None)
         try:

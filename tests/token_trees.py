@@ -14,7 +14,6 @@ class Node:
 
     number: int
     parent: Node | None
-    token: int
     children: list[Node] = field(default_factory=list)
 
     def ancestors(self) -> list[Node]:
@@ -52,22 +51,12 @@ def drafted_trees(draw: st.DrawFn, topk: int, depth: int, size: int, tokens: int
     while len(chosen) < size - 1:
         open_ids = [c for c, p in parent_of.items() if c not in chosen and (p == -1 or p in chosen)]
         chosen.append(draw(st.sampled_from(open_ids)))
-    return _as_nodes(draw, sorted(chosen), parent_of, parent_list, topk, tokens)
-
-
-def _as_nodes(
-    draw: st.DrawFn, selected: list[int], parent_of: dict[int, int], parent_list: list[int], topk: int, tokens: int
-) -> Drafted:
-    root = Node(0, None, draw(st.integers(0, tokens - 1)))
-    by_id = {-1: root}
-    for number, candidate in enumerate(selected, start=1):
+    by_id = {-1: Node(0, None)}
+    for number, candidate in enumerate(sorted(chosen), start=1):
         parent = by_id[parent_of[candidate]]
-        taken = {child.token for child in parent.children}
-        token = draw(st.sampled_from([t for t in range(max(tokens, topk)) if t not in taken]))
-        node = Node(number, parent, token)
-        parent.children.append(node)
-        by_id[candidate] = node
-    return Drafted(list(by_id.values()), selected, parent_list)
+        by_id[candidate] = Node(number, parent)
+        parent.children.append(by_id[candidate])
+    return Drafted(list(by_id.values()), sorted(chosen), parent_list)
 
 
 @st.composite

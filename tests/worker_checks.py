@@ -1,7 +1,4 @@
-"""Checks small replacements inside SGLang's worker against SGLang's own code, in a process of the CPU engine.
-
-``python -m tests.worker_checks`` prints one JSON object: null for each check that passes, else the reason.
-"""
+"""Checks small replacements inside SGLang's worker against SGLang's own code, in a process of the CPU engine."""
 
 from __future__ import annotations
 
@@ -45,7 +42,6 @@ def every_size_of_a_zero_step_round_is_what_sglang_makes() -> None:
 
 
 def sglang_makes_it_where_its_mask_or_its_form_is_needed() -> None:
-    """Attention or watermarks that read the mask, an idle batch, and a batch too large for the mask's buffer."""
     for worker, batch in (
         *((_worker(is_read=True), _batch(2)), (_worker(watermark=object()), _batch(2))),
         *((_worker(), _batch(2, idle=True)), (_worker(), _batch(65))),
@@ -71,14 +67,12 @@ def a_fault_leaves_the_inputs_to_sglang() -> None:
 
 
 def a_launch_depth_is_captured_as_ever() -> None:
-    """A capture runs twice, then captures the third run, whose output is kept."""
     events, output = _captured(further=False)
     assert events == ["wait", "run", "reset", "wait", "run", "reset", "capture", "run"], events
     assert output == "third", output
 
 
 def a_further_depth_runs_once_before_its_capture() -> None:
-    """The output of the captured run is kept here, too."""
     events, output = _captured(further=True)
     assert events == ["wait", "run", "reset", "wait", "reset", "capture", "run"], events
     assert output == "second", output
@@ -94,7 +88,6 @@ def smaller_graphs_of_a_further_depth_are_captured_without_a_run() -> None:
 
 
 def a_capture_that_fails_without_a_run_is_repeated_with_one() -> None:
-    """Every later capture has a run, too."""
     runs: list[str] = []
     captures = Captures()
 
@@ -116,7 +109,6 @@ def a_capture_that_fails_without_a_run_is_repeated_with_one() -> None:
 
 
 def a_fault_in_a_capture_ends_the_single_runs() -> None:
-    """The next capture is SGLang's again."""
     captures, backend = Captures(), SimpleNamespace(_cuda_graph_runner=SimpleNamespace())
     with contextlib.suppress(RuntimeError), captures.of_a_further_state():
         raise RuntimeError("a capture failed")
@@ -156,7 +148,6 @@ def depths_of_fa3_share_their_page_tables() -> None:
 
 
 def drafts_of_one_table_read_what_they_would_in_their_own() -> None:
-    """Once all rows are filled by SGLang's operations, each draft's rows match as far as the draft reads them."""
     own, shared = ([_fa3(is_draft=1, step=step) for step in range(3)] for _ in range(2))
     Captures().share_page_tables(SimpleNamespace(attn_backend=SimpleNamespace(attn_backends=shared)))
     slots = torch.randperm(96, dtype=torch.int32).reshape(3, 32)
@@ -271,7 +262,6 @@ def the_hooks_for_a_cuda_device_fit_and_land() -> None:
 
 
 def kernels_that_write_slots_compile_in_one_variant() -> None:
-    """Checked as far as Triton compiles without a device."""
     from triton._C.libtriton import ir
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
@@ -328,14 +318,8 @@ def _attended(backend: Any, layer: int, mode: str = "TARGET_VERIFY", **unlike_a_
     def forward(*_: Any) -> Any:
         return backend.round.around(Stage.fa3_kernel, kernel)(causal=True)
 
-    plain = {
-        "layer_id": layer,
-        "sliding_window_size": -1,
-        "is_cross_attention": False,
-        "attn_type": AttentionType.DECODER,
-        "qk_head_dim": 8,
-        "v_head_dim": 8,
-    }
+    plain = {"layer_id": layer, "sliding_window_size": -1, "is_cross_attention": False}
+    plain |= {"attn_type": AttentionType.DECODER, "qk_head_dim": 8, "v_head_dim": 8}
     batch = SimpleNamespace(forward_mode=ForwardMode[mode])
     alike = SimpleNamespace(**{**plain, **unlike_a_plain_layer})
     return backend.round.around(Stage.fa3_attention, forward)(backend, None, None, None, alike, batch)
@@ -450,13 +434,9 @@ def _mask(worker: Any) -> Any:
 
 def _batch(requests: int, idle: bool = False) -> Any:
     lengths = torch.arange(5, 5 + requests)
-    return SimpleNamespace(
-        forward_mode=SimpleNamespace(is_idle=lambda: idle),
-        seq_lens=lengths,
-        seq_lens_cpu=None,
-        seq_lens_sum=int(lengths.sum()),
-        spec_info=SimpleNamespace(bonus_tokens=torch.randint(0, 50, (requests,))),
-    )
+    spec_info = SimpleNamespace(bonus_tokens=torch.randint(0, 50, (requests,)))
+    lengths_of = {"seq_lens": lengths, "seq_lens_cpu": None, "seq_lens_sum": int(lengths.sum())}
+    return SimpleNamespace(forward_mode=SimpleNamespace(is_idle=lambda: idle), spec_info=spec_info, **lengths_of)
 
 
 def _counted(asked: list[int]) -> Any:

@@ -15,7 +15,7 @@ from typing import Any
 from sglang_adaptive.lab.cpu_engine import models
 from tests.engine.stepping import Stepped
 
-CONVERSATIONS, TURNS, AT_ONCE = 6, 5, 4
+CONVERSATIONS, TURNS, AT_ONCE = 6, 3, 4
 ASKED, ANSWERED = 20, 24
 """Tokens that each turn adds: of the user, and of the answer."""
 ALL = CONVERSATIONS * TURNS * (ASKED + ANSWERED)

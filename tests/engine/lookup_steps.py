@@ -197,14 +197,12 @@ def full_pool(*depths: int | None, retract: bool = False) -> Script:
 
 SCRIPTS: dict[str, Script] = {
     "0 steps": cycle(0),
-    "15 lookups": cycle(15),
     "31 lookups": cycle(31),
     "switching": cycle(31, 0, 3, 15, 7, 31, 31, 0, 0, 15, 1),
     "policy": cycle(None),
 }
 CROWDS: dict[str, Script] = {
     "0 steps": crowd(0),
-    "31 lookups": crowd(31),
     "8 lookups": crowd(8),
     "switching": crowd(31, 3, 8, 0, 15, 8, 31, 7),
     "policy": crowd(None),

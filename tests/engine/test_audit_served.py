@@ -140,8 +140,9 @@ def test_a_planted_fault_is_proved(
     before = audit(server)["wrong"]
     order.write_text(fault)
     reached, proved = 0, None
-    asked = itertools.cycle(cases([easy[0], hard[0], easy[1]]))
-    for depths in itertools.cycle([held, rotating_depth]):
+    asked = itertools.cycle(cases([easy[1], hard[0], easy[0]]))
+    ways = [rotating_depth] if fault == planted.TARGET else [held, rotating_depth]
+    for depths in itertools.cycle(ways):
         done = verdicts(server)
         with depths(server):
             answers = run_together(server, list(itertools.islice(asked, TOGETHER)))

@@ -75,7 +75,7 @@ def demo(folder: Path, *arguments: str) -> Iterator[Demo]:
 def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str, Demo]:
     """A complete demo: its folder, its output, and the demo itself."""
     folder = tmp_path_factory.mktemp("demo")
-    with demo(folder, "--tokens", "24") as running:
+    with demo(folder, "--tokens", "16") as running:
         running.read_until("warmed up")
         assert running.process.stderr is not None
         rest = running.process.stderr.read()
@@ -86,7 +86,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str, Demo]
 
 def test_output_is_lossless_and_the_depth_moved(finished: tuple[Path, str, Demo]) -> None:
     printed = (finished[0] / "stdout").read_text()
-    assert "Lossless: in every run, all 33 requests (792 tokens) match" in printed and "FAILED" not in printed
+    assert "Lossless: in every run, all 33 requests (528 tokens) match" in printed and "FAILED" not in printed
     moved = re.search(r"EMA: the depth moved (\d+) times; .* on easy text and .* on hard", " ".join(printed.split()))
     assert moved is not None and int(moved[1]) >= 2
     for depth in STATIC_DEPTHS:

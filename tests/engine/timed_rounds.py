@@ -17,7 +17,7 @@ LAUNCH_SECONDS = 100.0
 def join_one_by_one(lab: Stepper) -> Iterator[None]:
     """A request decodes while three more join, each some rounds apart."""
     lab.force(3)
-    for index, tokens in enumerate((84, 76, 60, 48)):
+    for index, tokens in enumerate((84, 56, 36, 12)):
         lab.ask(f"request {index}", prompt(lab, index), tokens)
         for _ in range(6):
             yield

@@ -67,7 +67,7 @@ def ngram(folder: Path) -> list[dict[str, Any]]:
 
 LAYERS = 2
 """Of the target's eight: keys and values of the second depend on the first layer's attention."""
-SCRIPTS = ("resume after 9", "resume after 40", "come and go", "second turn", "leave early", "retract")
+SCRIPTS = ("resume after 32", "come and go", "second turn", "leave early", "retract")
 
 
 def standalone(folder: Path) -> list[dict[str, Any]]:
@@ -77,11 +77,11 @@ def standalone(folder: Path) -> list[dict[str, Any]]:
     pairs = [pair(lab, name, every=8) for name in SCRIPTS]
     pairs.append(pair(lab, "come and go", every=3, overlap=False))
     deferred = lab.deferred
-    for script, context in (("resume after 40", 64), ("come and go", 98)):  # all requests are near its end, then one
+    for script, context in (("resume after 32", 56), ("come and go", 98)):  # all requests are near its end, then one
         with mock.patch.object(deferred, "_context", context):
             pairs.append(pair(lab, script, every=8))
     with mock.patch.object(deferred, "_run", lambda *_, **__: deferred._pending.settle() or deferred._held.clear()):
-        pairs.append(pair(lab, "resume after 40", every=8, fault="never extended"))
+        pairs.append(pair(lab, "resume after 32", every=8, fault="never extended"))
     return pairs
 
 
@@ -124,7 +124,7 @@ class FrozenKvStepper(Arriving):
 
 def frozen_kv(folder: Path) -> dict[str, Any]:
     lab = FrozenKvStepper(folder)
-    ladders: Ladders = {False: ((0,), DEPTHS, (7, 0)), True: ((7,), DEPTHS, (3, 3, 1, 0, 0, 0, 0, 0))}
+    ladders: Ladders = {False: ((0,), DEPTHS), True: ((7,), DEPTHS, (3, 3, 1, 0, 0, 0, 0, 0))}
     return {"runs": _written(lab, ladders), "built": lab.built()}
 
 
@@ -248,7 +248,7 @@ def blocks(folder: Path, draft: str) -> dict[str, Any]:
     lab = BlockStepper(folder, draft)
     long = (*[0] * 11, 15, 15)  # more zero-step rounds than are kept at a time
     ladders: Ladders = {
-        False: ((0,), BLOCK_DEPTHS, (15, 0), (0, 0, 0, 7)),
+        False: ((0,), BLOCK_DEPTHS),
         True: ((15,), BLOCK_DEPTHS, (7, 7, 1, 1, 1, 0, 3), (0, 0, 15), long),
     }
     found = {"runs": _written(lab, ladders), "forgetful": lab.write_without_features((15, 0)), "built": lab.built()}

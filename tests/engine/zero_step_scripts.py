@@ -21,19 +21,19 @@ def prompt(lab: Stepper, index: int, length: int = 24) -> list[int]:
     return [100 + index, *ids[: length - 1]]
 
 
-def resume(at_zero: int, deep: int = 7) -> Script:
+def resume(at_zero: int) -> Script:
     """One request: four deep rounds, then *at_zero* zero-step rounds, twice; then a few deep ones."""
 
     def script(lab: Stepper) -> Iterator[None]:
-        lab.force(deep)
-        lab.ask("a", prompt(lab, 0), 2 * at_zero + lab.tokens_of(rounds=10, steps=deep))
+        lab.force(7)
+        lab.ask("a", prompt(lab, 0), 2 * at_zero + lab.tokens_of(rounds=10, steps=7))
         for _ in range(2):
             for _ in range(4):
                 yield
             lab.force(0)
             for _ in range(at_zero):
                 yield
-            lab.force(deep)
+            lab.force(7)
         while not lab.done():
             yield
 
@@ -164,9 +164,7 @@ def hold_fewer(lab: Stepper) -> Iterator[None]:
 
 
 SCRIPTS: dict[str, Script] = {
-    **{f"resume after {rounds}": resume(rounds) for rounds in (2, 8, 9)},
-    "resume after 40": resume(40),
-    "resume shallow": resume(6, deep=1),
+    **{f"resume after {rounds}": resume(rounds) for rounds in (2, 9, 32)},
     "come and go": come_and_go,
     "second turn": second_turn(22),
     "second turn after an abort": second_turn_after_an_abort,
@@ -175,10 +173,9 @@ SCRIPTS: dict[str, Script] = {
     "hold fewer": hold_fewer,
 }
 IN_BOTH_LOOPS = ("resume after 9", "come and go", "second turn")
-WRITTEN = ("resume after 40", "come and go", "second turn", "retract", "hold fewer")
+WRITTEN = ("resume after 32", "come and go", "second turn", "retract", "hold fewer")
 WRITTEN_SOON = ("come and go", "second turn")
 """With three rounds held; there, "hold fewer" would hold no fewer."""
-WRITTEN_NORMALLY = ("come and go", "retract")
 
 
 def compare(lab: Stepper) -> list[dict[str, Any]]:
@@ -189,11 +186,11 @@ def compare(lab: Stepper) -> list[dict[str, Any]]:
     """
     pairs = [pair(lab, name, every=8) for name in SCRIPTS]
     pairs += [pair(lab, name, every=8, overlap=False) for name in IN_BOTH_LOOPS]
-    pairs += [pair(lab, name, every=3) for name in ("resume after 9", "come and go")]
+    pairs.append(pair(lab, "resume after 9", every=3))
     pairs += [pair(lab, name, every=8, written=MOST_WRITES) for name in WRITTEN]
     pairs += [pair(lab, name, every=3, written=MOST_WRITES) for name in WRITTEN_SOON]
-    pairs += [pair(lab, name, every=8, written=MOST_WRITES, overlap=False) for name in WRITTEN_NORMALLY]
-    pairs += [pair(lab, name, every=8, written=1) for name in ("resume after 40", "retract")]
+    pairs.append(pair(lab, "come and go", every=8, written=MOST_WRITES, overlap=False))
+    pairs += [pair(lab, name, every=8, written=1) for name in ("resume after 32", "retract")]
     with mock.patch.object(kv_only.KvOnlyBackend, "forward", side_effect=kv_only.Written):
         pairs.append(pair(lab, "come and go", every=8, written=MOST_WRITES, fault="never written"))
     deferred = lab.deferred

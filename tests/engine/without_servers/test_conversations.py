@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
 from typing import Any
-
-import pytest
 
 from tests.engine.conversation_steps import ALL, CONVERSATIONS, LAUNCH
 
-POOL = 1000
+POOL = 600
 """KV slots; all conversations together have ALL tokens."""
 LARGE_POOL = 16384
 LOOKED_UP = 31
@@ -18,26 +15,22 @@ LOOKED_UP = 31
 WITHIN = 0.005
 
 
-@pytest.fixture(scope="module")
-def talked(stepped: Callable[..., Any]) -> Callable[..., list[dict[str, Any]]]:
-    """Return the runs of a setup with a pool, and the steps to hold, if any; each runs once."""
-    return cache(lambda setup, *more: stepped("conversation_steps", setup, *map(str, more)))
-
-
-def test_later_turns_are_cached_as_with_fixed_steps(talked: Callable[..., list[dict[str, Any]]]) -> None:
+def test_later_turns_are_cached_as_with_fixed_steps(stepped: Callable[..., Any]) -> None:
     """Deeper rounds reserve slots that the cache would lose; they wait until the pool has many to spare."""
-    [plain], static = talked("none", POOL), talked("static", POOL)
+    [plain], static = (stepped("conversation_steps", setup, str(POOL)) for setup in ("none", "static"))
     fixed = {run["overlap"]: run["share"] for run in static}
-    for run in talked("lookups", POOL, LAUNCH):  # the policy's choice ends requests in another order
+    for run in stepped(
+        "conversation_steps", "lookups", str(POOL), str(LAUNCH)
+    ):  # the policy's choice ends requests in another order
         assert run["outputs"] == plain["outputs"]
         assert run["share"] >= fixed[run["overlap"]] - WITHIN
 
 
-def test_the_cache_has_only_what_clients_got(talked: Callable[..., list[dict[str, Any]]]) -> None:
+def test_the_cache_has_only_what_clients_got(stepped: Callable[..., Any]) -> None:
     """A round may accept more tokens than the request wanted: no later turn has them.
 
     Depths are held because of zero steps: tokens whose draft keys and values are pending at the end are not kept.
     """
-    for run in talked("lookups", LARGE_POOL, LOOKED_UP):
+    for run in stepped("conversation_steps", "lookups", str(LARGE_POOL), str(LOOKED_UP)):
         # Without the last token, whose KV no round needed; the keys of EAGLE's cache are pairs.
         assert ALL - 2 * CONVERSATIONS <= run["kept"] <= ALL - CONVERSATIONS

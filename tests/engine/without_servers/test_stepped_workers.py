@@ -46,7 +46,7 @@ def test_drafts_of_a_model_are_those_of_an_extend_in_every_round(model_pairs: li
 
 def test_a_model_waits_for_as_many_rounds_as_a_state_is_wide(model_pairs: list[dict[str, Any]]) -> None:
     whole = (pair for pair in model_pairs if pair["fault"] is None)
-    long, at_the_end = (pair["held"] for pair in whole if pair["script"] == "resume after 40")
+    long, at_the_end = (pair["held"] for pair in whole if pair["script"] == "resume after 32")
     assert long["held_rounds"] > 8 * long["extends"], (long["held_rounds"], long["extends"])
     assert at_the_end["held_rounds"] <= 8 * at_the_end["extends"], "a pass would read beyond the context"
 

@@ -22,11 +22,7 @@ from benchmarks.harness.acceptance import (
     Replay,
     chances_of,
     drawn_ahead,
-    own,
-    question,
 )
-from benchmarks.harness.load import request_body
-from benchmarks.policies import own_p
 from sglang_adaptive.lab.cpu_engine.kernels.tree import verify_tree_greedy_cpu
 from sglang_adaptive.policy.choice import drafted
 from sglang_adaptive.runtime.round_note import RoundNote
@@ -208,15 +204,6 @@ def test_shadow_acceptance_is_drawn_from_the_request_s_process(
     assert abs(sum(map(sum, drawn)) / 2000 - 0.25) < 0.05
 
 
-def test_own_process_of_a_request() -> None:
-    assert own(request()) is None and question(request()) is None
-    assert own(request([0.5, 0.9])) == Declared(0.5, 0.9) and question(request(question=3)) == 3
-    body = request_body(4, 10, own_p(decay=0.9))
-    p, decay = body["sampling_params"]["custom_params"]["acceptance"]
-    assert 0.2 <= p <= 0.95 and decay == 0.9
-    assert body == request_body(4, 10, own_p(decay=0.9))
-
-
 # -- replayed ---------------------------------------------------------------------------------------------------
 
 
@@ -233,16 +220,6 @@ def test_every_position_accepts_what_was_recorded_there() -> None:
         at += accepted + 1
     replay.begin([one])  # with overlap, one more round runs before the last one's end is known
     assert replay.accept(7) == [0]
-
-
-def test_requests_have_their_own_positions() -> None:
-    replay, first, second = Replay([bytes([3, 9, 9, 9, 1]), bytes([0, 2])]), recorded(0), recorded(1)
-    replay.begin([first])
-    assert replay.accept(7) == [3]
-    replay.begin([second, first])
-    assert replay.accept(7) == [0, 1]
-    replay.begin([second])
-    assert replay.accept(1) == [1]
 
 
 def test_shadow_drafts_are_judged_after_the_tokens_on_the_host() -> None:
@@ -304,16 +281,6 @@ def test_only_rounds_after_another_one_with_enough_requests_are_full(process: Pr
     assert counted.full_expected == pytest.approx(3 * 1.5 + 2 * 1 + (2.0 + 1.5))
     assert counted.depths() == {"0": 3, "1": 3} and counted.batch_size == 2
     assert process.round_seconds(before) == [0.5, 0.25, 0.25]
-
-
-def test_a_small_batch_before_a_full_one_does_not_count(process: Process) -> None:
-    times = iter([1.0, 1.5, 2.0])
-    process.full_from = 3
-    meter = Meter(process, clock=lambda: next(times), observed=True)
-    for requests in (4, 2, 4):
-        meter.count([request()] * requests, 9, SimpleNamespace(speculative_num_draft_tokens=4))
-    assert process.read().full_rounds == 0
-    assert process.read().expected == process.read().tokens == 27
 
 
 def test_replayed_tokens_are_what_is_expected(process: Process) -> None:

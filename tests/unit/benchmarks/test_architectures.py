@@ -16,7 +16,6 @@ def a_run(kind: str, different: int) -> dict[str, Any]:
 
 
 def record(how: list[str], different: int = 0, **more: Any) -> dict[str, Any]:
-    """Return a family's record with a run of each kind."""
     return {"depths": [0, 3], "active": True, "runs": [a_run(kind, different) for kind in how], **more}
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from benchmarks import gates
-from benchmarks.gates import BUSY, HELD, OURS, Run, main, spoiled, spread, verdict, verdicts
+from benchmarks.gates import BUSY, HELD, OURS, Run, main, spoiled, verdict, verdicts
 from sglang_adaptive.policy.profile import loads_profile, shipped_config
 
 FLAT = dict.fromkeys(HELD, 80.0)
@@ -66,12 +66,6 @@ def test_what_was_not_measured_is_not_met(
     assert main(options) == 1
     rows = json.loads((tmp_path / "gates.json").read_text())["gates"]
     assert len(rows) == 18 and [(row["scene"], row["batch"]) for row in rows if row["met"]] == [("moe", 1), ("moe", 64)]
-
-
-def test_batch_sizes_are_spread_over_the_gpus() -> None:
-    scenes = {"replay": [1, 4, 16, 64], "moe": [1, 16, 64]}
-    assert spread(scenes, 1) == [scenes]
-    assert spread(scenes, 2) == [{"replay": [1, 16], "moe": [16]}, {"replay": [4, 64], "moe": [1, 64]}]
 
 
 def test_a_wrong_profile_is_wrong_by_a_factor_of_two_at_most_and_always_the_same() -> None:

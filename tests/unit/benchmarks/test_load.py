@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import pytest
 from aiohttp import web
 
-from benchmarks.harness.load import Answer, Make, arrival_times, in_blocks, run_list
+from benchmarks.harness.load import Answer, Make, arrival_times, run_list
 from benchmarks.served import GROUPS, latencies
 
 
@@ -92,13 +92,6 @@ def test_the_loop_keeps_the_batch_full_and_cuts_what_is_left(fake: Fake) -> None
     assert tokens[:8] == [20 + number for number in range(8)]
     assert tokens[11] < endless
     assert done.tokens == sum(tokens) and done.seconds > 0
-
-
-def test_blocks_go_round() -> None:
-    blocks = in_blocks(10, lambda size: 4 * size, lambda item, place: {"item": item, "place": place})
-    items = [[blocks(number, 1)(request, 0)["item"] for request in range(5)] for number in (0, 2)]
-    assert items == [[0, 1, 2, 3, 0], [8, 9, 0, 1, 8]]
-    assert blocks(1, 2)(1, 5) == {"item": 9, "place": 5}
 
 
 def test_without_a_cut_every_request_ends(fake: Fake) -> None:

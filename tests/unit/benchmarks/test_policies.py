@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.compare import best_static, rates, shares, table
+from benchmarks.compare import table
 from benchmarks.harness.results import SIMULATED, Report
 from benchmarks.harness.start import POLICIES
 from benchmarks.policies import SCHEMA, Run, cells, contenders, knows_p, row
@@ -76,25 +76,6 @@ def measured() -> list[dict[str, Any]]:
     for name, rate in (("static-1", 100.0), ("static-3", 110.0), ("sglang-ema", 80.0), ("throughput", 121.0)):
         found.append(row("acceptance", name, {"batch_size": 1}, [one_pass(rate)]))
     return found
-
-
-def test_a_row_is_the_mean_of_its_passes() -> None:
-    found = row("cells", "none", {}, [one_pass(90.0), one_pass(100.0), one_pass(110.0)])
-    assert (found["tokens_per_second"], found["rounds"], found["seconds"]) == (100.0, 30, 3.0)
-    assert found["spread"] == pytest.approx(0.2)
-
-
-def test_a_row_without_p_stands_for_every_p_of_its_batch() -> None:
-    found = rates((one["contender"], one) for one in measured() if one["workload"] == "cells")
-    assert sorted(found["none"].values()) == [100, 100, 700]
-    best = best_static(found)
-    assert sorted(best.values()) == [99, 100, 800]
-    assert sorted(shares(found["throughput"], best)) == [0.975, 0.99, 1.0]
-
-
-def test_servers_in_turn_count_with_their_mean() -> None:
-    turns = [row("cells", "none", {"batch_size": 1, "p": None}, [one_pass(rate)]) for rate in (100.0, 104.0)]
-    assert rates(("none", one) for one in turns) == {"none": {(("batch_size", 1), ("p", None)): 102.0}}
 
 
 def test_compare_prints_shares_of_the_best_static_depth(tmp_path: Path) -> None:

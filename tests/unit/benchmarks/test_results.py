@@ -1,4 +1,4 @@
-"""Results: files are complete and without a machine's folders, and their commands exist."""
+"""Results are complete, name no machine's folders, have commands that exist, and become tables."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ import pytest
 
 from benchmarks.harness import results
 from benchmarks.harness.results import BadResult, Report, read
+from scripts import of_results
 from sglang_adaptive import provenance
 
 ROOT = Path(__file__).parents[3]
@@ -45,11 +46,6 @@ def test_an_error_is_noted_and_the_file_written(tmp_path: Path) -> None:
         raise SystemExit
 
 
-def test_what_is_short_takes_one_line(tmp_path: Path) -> None:
-    results.write(tmp_path / "a.json", {"short": list(range(20)), "long": [{"a": list(range(30))} for _ in range(9)]})
-    assert len((tmp_path / "a.json").read_text().splitlines()) == 14
-
-
 def test_the_commit_outside_a_checkout_is_named_by_a_variable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(provenance, "PACKAGE", tmp_path)
     monkeypatch.delenv(provenance.COMMIT, raising=False)
@@ -70,7 +66,6 @@ def test_another_file_is_refused(tmp_path: Path, text: str | None, message: str)
 
 
 def commands(value: Any) -> Iterator[str]:
-    """Yield every command of a benchmark, a test or this package in a result."""
     if isinstance(value, dict):
         for key, one in value.items():
             if key == "command" and isinstance(one, str) and re.match(r"python -m (benchmarks|tests|train)\b", one):
@@ -125,3 +120,36 @@ def test_every_folder_of_results_is_on_the_page_and_every_command_of_the_page_ex
     assert not missing
     for words in map(shlex.split, re.findall(r"`(python -m [^`]+)`", PAGE)):
         assert find_spec(words[2]), words
+
+
+def content(**rates: list[float]) -> dict[str, Any]:
+    turns = [
+        {"block": n, "passes": {name.replace("_", "-"): {"rate": rates[name][n]} for name in rates}} for n in (0, 1)
+    ]
+    doubled = [
+        {"block": n, "passes": {name: {"rate": 2 * one["rate"]} for name, one in turn["passes"].items()}}
+        for n, turn in enumerate(turns)
+    ]
+    return {"batches": {"16": doubled, "1": turns}}
+
+
+def test_the_race_s_table_has_every_rival() -> None:
+    found = content(
+        none=[50, 51], static_0=[200, 200], static_1=[90, 90], static_3=[100, 102], sglang_ema=[80, 80],
+        throughput=[110, 112.2],
+    )  # fmt: skip
+    lines = list(of_results.race(found))
+    assert "3 steps, the best over all" in lines[0]
+    assert [line.split("|")[1].strip() for line in lines[2:]] == ["1", "16", "all, geometric mean"]
+    cells = [cell.strip() for cell in lines[2].split("|")]
+    assert cells[2] == "111" and cells[3].startswith("1.100 ± 0.000 (3 steps)") and cells[4] == "1.100 ± 0.000"
+    assert cells[6].startswith("1.389 ±") and cells[7] == "2"
+    assert "| 3 steps | 101 | 202 |" in list(of_results.every_rate(found))
+
+
+def test_a_table_leaves_out_what_was_not_measured() -> None:
+    lines = list(of_results.race(content(static_3=[100, 100], throughput=[99, 99])))
+    assert "over 3 steps" in lines[0] and "no speculation" not in lines[0] and "EMA" not in lines[0]
+    assert len({line.count("|") for line in lines}) == 1
+    assert list(of_results.race({}))[-1].startswith("| all")
+    assert len(list(of_results.every_rate({}))) == 2 and list(of_results.host_time({})) and list(of_results.poisson({}))

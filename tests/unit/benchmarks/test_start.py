@@ -11,7 +11,7 @@ import pytest
 
 from benchmarks.harness import shapes, start
 from benchmarks.harness.acceptance import Process
-from benchmarks.harness.start import POLICIES, Contender, Policy, Server, attach, policy_server
+from benchmarks.harness.start import POLICIES, Policy, Server, attach, policy_server
 
 GPU = dict(kv_tokens=160_000)
 
@@ -39,7 +39,6 @@ def test_a_shape_with_a_nextn_layer_drafts_for_itself(name: str, tmp_path: Path)
 
 
 def fake(folder: Path, name: str, code: str) -> Server:
-    """Return a server that is a small program printing SGLang's ready message."""
     return Server(Policy(name), folder, [sys.executable, "-u", "-c", code], {}, 4711)
 
 
@@ -101,32 +100,3 @@ def test_a_server_that_was_left_running_is_found_as_it_was_and_stopped(tmp_path:
     assert child.wait(20) != 0
     with pytest.raises(ValueError, match="left was not left running"):
         attach("left", tmp_path)
-
-
-def test_a_contender_brings_its_server_into_its_state() -> None:
-    asked: list[object] = []
-
-    class Told:
-        policy, name = POLICIES["throughput"], "throughput"
-        force = configure = staticmethod(asked.append)
-
-        @property
-        def client(self) -> Told:
-            return self
-
-    server: Server = Told()  # type: ignore[assignment]
-    for contender, name, orders in (
-        (Contender(server), "throughput", [None]),
-        (Contender(server, 3), "static-3", [3]),
-        (Contender(server, None, "ours", {"policy": "throughput"}), "ours", [{"policy": "throughput"}, None]),
-    ):
-        asked.clear()
-        contender.take_over()
-        assert (contender.name, asked) == (name, orders)
-
-
-def test_tiers_from_the_log() -> None:
-    line = "[x] Built adaptive runtime state steps={}: elapsed={}s, mem={}GB\n"
-    log = line.format(0, "3.40", "0.31") + "something else\n" + line.format(7, "4.95", "1.10")
-    built = start.tiers_built(log)
-    assert built == [{"steps": 0, "seconds": 3.4, "gb": 0.31}, {"steps": 7, "seconds": 4.95, "gb": 1.1}]

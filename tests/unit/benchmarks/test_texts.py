@@ -14,7 +14,6 @@ from benchmarks.harness.texts import DIFFERENT, EQUAL, TIE, Judge, bound, chi_sq
 
 
 def answer(tokens: list[int], own: list[float], best: list[float]) -> dict[str, Any]:
-    """Return SGLang's answer to a prompt of *tokens* with these log-probabilities."""
     return {
         "meta_info": {
             "input_token_logprobs": [[value, token, None] for value, token in zip(own, tokens, strict=True)],

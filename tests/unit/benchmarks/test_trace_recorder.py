@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import gzip
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -14,17 +12,14 @@ from safetensors.torch import save_file
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from benchmarks.traces.eagle3 import Eagle3
-from benchmarks.traces.files import requests
 from benchmarks.traces.llama import Llama
-from benchmarks.traces.prompts import load
 from benchmarks.traces.record import main
 from benchmarks.traces.recorder import Recorder
 from benchmarks.traces.repetition import LONGEST_BLOCK, SHORTEST_COPY, first_copy
 from benchmarks.traces.weights import ModelError
 from benchmarks.traces.writing import write
 from sglang_adaptive.lab.cpu_engine import models
-from sglang_adaptive.lab.traces import CHAIN, read
-from train import checkpoint, evaluate
+from sglang_adaptive.lab.traces import read
 
 CPU = torch.device("cpu")
 TARGET, DRAFT = Path(models.target_path()), Path(models.draft_path())
@@ -87,21 +82,6 @@ def test_sampled_text_has_the_targets_distribution(folder: Path) -> None:
     assert np.unique(first).size > 3
 
 
-def test_chains_are_those_of_the_training_code(tmp_path: Path) -> None:
-    prompts = [models.prompts(family)[3] for family in models.FAMILIES]
-    path = tmp_path / "prompts.json"
-    path.write_text(json.dumps({str(i): [prompt] for i, prompt in enumerate(prompts)}))
-    positions = 60
-    arguments = ["--target", TARGET, "--draft", DRAFT, "--prompts", path, "--out", tmp_path / "t.npz"]
-    more = ["--positions", positions, "--ignore-eos", "--device", "cpu"]
-    assert main([str(word) for word in (*arguments, *more)]) == 0
-    target, draft = checkpoint.load_target(TARGET), checkpoint.load_draft(DRAFT)
-    writings = evaluate.write(target, [prompt.encode() for prompt in prompts], positions + CHAIN)
-    for (_, accepted, _), writing in zip(requests(read(tmp_path / "t.npz")), writings, strict=True):
-        expected = evaluate.correct_drafts(target, draft, writing.ids[None], CHAIN)[0, writing.prompt - 1 :]
-        assert accepted.tolist() == expected[:positions].tolist()
-
-
 def test_batches_and_waves_change_nothing(tmp_path: Path) -> None:
     path = tmp_path / "prompts.json"
     path.write_text(json.dumps({family: models.prompts(family)[:3] for family in models.FAMILIES}))
@@ -135,27 +115,6 @@ def random_draft(kv_heads: int) -> dict[str, torch.Tensor]:
     layer |= dict.fromkeys(["input_layernorm", "hidden_norm", "post_attention_layernorm"], (48,))
     shapes |= {f"midlayer.{name}": shape for name, shape in layer.items()}
     return {f"{name}.weight": torch.randn(shape) / 3 for name, shape in shapes.items()}
-
-
-def chains(path: Path, rows: int = 30, first: int = 4) -> torch.Tensor:
-    """Return a draft's chains along one random text of *rows* rows."""
-    draw = generator(2)
-    embedding, features = torch.randn(97, 48, generator=draw), torch.randn(40, 144, generator=draw)
-    ids = torch.randint(0, 97, (41,), generator=draw)
-    return Eagle3(path, CPU, torch.float32).chains(embedding, ids[: rows + 1], features, first, CHAIN)
-
-
-def test_heads_that_share_keys_see_the_same_keys(tmp_path: Path) -> None:
-    shared = random_draft(2)
-    own = dict(shared)
-    for name in ("k_proj", "v_proj"):
-        key = f"midlayer.self_attn.{name}.weight"
-        own[key] = shared[key].view(2, 8, 96).repeat_interleave(3, dim=0).reshape(48, 96)
-    one, other = (
-        chains(saved_draft(tmp_path / str(kv_heads), tensors, kv_heads))
-        for kv_heads, tensors in ((2, shared), (6, own))
-    )
-    assert torch.equal(one, other)
 
 
 @pytest.mark.parametrize(
@@ -193,15 +152,3 @@ def test_a_copy_starts_where_the_first_block_ends(block: int) -> None:
     loop = [i % block for i in range(block + max(block, SHORTEST_COPY))]
     assert first_copy(head + loop + [-1] * 5) == len(head) + block
     assert first_copy([*head, *loop[:-1], -1, *head]) is None
-
-
-@pytest.mark.parametrize("written", [bytes, gzip.compress])
-def test_categories_take_turns(written: Callable[[bytes], bytes], tmp_path: Path) -> None:
-    lines = [("writing", "a"), ("coding", "b"), ("qa", "c"), ("qa", "d"), ("qa", "e")]
-    path = tmp_path / ("questions.jsonl" if written is bytes else "questions.jsonl.gz")
-    text = "".join(json.dumps({"category": kind, "turns": [text, "x"]}) + "\n" for kind, text in lines)
-    path.write_bytes(written(text.encode()))
-    assert [(p.category, p.text) for p in load(path)] == [
-        *[("mt_bench", "a"), ("qa", "c"), ("mt_bench", "b")],
-        *[("qa", "d"), ("qa", "e")],
-    ]

@@ -65,8 +65,6 @@ def race_of(folder: Path, serve: Any, cases: list[int], **more: Any) -> Race:
 
 
 class Clock:
-    """A clock that passes move, independent of the machine."""
-
     now = 0.0
 
     def __call__(self) -> float:

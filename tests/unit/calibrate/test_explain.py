@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from sglang_adaptive.client import Client
-from sglang_adaptive.explain import because, explain, main
+from sglang_adaptive.explain import explain, main
 from sglang_adaptive.policy.throughput import ThroughputOptions, ThroughputPolicy
 from tests.answering import answering
 from tests.fakes import controller, ema, serve, with_alarm
@@ -83,8 +83,3 @@ def test_a_server_of_another_kind(monkeypatch: pytest.MonkeyPatch, capsys: pytes
     monkeypatch.setattr(Client, "server_info", lambda self: "<html>")
     assert main(["--url", "http://127.0.0.1:9"]) == 1
     assert "answers, but not like an SGLang server" in capsys.readouterr().err
-
-
-def test_a_cause_that_is_new_is_told_as_it_is() -> None:
-    assert because({"cause": "batch size", "batch_size": 4}) == "the batch size became 4"
-    assert because({"cause": "moon phase", "batch_size": 4}) == "moon phase"

@@ -34,10 +34,6 @@ def test_lookup_rounds_are_no_depths() -> None:
     assert depths({**state(_0=[1], _3=[1], _15=[1], _31=[1]), **rounds}, 1) == [0, 3]
 
 
-def test_without_graphs_every_depth_is_measured() -> None:
-    assert depths(state(_0=None, _3=None), 4) == [0, 3]
-
-
 def test_requests_are_as_long_as_the_cache_holds_of_a_whole_batch() -> None:
     info = {"max_total_num_tokens": 40_000}
     assert 64 * (room(info, 64) + 128) < 40_000 < 64 * (1024 + 128)

@@ -15,7 +15,6 @@ import pytest
 from sglang_adaptive.cli import main
 from sglang_adaptive.lab.chat import measured
 from sglang_adaptive.lab.cpu_engine.server import free_port
-from tests.answering import answering
 
 
 @pytest.mark.parametrize(
@@ -36,13 +35,6 @@ def test_refusals_of_one_line(words: list[str], code: int, told: str, capsys: py
         ended = end.code
     said = capsys.readouterr()
     assert (ended, said.out, said.err.count("\n")) == (code, "", 1) and told in said.err
-
-
-def test_a_server_of_another_kind_is_told_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
-    with answering(200, b"<html>") as url:
-        assert main(["chat", "--url", url]) == 1
-    said = capsys.readouterr()
-    assert said.out == "" and said.err.count("\n") == 1 and "not like an SGLang server" in said.err
 
 
 def test_without_the_model_it_says_what_to_install(

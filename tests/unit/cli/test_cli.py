@@ -75,16 +75,6 @@ def test_reader_that_went_away_is_no_fault(words: list[str]) -> None:
     assert (done.returncode, done.stderr) == (128 + signal.SIGPIPE, "")
 
 
-def test_ctrl_c_ends_with_130_and_without_a_traceback() -> None:
-    watching = subprocess.Popen(
-        [*PROGRAM, "watch", "--url", "http://127.0.0.1:9"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
-    assert watching.stdout is not None
-    assert "gone: it does not answer" in watching.stdout.readline()
-    watching.send_signal(signal.SIGINT)
-    assert (watching.wait(), watching.communicate()[1]) == (130, "")
-
-
 def test_help_and_validate_load_nothing_heavy() -> None:
     code = (
         "import sys\n"

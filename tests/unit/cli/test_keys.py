@@ -16,7 +16,6 @@ LINE = "it asks for a key: give the right one with --api-key"
 
 @pytest.fixture(scope="module")
 def closed() -> Iterator[str]:
-    """Yield the address of a server that refuses everyone."""
     with answering(401, b'{"error":"Unauthorized"}') as url:
         yield url
 
@@ -57,15 +56,9 @@ def test_a_command_line_that_others_see_has_no_key() -> None:
 
 @pytest.mark.parametrize(
     "words",
-    [
-        "explain --url",
-        "watch --url",
-        "calibrate --url",
-        "doctor --url",
-        "audit --url",
-        "audit --url http://h:1 --reference",
-    ],
-)
+    [*(f"{name} --url" for name in ("explain", "watch", "calibrate", "doctor", "audit")),
+     "audit --url http://h:1 --reference"],
+)  # fmt: skip
 @pytest.mark.parametrize("address", ["nonsense", "http://host/path"])
 def test_an_address_that_is_none_is_called_so(words: str, address: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as end:

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from sglang_adaptive.lab.cpu_engine.kernels import attention
 from sglang_adaptive.lab.cpu_engine.kernels.attention import (
-    PaddedPlan,
     decode_plan,
     draft_plans,
     padded_attention,
@@ -173,30 +172,6 @@ def test_prefill_is_causal_after_the_cached_prefix(block, cache, data):
         for position in range(prefix, length)
     ]
     check(cache, got, queries, seen)
-
-
-@given(caches())
-def test_no_queries_are_answered_with_nothing(cache):
-    lengths = cache.lengths.tolist()
-    no_tokens = ragged_plan(cache.table, cache.rows, lengths, [0] * len(lengths))
-    no_requests = PaddedPlan(0, 1, torch.empty(0, dtype=torch.int64), None)
-    for plan, attention_of in ((no_tokens, ragged_attention), (no_requests, padded_attention)):
-        got = attention_of(cache.queries(0), cache.keys, cache.values, plan, SCALE)
-        assert got.shape == (0, cache.heads * cache.values.shape[-1])
-
-
-@given(caches(torch.bfloat16), st.integers(1, 4))
-@settings(max_examples=30)
-def test_bfloat16_stays_within_its_precision(cache, width):
-    queries = cache.queries(cache.rows.numel() * width)
-    plan = window_plan(cache.table, cache.rows, cache.lengths, width, torch.bfloat16)
-    seen = [
-        cache.slots(request, list(range(length + place + 1)))
-        for request, length in enumerate(cache.lengths.tolist())
-        for place in range(width)
-    ]
-    got = padded_attention(queries, cache.keys, cache.values, plan, SCALE)
-    check(cache, got, queries, seen, tolerance=0.05)
 
 
 def test_nothing_reads_slots_past_a_request():

@@ -31,18 +31,13 @@ def sampled(
     counts = torch.full((REQUESTS,), -1)
     child, sibling = (torch.tensor([row] * REQUESTS) for row in links)
     sample_tree_cpu(
-        predicts=predicts,
-        accept_index=accept_index,
-        accept_token_num=counts,
-        candidates=torch.tensor([drafts] * REQUESTS),
-        retrive_index=index,
-        retrive_next_token=child,
-        retrive_next_sibling=sibling,
-        uniform_samples=torch.rand(REQUESTS, nodes),
+        predicts=predicts, accept_index=accept_index, accept_token_num=counts,
+        candidates=torch.tensor([drafts] * REQUESTS), retrive_index=index, retrive_next_token=child,
+        retrive_next_sibling=sibling, uniform_samples=torch.rand(REQUESTS, nodes),
         uniform_samples_for_final_sampling=torch.rand(REQUESTS),
         target_probs=target.expand(REQUESTS, nodes, VOCABULARY),
         **{"threshold_single": 1.0, "threshold_acc": 1.0, **thresholds},
-    )
+    )  # fmt: skip
     return accept_index, counts, predicts.view(REQUESTS, nodes)
 
 

@@ -1,14 +1,30 @@
-"""The demo's tables, the sentences below them, and its check that outputs match those without speculation."""
+"""The demo's tables, sentences and timeline, its record of switches, and its check of the outputs."""
 
 from __future__ import annotations
 
 import dataclasses
+import io
+import re
+from typing import Any
 
 import pytest
 
-from sglang_adaptive.lab.demo.drawing import depth_table, speed_table, where_it_went, who_was_fastest
+from sglang_adaptive.lab.demo.drawing import (
+    Span,
+    depth_table,
+    spans,
+    speed_table,
+    timeline,
+    where_it_went,
+    who_was_fastest,
+)
+from sglang_adaptive.lab.demo.measure import READ_SECONDS, SwitchLog
 from sglang_adaptive.lab.demo.results import MISMATCHES_SHOWN, Run, failures, mismatches
-from tests.demo_runs import drawn, ema_run, plain_run, static_run
+from sglang_adaptive.lab.demo.terminal import console_of
+from sglang_adaptive.runtime.controller import AdaptiveController
+from sglang_adaptive.runtime.counters import RECENT_SWITCHES
+from tests.demo_runs import EMA, TIERS, drawn, ema_run, phase, plain_run, result, static_run
+from tests.fakes import ScriptedPolicy, Worker
 
 
 def runs(ema_seconds: float = 0.8) -> list[Run]:
@@ -33,13 +49,6 @@ def test_speeds_and_ratios() -> None:
     assert row(lines, "EMA") == ["25"] * 7 + ["2.50", "1.25"]
     assert [line[:14].strip() for line in lines[3:]] == ["no speculation", "static 1", "static 3", "static 7", "EMA"]
     assert max(map(len, [*lines, *drawn(depth_table(runs()))])) <= 80
-
-
-def test_overall_is_tokens_over_time_and_not_a_mean_of_rates() -> None:
-    plain, *others = runs()
-    slow = dataclasses.replace(plain.phases[0], seconds=20.0)
-    plain = dataclasses.replace(plain, phases=(slow, *plain.phases[1:]))
-    assert row(speeds([plain, *others]), "no speculation")[:7] == ["1", *["10"] * 5, "4"]
 
 
 def test_accept_length_and_shares() -> None:
@@ -71,7 +80,6 @@ def test_a_depth_that_does_not_follow_the_text_is_told_and_one_that_never_moves_
 
 
 def planted(phase: int, prompt: int, tokens: tuple[int, ...]) -> Run:
-    """Return an adaptive run in which one request generated *tokens* instead."""
     run = ema_run()
     outputs = list(run.phases[phase].outputs)
     outputs[prompt] = tokens
@@ -110,3 +118,83 @@ def test_a_missing_request_is_not_taken_for_equality() -> None:
     short = dataclasses.replace(run.phases[0], outputs=run.phases[0].outputs[:1])
     with pytest.raises(ValueError, match="argument 3 is shorter"):
         mismatches(plain_run(), dataclasses.replace(run, phases=(short, *run.phases[1:])))
+
+
+HARD = phase(1, "hard", 1)
+
+
+def chart(run: Run, columns: int = 80, encoding: str = "utf-8") -> list[str]:
+    console = console_of(io.TextIOWrapper(io.BytesIO(), encoding=encoding))
+    console.width = columns
+    with console.capture() as captured:
+        console.print(timeline(run, console))
+    return captured.get().splitlines()
+
+
+def rows(run: Run, columns: int = 80) -> dict[int, list[str]]:
+    found = [re.match(r"│ *(\d+)│(.*)│$", line) for line in chart(run, columns)]
+    return {int(row[1]): row[2].split("│") for row in found if row}
+
+
+def test_switches_divide_a_phase() -> None:
+    measured = result(HARD, 2.0, {7: 1, 3: 1, 1: 8}, 7, [(0.5, 7, 3), (0.75, 3, 1)])
+    assert spans(measured) == [Span(0.0, 0.5, 7), Span(0.5, 0.75, 3), Span(0.75, 2.0, 1)]
+    assert spans(result(HARD, 2.0, {3: 5}, 3)) == [Span(0.0, 2.0, 3)] and spans(result(HARD, 2.0)) == []
+
+
+def test_a_switch_before_the_first_request_or_after_the_last_stays_inside_the_phase() -> None:
+    early, late = result(HARD, 2.0, {}, 7, [(-0.1, 7, 3)]), result(HARD, 2.0, {}, 7, [(2.5, 7, 3)])
+    assert spans(early) == [Span(0.0, 2.0, 3)]
+    assert spans(late) == [Span(0.0, 2.0, 7), Span(2.0, 2.0, 3)]
+
+
+def test_marks_stand_at_the_depth_and_time_of_the_switches() -> None:
+    measured = result(HARD, 10.0, {7: 1, 3: 1, 1: 8}, 7, [(2.0, 7, 3), (5.0, 3, 1)])
+    drawn = rows(Run(EMA, TIERS, (measured,)), columns=18)
+    assert drawn == {7: ["██        "], 3: ["  ███     "], 1: ["     █████"]}
+
+
+def test_a_column_with_several_depths_marks_the_longest_and_hints_at_the_others() -> None:
+    measured = result(HARD, 10.0, {7: 1, 3: 1, 1: 8}, 1, [(3.1, 1, 3), (3.3, 3, 1)])
+    drawn = rows(Run(EMA, TIERS, (measured,)), columns=18)
+    assert drawn == {7: [" " * 10], 3: ["   ░      "], 1: ["█" * 10]}
+
+
+@pytest.fixture
+def controller() -> AdaptiveController:
+    built = AdaptiveController(Worker(1), ScriptedPolicy([1, 3], 1), wall_time=iter(range(10**6)).__next__)  # type: ignore[arg-type]
+    built.build_states()
+    return built
+
+
+def rounds(controller: AdaptiveController, count: int) -> dict[str, Any]:
+    """Run rounds whose policy changes the depth each time."""
+    for _ in range(count):
+        controller.policy.answer = 4 - controller.policy.answer  # type: ignore[attr-defined]
+        controller.choose(1)
+    return controller.snapshot()
+
+
+def test_what_the_server_forgot_is_counted(controller: AdaptiveController) -> None:
+    log = SwitchLog(rounds(controller, 0))
+    log.read(rounds(controller, RECENT_SWITCHES + 7))
+    assert (len(log.switches), log.unseen) == (RECENT_SWITCHES, 7)
+
+
+def test_forced_depths_are_not_the_policys(controller: AdaptiveController) -> None:
+    log = SwitchLog(rounds(controller, 1))  # at 3
+    controller.force_steps(1)
+    rounds(controller, 1)
+    controller.force_steps(None)
+    log.read(rounds(controller, 2))  # released to 1 or 3, then the other
+    assert [switch.from_steps for switch in log.switches] in ([1], [3])
+    assert log.unseen == 0
+
+
+def test_asks_again_after_a_while() -> None:
+    now = [0.0]
+    log = SwitchLog(None, clock=lambda: now[0])
+    now[0] = READ_SECONDS
+    assert log.is_due()
+    log.read(None)
+    assert not log.is_due()

@@ -23,7 +23,6 @@ COLUMNS = 80
 
 
 def shown(pieces: list[str], rounds: Iterator[Counter[int]]) -> list[str]:
-    """Return the displayed lines of an answer that arrives in *pieces*, one token each."""
     stream, text = io.StringIO(), ""
     console = console_of(stream)
     console.width = COLUMNS
@@ -45,11 +44,6 @@ def test_no_word_of_an_answer_is_lost_and_no_line_is_too_long(pieces: list[str])
     assert all(len(line) <= COLUMNS for line in lines)
     written = "".join(line.partition("│")[2] for line in lines)
     assert "".join(written.split()) == "".join("".join(pieces).split())
-
-
-def test_blank_lines_and_indentation_stay() -> None:
-    code = "def f():\n    return 1\n\n\nf()"
-    assert [line.partition("│ ")[2] for line in shown([code], without_rounds())] == code.split("\n")
 
 
 def test_the_rounds_of_a_line_stand_beside_it() -> None:
@@ -94,10 +88,3 @@ def test_a_policy_that_was_set_aside_is_a_failure() -> None:
     assert failures(good, [], moves=False) == []
     set_aside = Run(good[-1].contender, good[-1].tiers, good[-1].phases, "a fault")
     assert len(failures([*good[:-1], set_aside], ["another token"], moves=False)) == 2
-
-
-@pytest.mark.parametrize("turn", [1, 2])
-def test_each_kind_is_asked_once_a_turn(turn: int) -> None:
-    asked = phases(turn, 32)
-    assert [phase.family for phase in asked] == list(QUESTIONS)
-    assert all(phase.max_new_tokens == 32 and phase.concurrency == 1 for phase in asked)

@@ -1,4 +1,4 @@
-"""Where the demo prints what: progress and color, and the signals that end it."""
+"""The demo's command line, where it prints what, and the signals that end it."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ import signal
 import pytest
 
 from sglang_adaptive.command_line import Interrupted, StopSignals
+from sglang_adaptive.lab.demo import command, demo
 from sglang_adaptive.lab.demo.demo import warnings
-from sglang_adaptive.lab.demo.results import FAMILIES, REQUESTS, workload
+from sglang_adaptive.lab.demo.servers import TITLES
 from sglang_adaptive.lab.demo.terminal import WIDEST, Progress, console_of
 
 
@@ -112,10 +113,33 @@ def test_an_ignored_signal_stays_ignored() -> None:
         signal.signal(signal.SIGHUP, before)
 
 
-def test_phases_take_turns_and_their_own_prompts() -> None:
-    phases = workload(lambda family: [f"{family} {i}" for i in range(100)], 24)
-    assert [phase.family for phase in phases] == [*FAMILIES, *FAMILIES]
-    assert [len(phase.prompts) for phase in phases] == [n for n in REQUESTS.values() for _ in FAMILIES]
-    prompts = [prompt for phase in phases for prompt in phase.prompts]
-    assert len(set(prompts)) == len(prompts)
-    assert all(prompt.startswith(phase.family) for phase in phases for prompt in phase.prompts)
+def refused(capsys: pytest.CaptureFixture[str], *argv: str) -> str:
+    with pytest.raises(SystemExit) as stop:
+        command.main(argv)
+    printed = capsys.readouterr()
+    assert (stop.value.code, printed.out) == (2, "")
+    (line,) = printed.err.splitlines()
+    return line.removeprefix("sglang-adaptive demo: error: ")
+
+
+@pytest.fixture(autouse=True)
+def no_server_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*args: object) -> None:
+        raise AssertionError("a bad command line got as far as the servers")
+
+    monkeypatch.setattr(demo, "launches", fail)
+
+
+@pytest.mark.parametrize(
+    ("argv", "told"),
+    [
+        (["--tokens", "15"], "--tokens 15: expected 16 to 512"),
+        (["--tokens", "513"], "--tokens 513: expected 16 to 512"),
+        (["--turns", "0", "--pair", "smollm2"], "--turns 0: expected 1 to "),
+        (["--tokens", "many"], "invalid int value: 'many'"),
+        (["--policy", "emma"], "--policy emma: expected " + " or ".join(TITLES)),
+        *((["--pair", "large"], "'large'"), (["--jsn", "x"], "--jsn"), (["extra"], "extra")),
+    ],
+)
+def test_bad_arguments(capsys: pytest.CaptureFixture[str], argv: list[str], told: str) -> None:
+    assert told in refused(capsys, *argv)

@@ -28,8 +28,6 @@ PAGES = [
 
 @dataclass(frozen=True)
 class Block:
-    """A fenced block of a page."""
-
     page: str
     line: int
     language: str
@@ -67,7 +65,6 @@ def test_python_compiles(block: Block) -> None:
 
 
 def lines(block: Block) -> Iterator[list[str]]:
-    """Yield the words of each command of a block, without leading variables and comments."""
     for line in block.text.replace("\\\n", " ").splitlines():
         words = shlex.split(line, comments=True)
         while words and re.fullmatch(r"[A-Za-z_]\w*=.*", words[0]):

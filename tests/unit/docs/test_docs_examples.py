@@ -19,7 +19,6 @@ FOLDER = ROOT / "docs" / "examples"
 
 @pytest.fixture
 def examples(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[ModuleType, ModuleType]]:
-    """Return the two modules, imported like by ``python docs/examples/play.py``."""
     monkeypatch.syspath_prepend(str(FOLDER))
     before = dict(POLICIES)
     yield import_module("token_budget"), import_module("play")

@@ -12,7 +12,6 @@ PAGE = Path(__file__).parents[3] / "docs" / "troubleshooting.md"
 
 
 def entries() -> list[str]:
-    """Return the code entries of the tables' message columns."""
     shown, columns = [], 0
     for line in PAGE.read_text().splitlines():
         cells = [cell.strip() for cell in line.strip("|").split(" | ")]

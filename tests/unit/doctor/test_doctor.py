@@ -6,12 +6,13 @@ tests/engine/test_command_line.py tests what it asks SGLang itself.
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
 
 from sglang_adaptive import doctor
-from sglang_adaptive.doctor import NOTE, OK, PROBLEM, Check, machine_checks, main, take_apart
+from sglang_adaptive.doctor import NOTE, OK, PROBLEM, WORTH, Check, advice, machine_checks, main, take_apart
 from sglang_adaptive.sglang_plugin.contract import RELEASES, supported
 from tests.answering import answering
 from tests.fakes import ema, serve, with_alarm
@@ -20,19 +21,15 @@ FITS: dict[str, list[str]] = {"missing": [], "changed": []}
 ARGUMENTS = ["--model-path", "M", "--port=1"]
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        ["python", "-m", "sglang.launch_server"],
-        ["numactl", "-N", "0", "/usr/bin/python3.12", "-u", "-m", "sglang.launch_server"],
-        ["sglang", "serve"],
-        ["/opt/venv/bin/sglang", "serve"],
-        [],
-    ],
-    ids=" ".join,
+LINES = (
+    *("python -m sglang.launch_server", "numactl -N 0 /usr/bin/python3.12 -u -m sglang.launch_server"),
+    *("sglang serve", "/opt/venv/bin/sglang serve", ""),
 )
-def test_arguments_of_a_launch_line(words: list[str]) -> None:
-    line = take_apart([*words, *ARGUMENTS])
+
+
+@pytest.mark.parametrize("words", LINES)
+def test_arguments_of_a_launch_line(words: str) -> None:
+    line = take_apart([*words.split(), *ARGUMENTS])
     assert (line.arguments, line.variables, line.on_cpu) == (ARGUMENTS, {}, False)
 
 
@@ -74,7 +71,6 @@ def test_configuration_and_server_that_are_bad(tmp_path: Path, capsys: pytest.Ca
 
 @pytest.fixture
 def answer(monkeypatch: pytest.MonkeyPatch) -> dict[str, object]:
-    """Return the answer of the process that has imported SGLang."""
     found = {"device": {"kind": "cpu", "torch": "2"}, "sglang": RELEASES[-1], "contract": FITS, "doors": None}
     monkeypatch.setattr(doctor, "_ask", lambda line: found)
     return found
@@ -159,3 +155,31 @@ def test_alarms_of_every_replica_are_problems(capsys: pytest.CaptureFixture[str]
     causes = "; docs/troubleshooting.md has likely causes"
     assert problems == [("acceptance", f"one{causes}"), ("replica 1", f"acceptance: two{causes}")]
     assert found["verdict"] == "2 problems to fix: acceptance, replica 1."
+
+
+ROOT = Path(__file__).parents[3]
+TREE = "speculative_eagle_topk=4 (only topk=1 is supported)"
+
+
+def test_what_adapting_is_worth_is_what_the_performance_page_says() -> None:
+    row = re.search(r"against the best single depth, geometric mean \| [^|]* \| ([\d.]+)", _page("measurements.md"))
+    assert row is not None and float(row[1]) == pytest.approx(WORTH, abs=0.02)
+
+
+def test_tree_becomes_a_chain_of_a_depth_that_the_configuration_has() -> None:
+    words = advice(TREE, {"steps": 6, "depths": [0, 1, 3, 5]})
+    assert words is not None
+    assert "--speculative-eagle-topk 1 --speculative-num-steps 5 --speculative-num-draft-tokens 6" in words
+
+
+def test_tree_whose_size_is_left_to_sglang() -> None:
+    words = advice(TREE, {"steps": None, "depths": None})
+    assert words is not None and "--speculative-num-steps 5 " in words
+
+
+def test_reason_that_nothing_is_known_about() -> None:
+    assert advice("SGLang turned it off while it resolved the arguments; its log says why", {}) is None
+
+
+def _page(name: str) -> str:
+    return (ROOT / "docs" / name).read_text()

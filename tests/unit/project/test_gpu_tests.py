@@ -12,7 +12,6 @@ from typing import Any
 import psutil
 import pytest
 
-from scripts import of_results
 from tests.gpu.__main__ import APART, FIRST, KERNELS, ROOT, WITHOUT_SERVERS, parts
 
 TESTS = {
@@ -64,7 +63,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def command(folder: Path, budget: int) -> tuple[int, dict[str, Any], str]:
-    """Return the exit code, the results by test, and the output."""
     words = [str(folder), "--budget", str(budget), "--limit", "8", "--jobs", "2", "--results", str(folder / "r.json")]
     done = subprocess.run(
         [sys.executable, "-c", COMMAND, *words, "--work", str(folder / "work")], capture_output=True, text=True,
@@ -116,19 +114,3 @@ def test_tests_that_share_servers_are_one_part() -> None:
     assert not any("serving" in files[name] for name in WITHOUT_SERVERS)
     variants = {name.partition("-")[2] for name in FIRST} - {""}
     assert variants <= {*APART} and all(f'"{name}"' in "".join(files.values()) for name in APART)
-
-
-def test_the_table_says_where_each_file_ran(tmp_path: Path) -> None:
-    test, where = (
-        "tests/gpu/test_exact.py::test_it",
-        {"on": "NVIDIA H200", "date": "2026-11-28", "commit": "12345678ab"},
-    )
-    told = {
-        f"{test}[fa3]": {"outcome": "passed", **where},
-        f"{test}[triton]": {"outcome": "failed", **where},
-        f"{test}[flashinfer]": {"outcome": "not run", "lines": ["the budget ended before"]},
-    }
-    (tmp_path / "gpu-tests.json").write_text(json.dumps({"tests": told}))
-    rows = {line.split("|")[1].strip(): line for line in of_results.gpu_tests(tmp_path / "gpu-tests.json")}
-    assert rows["`test_exact.py`"].endswith("| NVIDIA H200, 2026-11-28, 12345678 | 1 | 1 | 1 |")
-    assert rows["`test_choice.py`"].endswith("| not run yet |  |  |  |")

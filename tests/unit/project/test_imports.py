@@ -12,15 +12,7 @@ from pathlib import Path
 import pytest
 
 PACKAGE = Path(__file__).parents[3] / "sglang_adaptive"
-HEIGHT = {
-    "policy": 0,
-    "runtime": 1,
-    "helper": 2,
-    "serve_cpu": 3,
-    "sglang_plugin": 3,
-    "lab/cpu_engine": 5,
-    "lab": 6,
-}
+HEIGHT = {"policy": 0, "runtime": 1, "helper": 2, "serve_cpu": 3, "sglang_plugin": 3, "lab/cpu_engine": 5, "lab": 6}
 TOP = 4
 """Layer of the product's commands. Only the lab is above it, and nothing outside the lab imports the lab."""
 PURE = ("policy", "runtime", "helper")
@@ -41,7 +33,6 @@ def layer(parts: tuple[str, ...]) -> str:
 
 
 def imported(path: Path) -> Iterator[tuple[str, int]]:
-    """Yield every imported module with its line, anywhere in the file and under any condition."""
     here = ("sglang_adaptive", *path.relative_to(PACKAGE).parent.parts)
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):

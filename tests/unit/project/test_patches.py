@@ -30,7 +30,6 @@ needs_patches = pytest.mark.skipif(not PATCHES, reason="no patches for this rele
 
 
 def package() -> Path:
-    """Return the folder of the installed ``sglang`` without importing it."""
     spec = find_spec("sglang")
     assert spec is not None and spec.origin is not None
     return Path(spec.origin).parent

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import random
 import re
 from pathlib import Path
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from sglang_adaptive.lab.cpu_engine import models
 from train import checkpoint, data, evaluate, teach
@@ -17,65 +14,9 @@ from train.data import Share
 from train.model import ModelSize
 from train.optimise import Recipe
 
-SEEDS = st.integers(0, 2**32)
 TINY = ModelSize(hidden=16, heads=2, kv_heads=1, ffn=16)
 FEW_STEPS = Recipe(steps=12, matrix_rate=0.02, batch=(4, 64), long_batch=(4, 64), warm_up=2)
 """For a draft of the shipped size, whose optimizer takes most of a step; at rates of 0 no loss falls by 10%."""
-
-
-def entries(family: str, text: str) -> list[list[int]]:
-    """Return the entries of every complete line, parsed from the text."""
-    lines = text.split("\n")[1:-1]
-    if family == "hard":
-        return [[int(c) for c in line if c.isdigit()] for line in lines]
-    sales = [re.fullmatch(r"(\w+) sold (\d{4}) (\w+) at (\d{4})\.", line).groups() for line in lines]
-    return [
-        [data.NAMES.index(name), *map(int, count), data.GOODS.index(goods), *map(int, price)]
-        for name, count, goods, price in sales
-    ]
-
-
-def share_by_rule(family: str, text: str) -> float:
-    """Return the share of entries that succeed the one above, by one more if the one before is 5 or greater."""
-    lines = entries(family, text)
-    flat = [entry for line in lines for entry in line]
-    width = len(lines[0])
-    right = [
-        flat[i] == (data.SUCCESSOR[flat[i - width]] + (1 if flat[i - 1] >= 5 else 0)) % 10
-        for i in range(width, len(flat))
-    ]
-    return sum(right) / len(right)
-
-
-@given(SEEDS, st.sampled_from(["hard", "mixed"]))
-@settings(max_examples=30, deadline=None)
-def test_ruled_text_follows_the_rule_and_never_repeats_a_line(seed, family):
-    text = data.document(family, random.Random(seed), 1500).text.decode()
-    lines = text.split("\n")[1:-1]
-    assert share_by_rule(family, text) == 1.0
-    assert len(set(lines)) == len(lines)
-
-
-@given(SEEDS, st.sampled_from(data.FAMILIES), st.integers(1, 400))
-def test_documents_have_the_size_asked_for_and_depend_on_the_seed_alone(seed, family, size):
-    first = data.document(family, random.Random(seed), size)
-    assert len(first.text) == size
-    assert first == data.document(family, random.Random(seed), size)
-
-
-def test_teacher_gives_the_text_where_the_target_must_not_tell():
-    logits, ids = torch.randn(2, 5, TINY.vocab), torch.randint(0, TINY.vocab, (2, 5))
-    wanted = teach.teacher(logits, ids, torch.tensor([True, False]))
-    torch.testing.assert_close(wanted[0], logits[0].softmax(-1))
-    assert wanted[1, :-1].argmax(-1).tolist() == ids[1, 1:].tolist()
-    assert wanted[1, :-1].sum(-1).tolist() == wanted[1, :-1].max(-1).values.tolist() == [1.0] * 4
-
-
-def test_openings_weigh_less_and_digits_more():
-    document = data.Document(b"ab12cd34", given=4)
-    weights = teach.byte_weights([document], teach.to_ids([document]))
-    low, high = teach.OPENING_WEIGHT, teach.DIGIT_WEIGHT
-    assert weights.tolist() == [pytest.approx([low] * 4 + [1.0, 1.0, high, high])]
 
 
 def losses_of(output: str) -> list[float]:

@@ -16,14 +16,25 @@ from sglang_adaptive.runtime.controller import AdaptiveController
 from sglang_adaptive.runtime.round_note import RoundNote
 from sglang_adaptive.runtime.round_times import RoundTimes
 from tests import fakes
-from tests.fakes import Learner, ScriptedPolicy, Sized, Worker, serving, state
+from tests.fakes import Learner, ScriptedPolicy, Sized, Worker, serving
 
 
 def test_start_up_builds_each_missing_depth_once_with_its_own_graph_sizes_and_the_deepest_first() -> None:
-    controller, worker, _, _ = serving()
+    controller, worker, policy, _ = serving()
+    assert policy._graph_sizes == [1, 2, 4, 8]
     assert worker.built == [(7, 8, [8]), (1, 2, [1, 2, 4, 8]), (0, 1, [1, 2, 4, 8])]
     assert controller.states.tiers == (0, 1, 3, 7)
     assert worker.speculative_num_steps == 3
+    tiers = controller.snapshot()["startup"]["tiers"]
+    every = [1, 2, 4, 8]  # also at the launch depth, whatever the policy returns
+    assert [(tier["steps"], tier["graph_batch_sizes"]) for tier in tiers] == [
+        (0, every),
+        (1, every),
+        (3, every),
+        (7, [8]),
+    ]
+    assert [tier["gigabytes"] for tier in tiers] == [1.0, 1.0, None, 1.0]
+    assert [tier["seconds"] is None for tier in tiers] == [False, False, True, False]
 
 
 def test_launch_depth_without_a_state_is_refused_at_start_up() -> None:
@@ -208,16 +219,6 @@ def test_forcing_a_depth_that_was_not_built_names_those_that_were() -> None:
         controller.force_steps(5)
 
 
-def test_causes_tell_batch_size_from_acceptance() -> None:
-    controller, _, policy, _ = serving(answer=3)
-    controller.choose(1)
-    policy.answer = 1
-    controller.choose(8)
-    policy.answer = 0
-    controller.choose(8)
-    assert [switch["cause"] for switch in controller.snapshot()["recent_switches"]] == ["batch size", "acceptance"]
-
-
 def test_a_snapshot_does_not_change_later_and_is_json() -> None:
     controller, _, _, _ = serving(answer=7)
     before = controller.snapshot()
@@ -249,10 +250,7 @@ def test_memory_is_bounded_over_many_switches() -> None:
 
 def learning(share_cost: Any) -> tuple[AdaptiveController, Learner]:
     policy = Learner()
-    controller = AdaptiveController(Worker(3), policy, share_cost=share_cost)
-    controller.states.register(state(3))
-    controller.build_states()
-    return controller, policy
+    return fakes.controller(policy, share_cost=share_cost), policy
 
 
 def test_every_rank_decides_on_the_first_ranks_table() -> None:
@@ -280,32 +278,13 @@ def test_rank_without_a_table_does_not_leave_the_others_waiting() -> None:
     assert "no cost table" in other.snapshot()["degraded_reason"]
 
 
-def graphed(sizes: list[int] | None, launch: int = 3) -> tuple[AdaptiveController, Worker, ScriptedPolicy]:
-    worker, policy = Worker(launch), ScriptedPolicy([0, 1, 3, 7], 7)
-    controller = AdaptiveController(worker, policy, device=Sized(sizes))
-    controller.states.register(state(launch))
-    controller.build_states()
-    return controller, worker, policy
-
-
-def test_the_device_says_which_batch_sizes_are_captured() -> None:
-    controller, worker, policy = graphed([1, 2, 4, 8])
-    assert policy._graph_sizes == [1, 2, 4, 8]
-    assert worker.built == [(7, 8, [8]), (1, 2, [1, 2, 4, 8]), (0, 1, [1, 2, 4, 8])]
-    tiers = controller.snapshot()["startup"]["tiers"]
-    assert [(tier["steps"], tier["graph_batch_sizes"]) for tier in tiers] == [
-        (0, [1, 2, 4, 8]),
-        (1, [1, 2, 4, 8]),
-        (3, [1, 2, 4, 8]),  # the launch depth, whatever the policy returns
-        (7, [8]),
-    ]
-    assert [tier["gigabytes"] for tier in tiers] == [1.0, 1.0, None, 1.0]
-    assert [tier["seconds"] is None for tier in tiers] == [False, False, True, False]
+def graphed(sizes: list[int] | None) -> tuple[AdaptiveController, Worker, ScriptedPolicy]:
+    worker, policy = Worker(), ScriptedPolicy([0, 1, 3, 7], 7)
+    return fakes.controller(policy, worker=worker, device=Sized(sizes)), worker, policy
 
 
 def test_warm_up_runs_each_reachable_depth_in_turn_and_leaves_no_trace() -> None:
-    controller, worker, policy = graphed([1, 2, 4, 8])
-    policy.answer = 3
+    controller, worker, policy, _ = serving(answer=3)
     controller.warm_up.begin()
     depths = []
     for _ in range(4):
@@ -353,11 +332,7 @@ def test_lookup_rounds_have_graphs_at_their_batch_sizes_alone() -> None:
     """Kinds without a batch size that has graphs are not built, and other rounds never fall back on them."""
     for sizes, drafts in (([1, 4, 8, 16, 32, 64], [4, 8, 15, 31]), ([1, 8], [15, 31]), (None, [4, 8, 15, 31])):
         policy = ThroughputPolicy(3, ThroughputOptions(candidate_steps=(0, 1, 3, 7)))
-        controller = AdaptiveController(Worker(3), policy, device=Sized(sizes))
-        controller.states.register(state(3))
-        controller.allow_lookups(True)
-        controller.build_states()
-        states = controller.states
+        states = fakes.controller(policy, looks_up=True, device=Sized(sizes)).states
         assert sorted(states.captured.lookups) == drafts
         for count in drafts:
             captured = None if sizes is None else tuple(size for size in sizes if size in KINDS[count])

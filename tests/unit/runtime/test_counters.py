@@ -15,7 +15,6 @@ from sglang_adaptive.policy.base import ProbeTotals
 from sglang_adaptive.policy.choice import Choice, Coming, Source, drafted
 from sglang_adaptive.policy.observation import RoundObservation
 from sglang_adaptive.policy.throughput import ThroughputOptions, ThroughputPolicy
-from sglang_adaptive.runtime.controller import AdaptiveController
 from sglang_adaptive.runtime.counters import (
     CAUSES,
     CUT_EVERY,
@@ -25,7 +24,8 @@ from sglang_adaptive.runtime.counters import (
     Counters,
     region_of,
 )
-from tests.fakes import Worker, serving, state
+from tests import fakes
+from tests.fakes import serving
 from tests.unit.policy.throughput.test_acceptance import drafts
 from tests.unit.policy.throughput.test_policy import H200
 
@@ -89,9 +89,7 @@ def test_the_way_into_a_probe_and_back_is_told_from_a_decision(
     after: int, causes: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     policy = ThroughputPolicy(3, ThroughputOptions(candidate_steps=(1, 3, 7)))
-    controller = AdaptiveController(Worker(3), policy)
-    controller.states.register(state(3))
-    controller.build_states()
+    controller = fakes.controller(policy)
     for live, probe in ((3, None), (3, 7), (3, 7), (after, None), (after, None)):
         monkeypatch.setattr(policy._prober, "take_round", lambda row, probe=probe: probe)
         monkeypatch.setattr(policy._choice, "decide", lambda *known, live=live: setattr(policy._choice, "live", live))
@@ -160,10 +158,6 @@ def test_counts_are_those_of_every_request_looked_at_alone(rounds: list[tuple[in
         assert entry["accepted"] == sum(steps >= position and kept >= position for steps, kept in requests)
     deepest = max((steps for steps, _ in rounds), default=0)
     assert [entry["position"] for entry in counters.by_position()] == list(range(1, deepest + 1))
-
-
-def test_nothing_seen_is_nothing_told() -> None:
-    assert (Counters().tokens(), Counters().by_position()) == ({}, [])
 
 
 def test_each_request_counts_where_its_length_is() -> None:

@@ -23,11 +23,6 @@ def test_some_rows_are_caught_up_apart() -> None:
     assert [*plan.split(set())] == [*plan.split({0, 1, 2})] == [plan]
 
 
-def test_nothing_held_is_nothing_owed() -> None:
-    pending = PendingDrafts()
-    assert pending.catch_up(["a"]) is None and pending.owed("a") == 0 and pending.rounds == 0
-
-
 @given(rounds=ROUNDS, batch=st.lists(st.integers(0, 9), unique=True))
 def test_each_request_gets_its_own_tokens_oldest_first(rounds: list[list[int]], batch: list[int]) -> None:
     pending, tokens = PendingDrafts(), []
@@ -86,23 +81,6 @@ def test_steady_rounds_are_in_order_until_somebody_joins() -> None:
     assert joined is not None and not joined.is_one_of_each([3, 3, 3, 4])
 
 
-def test_settled_rows_are_gone_and_the_next_round_starts_anew() -> None:
-    pending = PendingDrafts()
-    pending.hold(["a", "b"])
-    pending.settle(["a", "b"])
-    assert pending.rounds == 0 and pending.catch_up(["a", "b"]) is None
-    pending.hold(["b"])
-    plan = pending.catch_up(["a", "b"])
-    assert plan is not None and (plan.rows, plan.sources) == ((1,), ((0,),))
-
-
-def test_a_reused_pool_row_owes_nothing_of_its_last_request() -> None:
-    """The key of a request includes the generation of its row."""
-    pending = PendingDrafts()
-    pending.hold([(3, 1)])
-    assert pending.owed((3, 2)) == 0 and pending.catch_up([(3, 2)]) is None
-
-
 def test_who_is_left_out_of_the_last_round_is_told_what_it_owes_until_the_next_is_settled() -> None:
     pending = PendingDrafts()
     for _ in range(3):
@@ -137,14 +115,3 @@ def test_what_was_written_is_owed_no_more_but_the_latest_row(rounds: list[list[i
     assert plan is not None and pending.rounds == 1 + len(later)
     for row, own in zip(plan.rows, plan.sources, strict=True):
         assert [tokens[place] for place in own] == [token for token in tokens if token[0] == batch[row]]
-
-
-def test_a_request_that_left_before_a_write_is_owed_what_it_was() -> None:
-    pending = PendingDrafts()
-    for _ in range(2):
-        pending.hold(["stays", "leaves"])
-    pending.keep_latest(["stays"])
-    assert (pending.owed("stays"), pending.owed("leaves")) == (1, 2)
-    pending.hold(["stays"])
-    plan = pending.catch_up(["stays"])
-    assert plan is not None and plan.sources == ((0, 2),)

@@ -25,7 +25,6 @@ from sglang_adaptive.sglang_plugin.stages.audit_scheduler import AUDITED, MOST_W
 from tests.fakes import serving
 
 PROMPT, OUTPUT = [5, 6, 7], [11, 12, 13, 14]
-ALL = AuditOptions(1.0)
 
 
 @pytest.fixture(autouse=True)
@@ -36,7 +35,6 @@ def one_rank() -> Iterator[None]:
 
 
 def done(rid: str = "mine", output: list[int] = OUTPUT, reason: Any = None, how: Any = None, **more: Any) -> Req:
-    """Return a finished SGLang request."""
     sampling = SamplingParams(**{"temperature": 0, **(how or {})})
     req = Req(rid, "", array("q", PROMPT), sampling, **more)
     req.output_ids.extend(output)
@@ -68,17 +66,10 @@ def test_a_greedy_request_is_decoded_again_as_it_was_asked() -> None:
 @pytest.mark.parametrize(
     "told",
     [
-        {"how": {"temperature": 0.7}},
-        {"how": {"json_schema": "{}"}},
-        {"how": {"regex": "a*"}},
-        {"how": {"custom_params": {"banned": 1}}},
-        {"how": {"beam_width": 2}},
-        {"lora_id": "adapter"},
-        {"input_embeds": [[0.5]]},
-        {"custom_logit_processor": "{}"},
-        {"reason": FINISH_ABORT()},
-        {"output": [11]},
-        {"output": [11] * audit_scheduler.MOST_TOKENS},
+        *({"how": {"temperature": 0.7}}, {"how": {"json_schema": "{}"}}, {"how": {"regex": "a*"}}),
+        *({"how": {"custom_params": {"banned": 1}}}, {"how": {"beam_width": 2}}, {"lora_id": "adapter"}),
+        *({"input_embeds": [[0.5]]}, {"custom_logit_processor": "{}"}, {"reason": FINISH_ABORT()}),
+        *({"output": [11]}, {"output": [11] * audit_scheduler.MOST_TOKENS}),
     ],
     # Not the values: every process must collect the same names, and an object's name has its address.
     ids=lambda told: ".".join((*told, *told.get("how", ()))),
@@ -142,7 +133,7 @@ def test_what_other_weights_have_written_is_not_compared() -> None:
 
 def test_a_round_of_audited_requests_alone_runs_at_zero_steps_and_teaches_nothing() -> None:
     controller, worker, policy, _ = serving(answer=7)
-    mine = Audits(controller, ALL)
+    mine = Audits(controller, AuditOptions(1.0))
     controller.choose(1)
     controller.force_steps(3)
     reqs = [done(f"{AUDITED}{number}") for number in range(2)]
@@ -156,39 +147,6 @@ def test_a_round_of_audited_requests_alone_runs_at_zero_steps_and_teaches_nothin
     assert worker.speculative_num_steps == 3
     assert [switch["cause"] for switch in controller.snapshot()["recent_switches"]][1:] == ["audit", "forced"]
     assert all(req.to_finish is None for req in reqs)
-
-
-def test_audited_requests_make_room_for_others() -> None:
-    mine = audits()
-    users, audited = done("a user's"), done(f"{AUDITED}1")
-    mine.before_round(SimpleNamespace(reqs=[users, audited]))
-    assert users.to_finish is None and isinstance(audited.to_finish, FINISH_ABORT)
-    assert audited.to_finish.status_code is None and not mine._controller.audit_round
-
-
-def test_a_wrong_token_ends_speculation_until_another_configuration() -> None:
-    controller, worker, policy, _ = serving(answer=7)
-    mine = Audits(controller, ALL)
-    for verdict in (ties.EQUAL, ties.TIE):
-        mine.count(report(verdict, noise=0.1))
-    assert not controller.snapshot()["degraded"] and mine.report()["tie_nats"] == pytest.approx(0.2)
-    mine.count(report())
-    controller.choose(1)
-    shown = controller.snapshot()
-    why = "the audit has found a wrong token, token 2 of request mine: 3.5 nats less likely than that of zero steps"
-    assert (shown["degraded"], shown["degraded_reason"], shown["degraded_steps"]) == (True, why, 0)
-    assert worker.speculative_num_steps == 0
-    told = shown["audit"]
-    assert (told["equal"], told["tie"], told["wrong"], told["unfinished"]) == (1, 1, 1, 0)
-    assert {key: told["proved"][key] for key in ("request", "token", "gap_nats")} == {
-        "request": "mine", "token": 2, "gap_nats": 3.5,
-    }  # fmt: skip
-    mine.add(done())
-    assert mine.take(is_idle=True) == {"is_on": False, "finished": None}, "it has said all"
-    controller.replace_policy(policy, by="a test")
-    mine.change(ALL)
-    controller.choose(1)
-    assert worker.speculative_num_steps == 7 and mine.report()["proved"] is None and mine.is_on
 
 
 def test_a_text_that_ends_is_said_to() -> None:

@@ -47,7 +47,6 @@ print(json.dumps(found))
 
 @pytest.fixture(scope="module")
 def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """Return the verdict on the release, and how two launches on it end."""
     folder = next_release.write(tmp_path_factory.mktemp("next") / "site")
     base = {**os.environ, "PYTHONPATH": os.pathsep.join([str(folder), str(ROOT)])}
     done = subprocess.run(

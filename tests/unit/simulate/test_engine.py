@@ -22,15 +22,12 @@ SMALL = Setting(COST, rounds=300, traces=6, seed=3)
 
 
 def uniform_trace(batch: int, p: float, rounds: int = 200) -> Trace:
-    """Return one regime in which every request accepts with probability *p* at every position."""
     rng = np.random.default_rng(9)
     who = closed_loop(np.full(rounds, batch), rng, 64)
     return Scene(COST, who, np.full(rounds, p), np.ones(rounds), given=COST).build(rng)
 
 
 class Recorder(AdaptivePolicy):
-    """Chooses a new depth every round and records its input."""
-
     def __init__(self, ladder: tuple[int, ...]) -> None:
         self.ladder = ladder
         self.events: list[tuple[str, object]] = []

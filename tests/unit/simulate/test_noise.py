@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks.noise.__main__ import cut, main, table
+from benchmarks.noise.__main__ import main, table
 from sglang_adaptive.lab.simulate import command, rounds, score
 from sglang_adaptive.lab.simulate.contenders import build
 from sglang_adaptive.lab.simulate.cost import SimulationError, load_cost
@@ -81,11 +81,6 @@ def test_an_installation_without_recordings_says_so(capsys: pytest.CaptureFixtur
     )
     assert command.main([*words, "--suite", "noise-gpu"]) == 2
     assert "noise gpu: this installation has no recordings; expected a checkout" in capsys.readouterr().err
-
-
-def test_a_recording_is_cut_and_its_requests_numbered() -> None:
-    lines = [HEAD, "@ f00d\n", "3 1 ~9\n", "! 4\n", "3 2 7\n", "@ f00d beef\n", "5 01 8\n", "5 50 9\n"]
-    assert "".join(cut(lines, 1, 3)) == HEAD + "@ 0\n3 2 7\n@ 0 1\n5 01 8\n"
 
 
 def test_a_kept_recording_is_read_like_its_rounds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

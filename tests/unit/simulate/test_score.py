@@ -63,7 +63,6 @@ def test_recovery_counts_rounds_from_the_change() -> None:
 
 
 def scores_of(**figures: float) -> Scores:
-    """Return those of a suite with one trace, on which the judged policy scored *figures*."""
     values = {"share": 1.0, "drawn_share": 1.0, "plain_ratio": 1.0, "zero_window": 1.0, "switches": 0.0}
     values.update(figures)
     found = TraceScore(**values, curve=(0.5, 1.0), recoveries=(3, 31))

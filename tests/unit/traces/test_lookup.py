@@ -18,7 +18,6 @@ def agreement(text: list[int], one: int, other: int) -> int:
 
 
 def written_out(text: list[int], place: int) -> Round:
-    """Return the round that starts at *place*, by the definition."""
     match, source = max(((agreement(text, q, place), q) for q in range(place)), default=(0, -1))
     drafts: list[int] = []
     if match >= SHORTEST:
@@ -35,7 +34,6 @@ def written_out(text: list[int], place: int) -> Round:
 
 
 def drawn(seed: int) -> tuple[list[int], int]:
-    """Return a text of few words that sometimes copies itself, and the length of its prompt."""
     random = Random(seed)
     words, text = random.choice([2, 3, 8, 40]), [random.randrange(3) for _ in range(2)]
     length = random.randrange(3, 260)
@@ -80,16 +78,6 @@ def test_of_many_places_the_one_that_agrees_furthest_counts() -> None:
     text = [*copied, 9, 9, *(token for piece in range(1100) for token in (*copied[-9:], 500 + piece, 7)), *copied, 9, 9]
     place = len(text) - 3
     assert Text(text, place).at(place) == written_out(text, place) == Round(60, 2)
-
-
-def test_a_loop_is_drafted_beyond_what_is_known() -> None:
-    text = [1, 2, *([5, 6, 7] * 30)]
-    assert Text(text, 7).at(7) == Round(3, DRAFTS + 1)
-
-
-def test_ids_of_images_beyond_any_vocabulary_are_tokens_too() -> None:
-    text = [3, 10**12, 4, 5, 9, 3, 10**12, 4, 5, 8]
-    assert list(Text(text, 6).rounds()) == [Round(2, 3)]
 
 
 @pytest.mark.parametrize(("text", "prompt"), [([], 0), ([4], 1), ([4], 0), ([4, 4], 1), ([1, 2, 3], 3)])

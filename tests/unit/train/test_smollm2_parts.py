@@ -11,7 +11,6 @@ import torch
 from benchmarks.traces.eagle3 import Eagle3
 from benchmarks.traces.llama import Llama
 from benchmarks.traces.writing import write
-from train.smollm2.clock import Clock
 from train.smollm2.held_out import RUN, HeldOut
 from train.smollm2.lesson import lesson_of, opinions_of
 from train.smollm2.loss import score
@@ -89,18 +88,6 @@ def test_a_held_out_question_is_found_whatever_stands_around_it() -> None:
     assert held_out.shares("So who was it, then?") and not held_out.shares("Who was she?")
     with pytest.raises(ValueError, match="question 1"):
         held_out.check(["one", "who was it"])
-
-
-def test_a_stage_knows_the_seconds_of_earlier_calls(tmp_path: Path) -> None:
-    time = 100.0
-    first = Clock(tmp_path / "kept", "train", minutes=1, leave_at=120, now=lambda: time)
-    time = 125.0
-    assert first.leaving() and not first.over()
-    first.keep()
-    second = Clock(tmp_path / "kept", "train", minutes=1, now=lambda: time)
-    other = Clock(tmp_path / "kept", "answers", minutes=1, now=lambda: time)
-    time = 160.0
-    assert second.share() == 1 and second.over() and not other.over()
 
 
 def test_rounded_outputs_keep_the_wanted_precision_though_the_weights_do_not() -> None:

@@ -19,9 +19,7 @@ BAD = [
     '{"throughput": {"lookup_texts": "a.jsonl"}}',
     '{"1": {"candidate_steps": [1, true]}}',
     '{"ema_alpha": 2, "1": {"candidate_steps": [1]}}',
-    "",
-    "[1]",
-    "{",
+    *("", "[1]", "{"),
 ]
 
 
@@ -103,50 +101,46 @@ def test_the_documentation_says_the_same() -> None:
         assert row.rstrip(" |").rpartition(" | ")[2] == MEASURED.get(name, "no"), name
 
 
-def test_ranges_and_single_depths() -> None:
-    told = reading({"2": {"candidate_steps": [1, 3]}, "8": {"candidate_steps": [1]}, "9": {"candidate_steps": [0]}})
-    assert "Batch sizes 1 to 7: 1 or 3 draft steps, at first 1." in told  # the middle of 0, 1, 3
-    assert "Batch size 8: always 1 draft step." in told and "Batch sizes from 9: always no drafts." in told
-    assert told.endswith("Nothing differs from the defaults.")
-
-
-def test_threshold_out_of_reach_is_called_so() -> None:
-    told = reading({"up_hysteresis": 0.6, "down_hysteresis": -1, "1": {"candidate_steps": [1, 3]}})
-    assert "1 to 3 never (the average would have to pass 1.10)" in told
-    assert "3 to 1 never (the average would have to fall to -0.50)" in told
-    assert "up_hysteresis is 0.6 instead of 0.0: added to the threshold for a rise (slot 1)" in told
-
-
-def test_throughput_options_are_told_and_compared() -> None:
-    told = reading({"throughput": {"candidate_steps": [1, 5], "probe_budget": 0, "profile_dir": "/profiles"}})
-    assert "Always drafts: 0 is not among the depths." in told and "Never tries other depths" in told
-    assert "kept between server starts in /profiles." in told
-    assert "probe_budget is 0 instead of 0.005: largest share of time that probes may cost; 0 turns them off" in told
-    assert reading({}).endswith("Nothing differs from the defaults.")
-    assert "reloads the file" in reading({"watch": True}) and "reloads" not in reading({"watch": False})
-
-
-@pytest.mark.parametrize(
-    ("config", "told"),
-    [
-        ({}, "Lookups are auto: rounds may verify 4, 8, 15 or 31 drafts copied"),
-        ({}, "while live rounds take at least 4 ms.\nNGRAM, block drafters, DeepSeek-V4 and some"),
-        ({}, "Texts of other requests are not searched: lookup_memory_mb is 0."),
-        ({"lookup": True}, "Lookups are on: rounds may verify 4, 8, 15 or 31 drafts"),
-        ({"lookup": True}, "however short rounds are.\nNGRAM, block drafters and DeepSeek-V4 refuse that"),
-        ({"lookup": False}, "Lookups are off: lookup is false.\n"),
-        ({"candidate_steps": [3, 8, 15]}, "Lookups are auto: rounds may verify 4 or 31 drafts"),
-        ({"candidate_steps": [4, 8, 15, 31]}, "Lookups are off: candidate_steps has all of their numbers of drafts."),
-        ({"lookup_memory_mb": 64}, "Texts of other requests are searched too, in 64 MB of each rank.\n"),
-        ({"lookup_memory_mb": 64, "lookup_texts": "a.jsonl"}, "64 MB of each rank, from the start those of a.jsonl.\n"),
-    ],
+RANGES = {"2": {"candidate_steps": [1, 3]}, "8": {"candidate_steps": [1]}, "9": {"candidate_steps": [0]}}
+FAR = {"up_hysteresis": 0.6, "down_hysteresis": -1, "1": {"candidate_steps": [1, 3]}}
+OPTIONS = {"throughput": {"candidate_steps": [1, 5], "probe_budget": 0, "profile_dir": "/profiles"}}
+LOOKED_UP = (
+    ({}, "Lookups are auto: rounds may verify 4, 8, 15 or 31 drafts copied"),
+    ({}, "while live rounds take at least 4 ms.\nNGRAM, block drafters, DeepSeek-V4 and some"),
+    ({}, "Texts of other requests are not searched: lookup_memory_mb is 0."),
+    ({"lookup": True}, "Lookups are on: rounds may verify 4, 8, 15 or 31 drafts"),
+    ({"lookup": True}, "however short rounds are.\nNGRAM, block drafters and DeepSeek-V4 refuse that"),
+    ({"lookup": False}, "Lookups are off: lookup is false.\n"),
+    ({"candidate_steps": [3, 8, 15]}, "Lookups are auto: rounds may verify 4 or 31 drafts"),
+    ({"candidate_steps": [4, 8, 15, 31]}, "Lookups are off: candidate_steps has all of their numbers of drafts."),
+    ({"lookup_memory_mb": 64}, "Texts of other requests are searched too, in 64 MB of each rank.\n"),
+    ({"lookup_memory_mb": 64, "lookup_texts": "a.jsonl"}, "64 MB of each rank, from the start those of a.jsonl.\n"),
 )
-def test_lookups_are_told_with_the_reason(config: dict[str, Any], told: str) -> None:
-    assert told in reading({"throughput": config})
+READINGS: list[tuple[dict[str, Any], str]] = [
+    (RANGES, "Batch sizes 1 to 7: 1 or 3 draft steps, at first 1."),  # the middle of 0, 1, 3
+    (RANGES, "Batch size 8: always 1 draft step."),
+    (RANGES, "Batch sizes from 9: always no drafts."),
+    (FAR, "1 to 3 never (the average would have to pass 1.10)"),
+    (FAR, "3 to 1 never (the average would have to fall to -0.50)"),
+    (FAR, "up_hysteresis is 0.6 instead of 0.0: added to the threshold for a rise (slot 1)"),
+    (OPTIONS, "Always drafts: 0 is not among the depths."),
+    (OPTIONS, "Never tries other depths"),
+    (OPTIONS, "kept between server starts in /profiles."),
+    (OPTIONS, "probe_budget is 0 instead of 0.005: largest share of time that probes may cost; 0 turns them off"),
+    ({"watch": True}, "reloads the file"),
+    ({"1": {"candidate_steps": [1, 3]}}, 'Lookups are off: the policy "ema" has none.'),
+    *(({"throughput": options}, told) for options, told in LOOKED_UP),
+]
 
 
-def test_other_policies_look_nothing_up() -> None:
-    assert 'Lookups are off: the policy "ema" has none.' in reading({"1": {"candidate_steps": [1, 3]}})
+@pytest.mark.parametrize(("config", "told"), READINGS)
+def test_a_configuration_is_read_out(config: dict[str, Any], told: str) -> None:
+    assert told in reading(config)
+
+
+def test_what_is_as_by_default_is_not_told() -> None:
+    assert all(reading(config).endswith("Nothing differs from the defaults.") for config in (RANGES, {}))
+    assert "reloads" not in reading({"watch": False})
 
 
 def test_what_the_server_is_told_differs_from_the_defaults_too() -> None:

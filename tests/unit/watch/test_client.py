@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from sglang_adaptive.client import ADMIN_PATHS, Client, RequestError
+from sglang_adaptive.client import Client, RequestError
 from tests.answering import Told, answering
 
 
@@ -48,47 +48,3 @@ def test_an_answer_in_another_encoding_is_text() -> None:
 @pytest.mark.parametrize(("url", "port"), [("http://h", 80), ("https://h/", 443), ("http://[::1]:65535", 65535)])
 def test_address(url: str, port: int) -> None:
     assert Client.from_url(url).port == port
-
-
-class Connection:
-    """Answers everything, and records the key of the request."""
-
-    status = 200
-
-    def __init__(self) -> None:
-        self.keys: list[str | None] = []
-
-    def request(self, method: str, path: str, body: str | None, headers: dict[str, str]) -> None:
-        self.keys.append(headers.get("Authorization"))
-
-    def getresponse(self) -> Connection:
-        return self
-
-    def read(self) -> bytes:
-        return b"[]"
-
-    def close(self) -> None:
-        pass
-
-
-@pytest.mark.parametrize(
-    ("given", "key", "admin"),
-    [
-        ({}, None, None),
-        ({"api_key": "k"}, "k", "k"),
-        ({"admin_api_key": "a"}, None, "a"),
-        ({"api_key": "k", "admin_api_key": "a"}, "k", "a"),
-    ],
-)
-def test_each_path_gets_its_key(
-    given: dict[str, str], key: str | None, admin: str | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    client, connection = Client.from_url("http://h", **given), Connection()
-    monkeypatch.setattr(client, "_connect", lambda: connection)
-    client.server_info()
-    client.generate("a")
-    client.force_steps(1)
-    client.flush_cache()
-    client.abort("rid")
-    bearer = [None if one is None else f"Bearer {one}" for one in (key, key, admin, admin, admin)]
-    assert connection.keys == bearer and len(ADMIN_PATHS) == 3

@@ -43,7 +43,6 @@ def drawn(view: dict[str, Any], width: int = 100, terminal: bool = False) -> str
 
 
 def row(text: str, steps: int) -> list[str]:
-    """Return the words of the row of *steps*."""
     (found,) = [line for line in text.splitlines() if line.replace(">", " ").split()[:1] == [str(steps)]]
     return found.replace(">", " ").split()
 
@@ -166,13 +165,6 @@ def successor(found: AdaptiveController, policy: str, ladder: tuple[int, ...]) -
     new = ThroughputPolicy(live, ThroughputOptions(candidate_steps=ladder))
     new.take_over(found.policy, found.states.captured)
     return new
-
-
-def test_screen_of_the_ema_policy_and_its_colour() -> None:
-    view = seen(serve(ema(), 12, accepted=0.34))
-    text = drawn(view)
-    assert "slot " in text and "Batch sizes from 1: " in text and "It has not switched yet." in text
-    assert "\x1b[1;32mserving" in drawn(view, terminal=True)
 
 
 def test_an_alarm_is_shown() -> None:

@@ -66,61 +66,40 @@ def worker(scheduler: Scheduler) -> AdminRoute:
 
 
 async def ask(route: AdminRoute, **values: Any) -> Any:
-    """Return the body of the answer to a request with *values*."""
     _, body = await posted(route, json.dumps({"server_args": values}).encode())
     return json.loads(body)
 
 
 def held(scheduler: Scheduler) -> int | None:
-    """Return the steps that the next round holds, as shown by /server_info."""
     found: int | None = scheduler.controller.snapshot()["forced_steps"]
     return found
 
 
+def hold(steps: int, seconds: float = SHORT) -> dict[str, Any]:
+    return {"adaptive_force_steps": steps, "adaptive_force_seconds": seconds}
+
+
+@pytest.mark.parametrize(
+    ("commands", "ends", "steps"),
+    [
+        ([hold(7), hold(7, LONG)], 1, 7),
+        ([hold(7), hold(7, LONG), hold(1)], 2, None),
+        ([{"adaptive_force_steps": 3}, hold(0), hold(1)], 2, 3),
+        *(([hold(0), {"adaptive_force_steps": steps}], 1, steps) for steps in (7, None)),
+        *(([{"adaptive_force_steps": steps}, hold(0)], 1, steps) for steps in (7, None)),
+        ([{"adaptive_force_steps": 3}, {**hold(0), "nonsense": 1}], 1, 3),
+    ],
+    ids=["renewed", "the renewed one replaced", "held before", "meanwhile", "released meanwhile", "held again",
+         "free again", "refused"],
+)  # fmt: skip
 @in_a_loop
-async def test_a_hold_ends_when_nobody_renews_it() -> None:
+async def test_what_is_held_when_a_hold_ends(commands: list[dict[str, Any]], ends: int, steps: int | None) -> None:
+    """The commands go to two HTTP workers in turn."""
     scheduler = Scheduler()
-    assert await ask(worker(scheduler), adaptive_force_steps=0, adaptive_force_seconds=SHORT) == [True]
-    assert held(scheduler) == 0
-    await until(lambda: scheduler.ends == 1)
-    assert held(scheduler) is None
-
-
-@in_a_loop
-async def test_a_renewed_hold_outlives_the_end_of_the_one_before_in_another_worker() -> None:
-    scheduler = Scheduler()
-    first, second = worker(scheduler), worker(scheduler)
-    await ask(first, adaptive_force_steps=7, adaptive_force_seconds=SHORT)
-    await ask(second, adaptive_force_steps=7, adaptive_force_seconds=LONG)
-    await until(lambda: scheduler.ends == 1)
-    assert held(scheduler) == 7
-    await ask(first, adaptive_force_steps=1, adaptive_force_seconds=SHORT)
-    await until(lambda: scheduler.ends == 2)
-    assert held(scheduler) is None
-
-
-@in_a_loop
-async def test_what_an_operator_held_before_is_held_again() -> None:
-    scheduler = Scheduler()
-    route = worker(scheduler)
-    await ask(route, adaptive_force_steps=3)
-    for steps in (0, 1):
-        await ask(route, adaptive_force_steps=steps, adaptive_force_seconds=SHORT)
-    await until(lambda: scheduler.ends == 2)
-    assert held(scheduler) == 3
-
-
-@pytest.mark.parametrize("steps", [7, None])
-@in_a_loop
-async def test_what_an_operator_does_meanwhile_stays(steps: int | None) -> None:
-    scheduler = Scheduler()
-    route = worker(scheduler)
-    await ask(route, adaptive_force_steps=0, adaptive_force_seconds=SHORT)
-    await ask(route, adaptive_force_steps=steps)
-    await until(lambda: scheduler.ends == 1)
-    assert held(scheduler) == steps
-    await ask(route, adaptive_force_steps=0, adaptive_force_seconds=SHORT)
-    await until(lambda: scheduler.ends == 2)
+    workers = worker(scheduler), worker(scheduler)
+    for number, values in enumerate(commands):
+        assert await ask(workers[number % 2], **values) == ["nonsense" not in values]
+    await until(lambda: scheduler.ends == ends)
     assert held(scheduler) == steps
 
 
@@ -150,17 +129,6 @@ async def test_what_are_no_steps_is_refused(value: Any) -> None:
     told = f"got {json.dumps(value)}; expected one of 0, 1, 3, 7, or null to release"
     assert answer == {"error": {"message": f"adaptive_force_steps: {told}"}}
     assert held(scheduler) is None
-
-
-@in_a_loop
-async def test_a_refused_hold_changes_nothing_at_its_end() -> None:
-    scheduler = Scheduler()
-    route = worker(scheduler)
-    await ask(route, adaptive_force_steps=3)
-    values = {"adaptive_force_steps": 0, "adaptive_force_seconds": SHORT, "nonsense": 1}
-    assert await ask(route, **values) == [False]
-    await until(lambda: scheduler.ends == 1)
-    assert held(scheduler) == 3
 
 
 # -- other keys -----------------------------------------------------------------------------------------------

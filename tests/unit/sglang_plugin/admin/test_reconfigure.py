@@ -23,15 +23,15 @@ from sglang_adaptive.policy.errors import ConfigError
 from sglang_adaptive.policy.observation import RoundObservation
 from sglang_adaptive.policy.profile import ProfileKey
 from sglang_adaptive.policy.throughput import ThroughputOptions, ThroughputPolicy
-from sglang_adaptive.runtime.controller import AdaptiveController
 from sglang_adaptive.runtime.round_note import RoundNote
 from sglang_adaptive.sglang_plugin.admin import config_changes, handlers
 from sglang_adaptive.sglang_plugin.admin.config_changes import ConfigChanges
 from sglang_adaptive.sglang_plugin.admin.handlers import CONFIG_KEY, Change, Reconfigure, pack, unpack
 from sglang_adaptive.sglang_plugin.admin.route import AdminRoute
 from sglang_adaptive.sglang_plugin.start.controller import build_successor
+from tests import fakes
 from tests.asgi import application, posted, until
-from tests.fakes import Learner, ScriptedPolicy, Worker, ema, serving, state
+from tests.fakes import Learner, ScriptedPolicy, ema, serving
 from tests.loops import in_a_loop
 
 SLOTS = {"1": {"candidate_steps": [1, 3]}, "8": {"candidate_steps": [1], "ema_alpha": 0.3}}
@@ -92,9 +92,7 @@ def test_forced_depth_outlives_the_policy() -> None:
 
 def test_cost_is_shared_for_the_new_policy_and_no_longer_for_the_old_one() -> None:
     old, new, calls = Learner(), Learner(), []
-    controller = AdaptiveController(Worker(3), old, share_cost=lambda payload: calls.append("old") or payload)
-    controller.states.register(state(3))
-    controller.build_states()
+    controller = fakes.controller(old, share_cost=lambda payload: calls.append("old") or payload)
     controller.replace_policy(new, by="a test", share_cost=lambda payload: calls.append("new") or payload)
     for _ in range(2):
         controller.verified([1], 1)
@@ -243,12 +241,6 @@ def routed(path: str | None = None) -> tuple[AdminRoute, Schedulers]:
 
 def wanted(value: Any, **others: Any) -> bytes:
     return json.dumps({"server_args": {CONFIG_KEY: value, **others}}).encode()
-
-
-def test_configuration_reaches_the_schedulers_with_the_client_s_address() -> None:
-    route, schedulers = routed()
-    assert post(route, wanted(SLOTS)) == (200, b"[true,true]")
-    assert schedulers.changes == [Change(SLOTS, CONFIG_KEY, "10.0.0.7:5")]
 
 
 REFUSED: list[tuple[bytes, str]] = [
@@ -425,18 +417,6 @@ def test_a_watched_file_that_says_what_is_in_force_changes_nothing(
         assert (controller.snapshot()["config_changed"] is not None) is changed
         apply({"1": {"candidate_steps": [1, 3]}})
     assert controller.policy.candidate_steps == [1, 3]
-
-
-@in_a_loop
-async def test_hangup_reads_the_file_again_whether_it_is_watched_or_not(file: Path) -> None:
-    changes, schedulers = changes_of(file, SLOTS)
-    changes.start()
-    rewrite(file, json.dumps({"1": {"candidate_steps": [3]}}))
-    await asyncio.sleep(0.05)
-    assert schedulers.changes == []
-    os.kill(os.getpid(), signal.SIGHUP)
-    await until(lambda: len(schedulers.changes) == 1)
-    assert schedulers.changes == [Change({"1": {"candidate_steps": [3]}}, str(file), "SIGHUP")]
 
 
 @pytest.mark.parametrize("by", ["watch", "SIGHUP"])

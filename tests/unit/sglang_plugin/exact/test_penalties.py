@@ -12,7 +12,7 @@ import torch
 from sglang.srt.sampling import penaltylib
 from sglang.srt.sampling.penaltylib.repetition_penalty import apply_scaling_penalties
 
-from sglang_adaptive.sglang_plugin.stages.exact.penalties import HostText, Sums, paths
+from sglang_adaptive.sglang_plugin.stages.exact.penalties import HostText, Sums
 
 VOCABULARY, PROMPT, STOP = 23, 5, 7
 KINDS: list[dict[str, Any]] = [
@@ -140,17 +140,6 @@ def test_penalizers_count_each_token_once() -> None:
         orchestrator.accumulate_additive_penalties(additive)
         apply_scaling_penalties(rows.add_(additive), orchestrator.accumulate_scaling_penalties())
         assert torch.equal(rows[request], _penalised(kind, written, row))
-
-
-def test_paths_of_a_tree() -> None:
-    """The root has children 1 and 2, 2 has 3 and 5, and 5 has 6; 4 and 7 are in no tree."""
-    links = SimpleNamespace(
-        draft_token=torch.zeros(8), draft_token_num=8, tree_topk=-1,
-        retrieve_next_token=torch.tensor([[1, -1, 3, -1, -1, 6, -1, -1]]),
-        retrieve_next_sibling=torch.tensor([[-1, 2, -1, 5, -1, -1, -1, -1]]),
-    )  # fmt: skip
-    found = [row.nonzero().flatten().tolist() for row in paths(links)[0]]
-    assert found == [[0], [0, 1], [0, 2], [0, 2, 3], [4], [0, 2, 5], [0, 2, 5, 6], [7]]
 
 
 def test_a_tree_is_penalised_along_its_paths() -> None:

@@ -10,6 +10,7 @@ import pytest
 import torch
 from sglang.srt.layers import sampler
 from sglang.srt.layers.logits_processor import LogitsProcessorOutput
+from sglang.srt.sampling import custom_logit_processor as of_sglang
 from sglang.srt.sampling.custom_logit_processor import CustomLogitProcessor
 from sglang.srt.sampling.sampling_batch_info import ProcessorEntry
 from sglang.srt.speculative import eagle_utils, spec_utils
@@ -18,6 +19,7 @@ from benchmarks.exact_verify import PROMPT, WRITTEN, Batch, chain, running
 from sglang_adaptive.lab.cpu_engine.kernels.sample import murmur_hash32_cpu
 from sglang_adaptive.lab.cpu_engine.kernels.tree import verify_tree_greedy_cpu
 from sglang_adaptive.sglang_plugin.guard import Guard
+from sglang_adaptive.sglang_plugin.stages.exact.rows import reads_request
 from sglang_adaptive.sglang_plugin.stages.exact.verify import ExactVerify
 
 VOCABULARY = 12
@@ -110,7 +112,6 @@ WAYS: list[dict[str, Any]] = [
 
 
 def _law(logits: torch.Tensor, temperature: float, top_k: int = 0, top_p: float = 1.0, min_p: float = 0.0) -> Any:
-    """Return the probability of each token, by definition."""
     chances, places = (logits / temperature).softmax(-1).sort(descending=True)
     kept = (torch.arange(VOCABULARY) < (top_k or VOCABULARY)) & (chances.cumsum(0) - chances <= top_p)
     kept &= chances >= chances[0] * min_p
@@ -118,7 +119,6 @@ def _law(logits: torch.Tensor, temperature: float, top_k: int = 0, top_p: float 
 
 
 def _probability(counts: torch.Tensor, law: torch.Tensor) -> float:
-    """Return the probability of counts that differ this much from their *law*, by chi-square."""
     assert counts[law == 0].sum() == 0, "a token came that was ruled out"
     wanted = law * counts.sum()
     rare = wanted < 5
@@ -145,30 +145,6 @@ def test_tokens_come_as_often_as_the_law_says(exact: ExactVerify, width: int, ho
         for before in range(VOCABULARY):
             if seen[before].sum() >= 50:
                 assert _probability(seen[before], _law(toy.table[before], **how)) > ALPHA, (place, before)
-
-
-@pytest.mark.parametrize("more", [{}, {"frequency_penalty": 0.8, "presence_penalty": 0.3}, {"top_k": 5, "top_p": 0.9}])
-def test_a_seed_writes_the_same_text_at_every_depth(exact: ExactVerify, more: dict[str, float]) -> None:
-    texts = []
-    for widths in ((1,), (2,), (4,), (8,), (4, 1, 8, 1, 2)):
-        torch.manual_seed(1)
-        toy = Toy(exact, 4, temperature=1.2, **more)
-        toy.batch.kept.sampling_seed = torch.tensor([1, 2, 3, 4])
-        for number in range(60):
-            torch.manual_seed(number)  # of the drafts
-            toy.round(widths[number % len(widths)])
-        texts.append([req.output_ids[: WRITTEN + 60] for req in toy.batch.reqs])
-        if widths == (8,):
-            assert len(toy.batch.reqs[0].output_ids) > WRITTEN + 70, "hardly a draft was right"
-    assert all(text == texts[0] for text in texts)
-
-
-def test_a_processor_sees_every_row(exact: ExactVerify) -> None:
-    toy = Toy(exact, 60, _Forbids(), temperature=1.0)
-    for _ in range(5):
-        accepted = toy.round(4)
-        assert not {1, 3} & {token for tokens in accepted for token in tokens}
-    assert max(map(len, accepted)) > 2
 
 
 def test_a_processor_that_reads_its_request_gets_one_token_a_round(
@@ -225,3 +201,44 @@ def test_the_configuration_restores_sglangs_verify(tmp_path: Path) -> None:
     file.write_text('{"exact": false, "1": {"candidate_steps": [1, 3]}}')
     with running("cpu", speculative_adaptive_config=str(file)) as worker:
         assert ExactVerify.where_it_can(worker) == []
+
+
+KEY = "__req__"
+
+
+def _by_a_helper(parameters: dict[str, Any]) -> Any:
+    return parameters[KEY]
+
+
+class _Stateless(of_sglang.CustomLogitProcessor):  # type: ignore[misc]
+    def __call__(self, logits: Any, custom_param_list: Any = None) -> Any:
+        return logits
+
+
+class _ByAHelper(_Stateless):
+    def __call__(self, logits: Any, custom_param_list: Any = None) -> Any:
+        return [_by_a_helper(one) for one in custom_param_list] and logits
+
+
+class _ByAMethod(_Stateless):
+    def _text(self, parameters: Any) -> Any:
+        return [one for one in (parameters.get("__req__"),)]
+
+    def __call__(self, logits: Any, custom_param_list: Any = None) -> Any:
+        return self._text(custom_param_list[0]) and logits
+
+
+class _NotPython(_Stateless):
+    __call__ = staticmethod(max)
+
+
+class _Inherits(of_sglang.Qwen3ThinkingBudgetLogitProcessor):  # type: ignore[misc]
+    pass
+
+
+LOOKING = (_ByAHelper, _ByAMethod, _NotPython, _Inherits, of_sglang.DeepseekOCRNoRepeatNGramLogitProcessor)
+
+
+@pytest.mark.parametrize("processor", [_Stateless, of_sglang.DisallowedTokensLogitsProcessor, *LOOKING])
+def test_which_processors_look_at_their_request(processor: type) -> None:
+    assert reads_request(processor) is (processor in LOOKING)

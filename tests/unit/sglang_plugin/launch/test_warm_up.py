@@ -64,17 +64,6 @@ def test_ours_runs_before_sglangs_and_its_failure_costs_nothing(monkeypatch: pyt
     assert order == ["ours", "sglang's", "ready"]
 
 
-@pytest.mark.parametrize("done", [False, True])
-def test_an_http_worker_does_not_repeat_what_another_has_done(done: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    server = Noted()
-    server.seconds = 1.5 if done else None
-    monkeypatch.setattr(warm_up, "_wanted", lambda server_args: True)
-    monkeypatch.setattr(warm_up, "_one_at_a_time", lambda server_args: nullcontext())
-    monkeypatch.setattr(warm_up, "_Server", lambda server_args: server)
-    warm_up._warm_up(SimpleNamespace())
-    assert ("/generate" in [path for path, _ in server.sent]) is not done
-
-
 class Noted(warm_up._Server):
     """Records the requests; the scheduler covers a size at the second attempt."""
 
@@ -138,8 +127,6 @@ def test_the_end_is_said_when_a_request_fails() -> None:
 
 
 class Asking(Noted):
-    """Sends its requests."""
-
     _url, _verify, _key, _admin_key, _is_up = "", True, None, None, False
     _send = warm_up._Server._send
 

@@ -16,8 +16,6 @@ CAPACITY = 2000
 
 
 class Ring:
-    """A memory and what it wrote."""
-
     def __init__(self, capacity: int = CAPACITY, searched: int = 10_000, file: tuple[Ints, ...] = ()) -> None:
         self.memory = Memory(capacity, 500, searched, file)
         self.tokens = np.zeros(capacity, np.int64)
@@ -70,17 +68,6 @@ def test_what_is_kept_already_is_not_kept_again() -> None:
     ring.finish(prompt, tokens(2000, 40))
     newest, _ = ring.found(prompt)[:2]
     assert newest == [*prompt[4 * PIECE :], *tokens(2000, 40)]
-
-
-def test_keys_do_not_share_texts() -> None:
-    ring = Ring()
-    prompt = tokens(0, 2 * PIECE)
-    for key in "ab":
-        ring.finish(prompt, tokens(ord(key), 9), key)
-    for key in "ab":
-        found = ring.found(prompt, key)
-        assert found and all(text == [*prompt, *tokens(ord(key), 9)] for text in found)
-    assert ring.found(prompt, "c") == []
 
 
 def test_a_flush_forgets_all_but_the_file() -> None:

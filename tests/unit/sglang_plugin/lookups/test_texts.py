@@ -6,13 +6,12 @@ import os
 import random
 import subprocess
 import sys
-from array import array
 
 import numpy as np
 import torch
 
 from sglang_adaptive.lookup import DRAFTS, Text
-from sglang_adaptive.sglang_plugin.stages.lookups.texts import ABSENT, Texts, longest_match, tokens_from
+from sglang_adaptive.sglang_plugin.stages.lookups.texts import ABSENT, Texts, longest_match
 
 VOCABULARY = 50
 
@@ -57,17 +56,7 @@ def test_other_texts_are_searched_as_the_definition_says() -> None:
     assert of_others > 20
 
 
-def test_rounds_append_and_say_how_far_drafts_were_right() -> None:
-    texts = Texts(100, VOCABULARY, "cpu")
-    prompt = [*range(10, 20), 7, *range(10, 14)]
-    texts.write(2, 0, np.array(prompt), comes=True)
-    assert follow(texts, 2, len(prompt), [14, 15], 8) == [0, 0, 6, 0, 0]
-    assert texts.drafts(torch.tensor([2]), 4).tolist() == [[16, 17, 18, 19]]
-    assert follow(texts, 2, len(prompt) + 2, [16, 17, 3], 8) == [6, 2, 0, 0, 0]
-
-
 def test_only_tokens_of_the_model_are_drafted() -> None:
-    """Covers places that the host does not have yet, and ids that stand for images."""
     texts = Texts(100, VOCABULARY, "cpu")
     prompt = [1, 2, 3, 900_000, -5]
     texts.write(0, 0, np.array(prompt), comes=True)
@@ -92,13 +81,6 @@ def test_a_text_may_end_with_its_row() -> None:
     room = texts._texts.shape[1]
     texts.write(0, 0, np.arange(room + 5) % VOCABULARY, comes=True)
     assert follow(texts, 0, room - 1, [1, 2, 3, 4], 4)[2] >= 0
-
-
-def test_tokens_are_those_behind_a_place() -> None:
-    prompt, output = array("q", [1, 2, 3]), array("q", [4, 5])
-    for begin in range(6):
-        assert tokens_from(prompt, output, begin).tolist() == [1, 2, 3, 4, 5][begin:]
-    output.append(6)  # nothing holds its memory
 
 
 def test_kernels_look_up_what_the_definition_does() -> None:

@@ -26,7 +26,6 @@ async def fetch_history(span: int) -> bytes:
 
 
 def server(api_key: str | None, admin_api_key: str | None, root_path: str = "") -> TestClient:
-    """Return an application with the page, assembled in the same order as SGLang and its hooks."""
     app = FastAPI()
     routes.add_routes(app, fetch, fetch_history)
     if api_key or admin_api_key:

@@ -52,7 +52,6 @@ print(json.dumps(found))
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """Return the messages for every model, from one process."""
     folders: dict[str, str] = {}
     for name, own in MODELS.items():
         folder = tmp_path_factory.mktemp(name)

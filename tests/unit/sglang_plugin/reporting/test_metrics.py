@@ -19,11 +19,10 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
 
 from sglang_adaptive.policy.options import MAX_STEPS
 from sglang_adaptive.policy.throughput import ThroughputOptions, ThroughputPolicy
-from sglang_adaptive.runtime.controller import AdaptiveController
 from sglang_adaptive.runtime.round_times import RoundClock
 from sglang_adaptive.sglang_plugin.stages import reporting
 from sglang_adaptive.sglang_plugin.stages.reporting import COUNTER, METRICS, PREFIX, most_series, series
-from tests.fakes import Ticks, Worker, state, with_alarm, with_audit
+from tests.fakes import Ticks, controller, with_audit
 
 LABELS = {"model_name": "tiny", "engine_type": "unified", "tp_rank": 0}
 
@@ -40,11 +39,8 @@ class Served:
         self.registry, self.ticks = CollectorRegistry(), Ticks()
         self.update: Callable[[], None] = lambda: None
         self.policy = ThroughputPolicy(3, ThroughputOptions(candidate_steps=steps))
-        self.controller = AdaptiveController(
-            Worker(3), self.policy, clock=RoundClock(self.ticks), wall_time=now, profile_saved_at=lambda: saved_at
-        )
-        self.controller.states.register(state(3))
-        self.controller.build_states()
+        clock = RoundClock(self.ticks)
+        self.controller = controller(self.policy, clock, wall_time=now, profile_saved_at=lambda: saved_at)
         self.collector = SimpleNamespace(
             labels=LABELS,
             _counter_cls=functools.partial(Counter, registry=self.registry),
@@ -103,49 +99,6 @@ def test_promtool_finds_nothing_to_say_about_them(served: Served) -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
 
 
-def test_counters_start_at_zero_and_carry_sglang_s_labels(served: Served) -> None:
-    assert served.value("rounds_total", draft_steps="7") == 0
-    assert served.value("switches_total", cause="batch_size") == 0
-    assert served.value("position_reached_tokens_total", position="7") == 0
-    assert served.value("degraded") == 0
-    assert served.value("expected_speedup_ratio") is None  # no round yet, so nothing to expect
-    assert served.value("profile_age_seconds") is None
-
-
-def test_totals_agree_with_the_ledger(served: Served) -> None:
-    served.serve([3, 0])
-    served.update()
-    served.serve([1, 2, 2, 7])
-    served.update()
-    served.update()  # nothing new: nothing is counted twice
-    shown = served.controller.snapshot()
-    assert served.total("rounds_total") == sum(shown["rounds_by_tier"].values()) == 40
-    accepted, wasted = served.total("accepted_draft_tokens_total"), served.total("wasted_draft_tokens_total")
-    assert accepted == sum(shown["accepted_by_tier"].values())
-    assert accepted + wasted == sum(shown["drafted_by_tier"].values())
-    assert served.total("output_tokens_total") == accepted + 20 * 2 + 20 * 4
-    assert served.total("position_accepted_tokens_total") == accepted
-    assert served.total("switches_total") == shown["switches"] > 0
-    assert served.value("draft_steps") == shown["current_steps"]
-    assert served.total("probes_total") == served.policy.probe_totals().started
-
-
-def test_expected_and_observed_rates_by_region(served: Served) -> None:
-    served.controller.force_steps(3)
-    served.serve([3, 3], rounds=40)
-    served.serve([3, 3, 3, 3], rounds=40)
-    served.update()
-    for region, requests in (("2-3", 2), ("4-7", 4)):
-        tokens = served.value("observed_tokens_total", batch_region=region)
-        seconds = served.value("observed_seconds_total", batch_region=region)
-        assert tokens is not None and seconds is not None
-        assert tokens / seconds == pytest.approx(requests * 4 / 0.013)
-        expected = served.value("expected_tokens_per_second", batch_region=region)
-        assert expected == pytest.approx(tokens / seconds, rel=0.15)
-    forecast = served.policy.forecast(4, 3)
-    assert forecast is not None and served.value("expected_speedup_ratio") == forecast.speedup
-
-
 def test_a_degraded_controller_still_reports(served: Served, caplog: pytest.LogCaptureFixture) -> None:
     served.serve([2, 2])
     served.update()
@@ -181,30 +134,6 @@ def test_every_metric_that_is_named_is_reported() -> None:
     reported = {name for name, _, _ in series(replace(made.controller.read_meters(), hour=hour))}
     lacking = {metric.name for metric in METRICS} - reported
     assert not lacking, f"{sorted(lacking)} of reporting.py read nothing"
-
-
-def test_an_alarm_is_0_or_1() -> None:
-    made = Served()
-    attached = made.metrics()
-    assert attached is not None and made.value("alarm", name="acceptance") == 0
-    with_alarm(made.controller)
-    attached._write_all()
-    assert made.value("alarm", name="acceptance") == 1
-    made.controller.alarms.set("acceptance", None)
-    attached._write_all()
-    assert made.value("alarm", name="acceptance") == 0
-
-
-@pytest.mark.parametrize("verdict", ["equal", "tie", "wrong", "unfinished"])
-def test_audits_are_counted_by_verdict_from_the_start(verdict: str) -> None:
-    made = Served()
-    attached = made.metrics()
-    assert attached is not None and made.value("audits_total", verdict=verdict) is None
-    with_audit(made.controller, verdict)
-    attached._write_all()
-    counts = {name: made.value("audits_total", verdict=name) for name in ("equal", "tie", "wrong", "unfinished")}
-    assert counts == {**dict.fromkeys(counts, 0), verdict: 1}
-    assert made.value("degraded") == (verdict == "wrong")
 
 
 def test_updates_take_a_bounded_share_of_the_time(monkeypatch: pytest.MonkeyPatch) -> None:

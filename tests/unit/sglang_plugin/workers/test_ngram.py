@@ -26,8 +26,6 @@ from sglang_adaptive.sglang_plugin.workers.ngram_inputs import (
     PROMPT_TOKENS,
     Prompts,
     cut,
-    last_tokens,
-    read_lengths,
     tokens_at_most,
 )
 from tests.token_trees import links, tree_batches
@@ -56,7 +54,6 @@ def masks(parents: list[list[int]]) -> np.ndarray:
 
 
 def paths(tokens: np.ndarray, mask: np.ndarray) -> list[tuple[int, ...]]:
-    """Return the tokens from the root to each node."""
     return [tuple(tokens[seen.nonzero()]) for seen in mask]
 
 
@@ -99,12 +96,6 @@ def test_links_of_a_mask_are_those_of_its_tree(batch: tuple, length: int) -> Non
     assert torch.equal(positions.view(bs, n), lengths[:, None] + mask.sum(-1) - 1)
 
 
-def test_the_last_accepted_token_of_rounds_of_different_widths() -> None:
-    accepted = torch.tensor([[5, 0, 0, 0], [6, 7, 8, 0], [9, 10, 11, 12]], dtype=torch.int32)
-    handed_over = SimpleNamespace(accept_tokens=accepted.flatten(), accept_lens=torch.tensor([1, 3, 4]).int())
-    assert last_tokens(handed_over).tolist() == [5, 8, 12]
-
-
 def test_a_mask_is_never_too_short() -> None:
     slots = [SimpleNamespace(kv=SimpleNamespace(kv_allocated_len=slots)) for slots in (96, 4000)]
     batch = SimpleNamespace(reqs=slots, seq_lens_cpu=torch.tensor([80, 1000]))
@@ -135,15 +126,6 @@ def test_others_get_sglang_s_answer() -> None:
         assert needs_lengths_on_host(decide_needs_cpu_seq_lens, (DEVICE_ONLY,))
     with launched(speculative_algorithm="EAGLE3", speculative_adaptive=True):
         assert not needs_lengths_on_host(decide_needs_cpu_seq_lens, (DEVICE_ONLY,))
-
-
-def test_lengths_are_read_once() -> None:
-    batch = SimpleNamespace(seq_lens=torch.tensor([5, 7]), seq_lens_cpu=None, seq_lens_sum=None)
-    read_lengths(batch)
-    assert (batch.seq_lens_cpu.tolist(), batch.seq_lens_sum) == ([5, 7], 12)
-    batch.seq_lens = None
-    read_lengths(batch)
-    assert batch.seq_lens_sum == 12
 
 
 DEPTH = 18

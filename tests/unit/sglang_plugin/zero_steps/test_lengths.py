@@ -53,29 +53,24 @@ def test_each_request_is_one_token_longer_after_a_zero_step_round(lengths: Known
     assert future_map.needs_cpu_seq_lens
 
 
-def test_a_drafted_round_is_waited_for(lengths: KnownLengths) -> None:
-    """The round in between was not reported as a zero-step round."""
-    future_map = FutureMap()
+@pytest.mark.parametrize(
+    ("between", "asked", "waits"),
+    [
+        (None, "a", 0),
+        (_batch("a"), "a", 1),  # a drafted round: it was not reported as a zero-step round
+        (None, "a new", 1),
+        (_batch("other", prefill=True), "a", 0),
+        (_batch("a", prefill=True), "a", 1),
+    ],
+    ids=["known", "drafted", "unknown length", "prefill of another", "prefilled again"],
+)
+def test_what_is_not_known_is_waited_for(lengths: KnownLengths, between: Any, asked: str, waits: int) -> None:
     lengths.before_zero_steps(_batch("a", lengths=[5]))
-    for waits in (0, 1):
-        _resolved(lengths, future_map, _batch("a"))
-        assert future_map.waits == waits
-
-
-def test_a_batch_with_a_request_of_unknown_length_is_waited_for(lengths: KnownLengths) -> None:
+    if between is not None:
+        _resolved(lengths, FutureMap(), between)
     future_map = FutureMap()
-    lengths.before_zero_steps(_batch("a", lengths=[5]))
-    assert _resolved(lengths, future_map, _batch("a", "new")) == (None, None) and future_map.waits == 1
-
-
-def test_a_request_that_is_prefilled_again_is_waited_for(lengths: KnownLengths) -> None:
-    """A prefill of other requests between two decode rounds changes nothing."""
-    for prefilled, waits in (("other", 0), ("a", 1)):
-        future_map = FutureMap()
-        lengths.before_zero_steps(_batch("a", lengths=[5]))
-        _resolved(lengths, future_map, _batch(prefilled, prefill=True))
-        _resolved(lengths, future_map, _batch("a"))
-        assert future_map.waits == waits
+    known = _resolved(lengths, future_map, _batch(*asked.split()))
+    assert future_map.waits == waits and known == ((None, None) if waits else ([6], 6))
 
 
 def test_lengths_that_the_backend_does_not_need_stay_away(lengths: KnownLengths) -> None:

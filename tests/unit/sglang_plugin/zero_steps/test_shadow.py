@@ -23,7 +23,6 @@ EVERY = 8
 
 
 def heard(shadow: ShadowDrafts, keys: list[str], *tokens: int) -> list[int]:
-    """Return the note on a round of the requests *keys* after their *tokens* arrived."""
     note = RoundNote(drafted(0))
     shadow.attach(note, keys)
     assert note.shadow_accepts == ()

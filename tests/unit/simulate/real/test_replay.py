@@ -34,7 +34,6 @@ def played(policy: object, work: Work) -> Served:
 
 
 def one_by_one(request: int, steps: int) -> int:
-    """Return a request's rounds, by the definition of L."""
     at, rounds = int(TEXTS.begin[request]), 0
     while at < TEXTS.end[request]:
         at, rounds = at + min(int(TRACE.accepted[at]), steps) + 1, rounds + 1
@@ -80,8 +79,6 @@ def test_fixed_steps_are_what_playing_them_gives(batch: int, steps: int) -> None
 
 
 class Recorder(AdaptivePolicy):
-    """Keeps changing the depth, and records its input with times."""
-
     def __init__(self) -> None:
         self.chosen: list[int] = []
         self.told: list[tuple[int, RoundObservation]] = []

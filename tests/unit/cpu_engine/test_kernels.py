@@ -1,4 +1,4 @@
-"""Tree building compared with trees of objects; greedy verification compared with its definition."""
+"""Kernels that build trees, rotate windows of tokens, and move keys and values, compared with plain objects."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sglang_adaptive.lab.cpu_engine.kernels.slots import copy_all_layer_kv_cache_cpu
 from sglang_adaptive.lab.cpu_engine.kernels.tree import (
     FULL_MASK,
     QLEN_ONLY,
     build_tree_kernel_efficient_cpu,
-    verify_tree_greedy_cpu,
+    rotate_input_ids_cpu,
 )
 from tests.token_trees import Drafted, links, tree_batches
 
@@ -83,36 +84,48 @@ def test_other_mask_layouts_are_refused():
         build_tree_kernel_efficient_cpu(*[torch.empty(0)] * 8, 1, 1, 2, 2)
 
 
-@given(tree_batches(), st.data())
-def test_accepted_are_the_nodes_whose_every_token_is_the_targets_own(batch, data):
-    trees, _, depth = batch
-    bs, n = len(trees), len(trees[0].nodes)
-    target = torch.tensor(data.draw(st.lists(st.integers(0, 3), min_size=bs * n, max_size=bs * n))).view(bs, n)
-    predicts = torch.full((bs * n,), -7, dtype=torch.int32)
-    accept_index = torch.full((bs, depth + 1), -1, dtype=torch.int32)
-    counts = torch.empty(bs, dtype=torch.int32)
-    index, child, sibling = links(trees)
-    verify_tree_greedy_cpu(
-        predicts=predicts,
-        accept_index=accept_index,
-        accept_token_num=counts,
-        candidates=torch.tensor([[node.token for node in tree.nodes] for tree in trees]),
-        retrive_index=index,
-        retrive_next_token=child,
-        retrive_next_sibling=sibling,
-        target_predict=target,
+ROWS = 12
+
+
+@given(
+    st.lists(st.sampled_from([torch.float32, torch.bfloat16]), min_size=1, max_size=3),
+    st.lists(st.integers(0, ROWS - 1), max_size=ROWS, unique=True),
+    st.data(),
+)
+def test_rows_move_in_every_buffer_and_sources_are_read_first(dtypes, targets, data):
+    sources = [data.draw(st.integers(0, ROWS - 1)) for _ in targets]
+    buffers = [torch.randn(ROWS, 2, 3 + i).to(dtype) for i, dtype in enumerate(dtypes)]
+    before = [buffer.clone() for buffer in buffers]
+    copy_all_layer_kv_cache_cpu(
+        torch.tensor([buffer.data_ptr() for buffer in buffers], dtype=torch.uint64),
+        torch.tensor([buffer[0].numel() * buffer.element_size() for buffer in buffers]),
+        torch.tensor(targets, dtype=torch.int64),
+        torch.tensor(sources, dtype=torch.int64),
     )
-    for row, tree in enumerate(trees):
-        accepted = [node for node in tree.nodes if is_accepted(node, target[row].tolist())]
-        accepted.sort(key=lambda node: len(node.ancestors()))
-        numbers = [row * n + node.number for node in accepted]
-        assert counts[row] == len(accepted) - 1
-        assert accept_index[row].tolist() == numbers + [-1] * (depth + 1 - len(numbers))
-        wanted = {row * n + node.number: int(target[row, node.number]) for node in accepted}
-        got = {row * n + i: token for i, token in enumerate(predicts.view(bs, n)[row].tolist()) if token != -7}
-        assert got == wanted
+    for now, old in zip(buffers, before, strict=True):
+        wanted = old.clone()
+        for target, source in zip(targets, sources, strict=True):
+            wanted[target] = old[source]
+        assert torch.equal(now, wanted)
 
 
-def is_accepted(node, target: list[int]) -> bool:
-    """The root is accepted; another node if its parent is and its token is the target's after the parent."""
-    return node.parent is None or (is_accepted(node.parent, target) and node.token == target[node.parent.number])
+@given(st.lists(st.lists(st.integers(0, 99), min_size=1, max_size=6), min_size=1, max_size=5), st.data())
+def test_each_request_is_shifted_and_gets_its_draft(windows: list[list[int]], data: st.DataObject) -> None:
+    lengths = [len(window) for window in windows]
+    starts = [sum(lengths[:index]) for index in range(len(lengths))]
+    drafts = list(range(100, 100 + len(windows)))
+    last = data.draw(st.none() | st.tuples(*[st.integers(0, length - 1) for length in lengths]))
+    wanted = []
+    for index, window in enumerate(windows):
+        shifted = [*window[1:], window[-1]]
+        shifted[-1 if last is None else last[index]] = drafts[index]
+        wanted += shifted
+    tokens = torch.tensor([token for window in windows for token in window])
+    rotate_input_ids_cpu(
+        tokens,
+        torch.tensor(starts, dtype=torch.int32),
+        torch.tensor(lengths, dtype=torch.int32),
+        torch.tensor(drafts).unsqueeze(1),
+        None if last is None else torch.tensor([start + at for start, at in zip(starts, last, strict=True)]),
+    )
+    assert tokens.tolist() == wanted
