@@ -24,13 +24,6 @@ from sglang_adaptive.policy.options import MAX_BATCH_SIZE, MAX_STEPS, Option, Po
 
 logger = logging.getLogger(__name__)
 
-BUILT_IN_EMA: Mapping[str, Any] = {
-    "1": {"candidate_steps": [1, 3, 5, 7]},
-    "8": {"candidate_steps": [0, 1, 3], "down_hysteresis": 0.0},
-    "32": {"candidate_steps": [0, 1], "down_hysteresis": 0.0},
-    "64": {"candidate_steps": [0], "down_hysteresis": 0.0},
-}
-"""SGLang 0.5.23's own slots, which it uses without a file."""
 SLOT_KEY_EXPECTED = f'a batch size from "1" to "{MAX_BATCH_SIZE}" as digits, without sign or leading zero'
 _SLOT_KEY = re.compile(r"[1-9][0-9]{0,6}")
 _LIKE_A_NUMBER = re.compile(r"\s*[-+]?\.?\d[\d._eE+-]*\s*")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -13,7 +13,7 @@ from sglang_adaptive.lab.simulate.trace import Trace
 from sglang_adaptive.policy.base import POLICIES, AdaptivePolicy, build_policy
 from sglang_adaptive.policy.choice import Choice, Coming, drafted
 from sglang_adaptive.policy.config import check_config
-from sglang_adaptive.policy.ema import BUILT_IN_EMA, AdaptiveSpeculativeParams, EmaOptions
+from sglang_adaptive.policy.ema import AdaptiveSpeculativeParams, EmaOptions
 from sglang_adaptive.policy.observation import RoundObservation
 from sglang_adaptive.policy.profile import CostProfile, ProfileCell, ProfileKey, ordered
 
@@ -91,6 +91,13 @@ def _oracle(launch: Launch) -> AdaptivePolicy:
     return OraclePolicy(launch)
 
 
+BUILT_IN_EMA: Mapping[str, Any] = {
+    "1": {"candidate_steps": [1, 3, 5, 7]},
+    "8": {"candidate_steps": [0, 1, 3], "down_hysteresis": 0.0},
+    "32": {"candidate_steps": [0, 1], "down_hysteresis": 0.0},
+    "64": {"candidate_steps": [0], "down_hysteresis": 0.0},
+}
+"""SGLang 0.5.23's own slots, which it uses without a file."""
 _BUILT_IN_STEPS = EmaOptions.read(BUILT_IN_EMA, "simulator").candidate_steps
 
 

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from benchmarks.traces.files import requests
+from sglang_adaptive.lab.simulate.contenders import BUILT_IN_EMA
 from sglang_adaptive.lab.traces import Trace, read
 from sglang_adaptive.policy.base import AdaptivePolicy, build_policy
 from sglang_adaptive.policy.choice import Choice, Source, drafted
 from sglang_adaptive.policy.config import check_config
-from sglang_adaptive.policy.ema import BUILT_IN_EMA
 from sglang_adaptive.policy.observation import RoundObservation
 from sglang_adaptive.policy.throughput import ThroughputPolicy
 from sglang_adaptive.runtime.alarms import (

@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.traces.lookup import Text
 from sglang_adaptive.lookup import DRAFTS as LOOKED_UP
-from sglang_adaptive.lookup import LONGEST, SHORTEST, Text
+from sglang_adaptive.lookup import LONGEST, SHORTEST
 from sglang_adaptive.policy.choice import Choice, Coming, Source, drafted
 from sglang_adaptive.policy.config import check_config
 from sglang_adaptive.policy.errors import ConfigError

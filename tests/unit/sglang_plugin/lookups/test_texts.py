@@ -11,7 +11,8 @@ from array import array
 import numpy as np
 import torch
 
-from sglang_adaptive.lookup import DRAFTS, Text
+from benchmarks.traces.lookup import Text
+from sglang_adaptive.lookup import DRAFTS
 from sglang_adaptive.sglang_plugin.stages.lookups.texts import ABSENT, Texts, longest_match, tokens_from
 
 VOCABULARY = 50
