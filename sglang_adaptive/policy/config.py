@@ -162,7 +162,7 @@ def check_config(cfg: Mapping[str, Any], source: str) -> AdaptiveConfig:
     owners = {key: next((name for name, kind in kinds.items() if kind.owns(key)), None) for key in cfg}
     for key, owner in owners.items():
         if owner is None and key != "policy" and key not in server:
-            raise _unknown(key, cfg[key], source)
+            raise _unknown(key, source)
     policy = _policy(cfg, owners, source)
     for key, owner in owners.items():
         if owner not in (None, policy):
@@ -177,10 +177,8 @@ def check_config(cfg: Mapping[str, Any], source: str) -> AdaptiveConfig:
     return found
 
 
-def _unknown(key: str, value: Any, source: str) -> ConfigError:
+def _unknown(key: str, source: str) -> ConfigError:
     """Return the error for a top-level key without an owner."""
-    if key in opt.REMOVED:
-        return opt.removed_key(source, key, value)
     for kind in POLICIES.values():
         if (error := kind.options.misplaced(key, source)) is not None:
             return error

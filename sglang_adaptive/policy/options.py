@@ -23,13 +23,6 @@ MAX_STEPS = 32
 """Most draft steps that a configuration may ask for."""
 MAX_BATCH_SIZE = 1_000_000
 """Largest batch size of a slot or a profile."""
-REMOVED = {
-    **dict.fromkeys(
-        ("draft_window", "draft_trained_on"), "SGLang's --speculative-draft-window-size on the launch line"
-    ),
-    "throughput.margin": "nothing: a switch costs nothing, see docs/how-it-decides.md",
-}
-"""Keys of earlier versions, and what to use instead."""
 DEPTHS_EXPECTED = f"a non-empty list of integers from 0 to {MAX_STEPS}, as in [1, 3, 7]"
 
 
@@ -160,11 +153,6 @@ def unknown_key(source: str, place: str, name: str, known: Sequence[str], intro:
     return ConfigError(source, place, "unknown key", f"{intro} {', '.join(known)}{nearest(name, known)}")
 
 
-def removed_key(source: str, place: str, value: Any) -> ConfigError:
-    """Return the error for the key *place*, one of ``REMOVED``."""
-    return ConfigError(source, place, f"got {shown(value)}, but there is no such key any more", REMOVED[place])
-
-
 def nearest(name: str, known: Sequence[str]) -> str:
     """Return a hint with the member of *known* that *name* resembles, or an empty string."""
     close = difflib.get_close_matches(name[:64].lower(), known, n=1)
@@ -262,13 +250,6 @@ class PolicyOptions:
         options = cfg.get(cls.policy, {})
         if not isinstance(options, dict):
             raise ConfigError(source, cls.policy, f"got {shown(options)}", "an object of options")
-        known = options_of(cls)
-        for name in options:
-            if name not in known:
-                place = f"{cls.policy}.{name}"
-                if place in REMOVED:
-                    raise removed_key(source, place, options[name])
-                raise ConfigError(source, place, "unknown option", f"one of {', '.join(known)}")
         found = cls(**checked(cls, options, f"{cls.policy}.", source))
         found.require_consistent(source)
         return found

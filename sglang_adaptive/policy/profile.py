@@ -186,8 +186,6 @@ def _parse_cells(value: Any, source: str) -> tuple[ProfileCell, ...]:
     _require(fits, source, "cells", value, f"a list of at most {MAX_CELLS} cells")
     cells: dict[tuple[int, int], ProfileCell] = {}
     for index, entry in enumerate(value):
-        if isinstance(entry, dict) and entry.get("budget") is not None:
-            continue  # an earlier release timed rounds that verify only some of their drafts
         cell = _parse_cell(entry, f"cells[{index}]", source)
         if cell.place in cells:
             problem = f"batch size {cell.batch_size}, steps {cell.steps} again"

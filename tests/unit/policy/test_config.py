@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sglang_adaptive.lab.simulate.contenders import BUILT_IN_EMA
 from sglang_adaptive.policy.base import POLICIES
 from sglang_adaptive.policy.config import (
     AdaptiveConfig,
@@ -23,11 +24,7 @@ from sglang_adaptive.policy.config import (
     presets,
     top_level_keys,
 )
-from sglang_adaptive.policy.ema import (
-    BUILT_IN_EMA,
-    EmaOptions,
-    SlotConfig,
-)
+from sglang_adaptive.policy.ema import EmaOptions, SlotConfig
 from sglang_adaptive.policy.errors import ConfigError
 from sglang_adaptive.policy.options import options_of
 from sglang_adaptive.policy.throughput import ThroughputOptions
@@ -399,8 +396,6 @@ def test_a_server_s_option_stands_beside_any_policy(
             ({"zero_step_extend_every": value}, "zero_step_extend_every: got ")
             for value in (0, 34, 4.0, True, None, "8")
         ),
-        ({"draft_window": "auto"}, 'draft_window: got "auto", but there is no such key any more; expected SGLang\'s'),
-        ({"draft_trained_on": 2048}, "draft_trained_on: got 2048, but there is no such key any more; expected "),
         ({"warm_up": 1}, "warm_up: got 1; expected true or false"),
         ({"audit": {"share": 0}}, "audit.share: got 0; expected a number above 0 up to 1"),
         ({"audit": {"when": "idle"}}, "audit.share: missing; expected a number above 0 up to 1"),

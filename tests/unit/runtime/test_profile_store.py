@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import signal
@@ -111,15 +110,6 @@ def test_arbitrary_bytes_never_crash_a_server(tmp_path: Path, data: bytes) -> No
     store.path.write_bytes(data)
     assert store.load() is None
     assert store.save(profile()) and store.load() == profile()
-
-
-def test_cells_with_a_verify_budget_of_an_earlier_release_are_ignored(tmp_path: Path) -> None:
-    store, saved = ProfileStore(KEY, tmp_path), profile().as_dict()
-    saved["cells"] += [{"batch_size": 2, "steps": 3, "seconds": 0.004, "rounds": 9, "budget": at} for at in (1, 2)]
-    saved["cells"].append({"batch_size": 4, "steps": 3, "seconds": 0.0054, "rounds": 10, "budget": None})
-    store.path.write_text(json.dumps(saved), encoding="utf-8")
-    assert store.load() == profile(batches=4)
-    assert store.save(profile()) and "budget" not in store.path.read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize(
