@@ -11,9 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from sglang_adaptive.command_line import BAD_INPUT, DONE, PROGRAM, CommandParser, listed
-from sglang_adaptive.lookup import require_texts
 from sglang_adaptive.policy import options
-from sglang_adaptive.policy.config import AdaptiveConfig, load_config, presets
+from sglang_adaptive.policy.config import AdaptiveConfig, load_config, presets, require_texts
 from sglang_adaptive.policy.errors import ConfigError
 from sglang_adaptive.policy.throughput.choice import HOLD_ROUNDS, MARGIN
 from sglang_adaptive.policy.throughput.lookups import LEAST_SECONDS

@@ -11,8 +11,7 @@ from sglang_adaptive.policy.observation import RoundObservation
 from sglang_adaptive.runtime.alarms import ACCEPTANCE, Finding
 from sglang_adaptive.runtime.controller import AdaptiveController
 from sglang_adaptive.runtime.round_times import RoundClock
-from sglang_adaptive.runtime.start_up import Device
-from sglang_adaptive.runtime.states import SpecRuntimeState
+from sglang_adaptive.runtime.states import Device, SpecRuntimeState
 from sglang_adaptive.sglang_plugin.stages.audit_scheduler import Audits, Report
 
 

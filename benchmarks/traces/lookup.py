@@ -1,4 +1,4 @@
-"""What lookups would have brought to a finished text, by the definition in `sglang_adaptive.lookup`.
+"""What lookups would have brought to a finished text, by the definition in `sglang_adaptive.policy.observation.Lookup`.
 
 A draft is correct exactly if it equals the following text, so the finished text of any model gives the acceptance of
 lookups without error.
@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from sglang_adaptive.lookup import DRAFTS, LONGEST, SHORTEST
+from sglang_adaptive.policy.observation import DRAFTS, LONGEST, SHORTEST
 
 
 class Round(NamedTuple):

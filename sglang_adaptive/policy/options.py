@@ -214,7 +214,7 @@ class PolicyOptions:
     lookup_memory_mb: int = 0
     """Device memory for finished texts that are searched as well, in MB."""
     lookup_texts: str | None = None
-    """File of texts that are always searched, see ``sglang_adaptive.lookup.texts_in``."""
+    """File of texts that are always searched, see ``config.texts_in``."""
     lookup_kinds: ClassVar[Any] = {}
     """Batch sizes of these rounds by number of drafts, which is no depth, ascending."""
     candidate_steps: tuple[int, ...]

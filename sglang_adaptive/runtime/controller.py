@@ -11,14 +11,13 @@ from typing import Any
 from sglang_adaptive.policy.base import AdaptivePolicy, Forecast, ProbeTotals
 from sglang_adaptive.policy.choice import FORCED, Choice, Coming, Source, drafted
 from sglang_adaptive.policy.config import AdaptiveConfig
+from sglang_adaptive.policy.observation import RoundNote
 from sglang_adaptive.runtime.alarms import ACCEPTANCE, AcceptanceWatch, Alarms
 from sglang_adaptive.runtime.counters import ContextLengths, Counters, SwitchRecord, cause_of
 from sglang_adaptive.runtime.history import History
-from sglang_adaptive.runtime.round_note import RoundNote
 from sglang_adaptive.runtime.round_times import RoundClock
 from sglang_adaptive.runtime.round_trace import RoundTrace
-from sglang_adaptive.runtime.start_up import Device, WarmUp
-from sglang_adaptive.runtime.states import AdaptiveWorker, RuntimeStates
+from sglang_adaptive.runtime.states import AdaptiveWorker, Device, RuntimeStates, WarmUp
 
 logger = logging.getLogger(__name__)
 

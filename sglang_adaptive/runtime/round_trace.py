@@ -27,7 +27,7 @@ from collections.abc import Hashable, Sequence
 from pathlib import Path
 from typing import IO
 
-from sglang_adaptive.runtime.round_note import RoundNote
+from sglang_adaptive.policy.observation import RoundNote
 
 logger = logging.getLogger(__name__)
 

@@ -1,7 +1,7 @@
 """When to verify drafts looked up in each request's own text, or in finished ones, instead of the draft model's.
 
 A lookup finds the earlier place that agrees with the latest ``m`` tokens, the match, and drafts what follows there (see
-``sglang_adaptive.lookup``). The number of correct drafts is learned by the match at the start of a round:
+``Lookup``). The number of correct drafts is learned by the match at the start of a round:
 
     S(r | m) = (rounds with r or more right + PRIOR * (m - 1) / (m + r - 1)) / (rounds + PRIOR)
     Y_k(m) = 1 + S(1 | m) + ... + S(k | m)                         tokens of a round of k drafts
@@ -33,7 +33,7 @@ from itertools import accumulate
 from statistics import median
 
 from sglang_adaptive.policy.choice import Choice, Coming, Source
-from sglang_adaptive.policy.observation import RoundObservation
+from sglang_adaptive.policy.observation import LONGEST, SHORTEST, RoundObservation
 from sglang_adaptive.policy.options import PolicyOptions
 from sglang_adaptive.policy.throughput.acceptance import AcceptanceEstimator
 from sglang_adaptive.policy.throughput.choice import WINDOW_ROUNDS
@@ -43,8 +43,6 @@ KINDS: Mapping[int, range] = {4: range(17, 33), 8: range(9, 17), 15: range(1, 9)
 """Kinds of lookup rounds: by number of drafts, the batch sizes that have CUDA graphs. All requests get as many rows as
 the one that copies, so larger batches get fewer: at most 160 in all."""
 DRAFTS = tuple(KINDS)
-SHORTEST, LONGEST = 2, 64
-"""Shortest match, and the longest one that is compared."""
 LEVELS = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 """Shortest match of each level; trials of one level are counted together."""
 PRIOR = 16.0

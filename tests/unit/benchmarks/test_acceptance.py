@@ -29,7 +29,7 @@ from benchmarks.harness.load import request_body
 from benchmarks.policies import own_p
 from sglang_adaptive.lab.cpu_engine.kernels.tree import verify_tree_greedy_cpu
 from sglang_adaptive.policy.choice import drafted
-from sglang_adaptive.runtime.round_note import RoundNote
+from sglang_adaptive.policy.observation import RoundNote
 from sglang_adaptive.sglang_plugin.stages.zero_steps import shadow
 
 TRACE = Path(__file__).parents[3] / "benchmarks" / "traces" / "tiny.npz"

@@ -16,7 +16,7 @@ from sglang_adaptive.lab.traces import Trace, read
 from sglang_adaptive.policy.base import AdaptivePolicy, build_policy
 from sglang_adaptive.policy.choice import Choice, Source, drafted
 from sglang_adaptive.policy.config import check_config
-from sglang_adaptive.policy.observation import RoundObservation
+from sglang_adaptive.policy.observation import RoundNote, RoundObservation
 from sglang_adaptive.policy.throughput import ThroughputPolicy
 from sglang_adaptive.runtime.alarms import (
     ACCEPTANCE,
@@ -29,7 +29,6 @@ from sglang_adaptive.runtime.alarms import (
     Finding,
 )
 from sglang_adaptive.runtime.controller import AdaptiveController
-from sglang_adaptive.runtime.round_note import RoundNote
 from sglang_adaptive.runtime.round_times import RoundClock
 from tests.fakes import Ticks, Worker, state
 

@@ -11,7 +11,7 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from sglang_adaptive.runtime.round_note import RoundNote
+from sglang_adaptive.policy.observation import RoundNote
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -11,12 +11,11 @@ from pathlib import Path
 import pytest
 
 from benchmarks.traces.lookup import Text
-from sglang_adaptive.lookup import DRAFTS as LOOKED_UP
-from sglang_adaptive.lookup import LONGEST, SHORTEST
 from sglang_adaptive.policy.choice import Choice, Coming, Source, drafted
 from sglang_adaptive.policy.config import check_config
 from sglang_adaptive.policy.errors import ConfigError
-from sglang_adaptive.policy.observation import Lookup, RoundObservation
+from sglang_adaptive.policy.observation import DRAFTS as LOOKED_UP
+from sglang_adaptive.policy.observation import LONGEST, SHORTEST, Lookup, RoundObservation
 from sglang_adaptive.policy.profile import CostProfile, ProfileCell, ProfileKey
 from sglang_adaptive.policy.throughput import lookups
 from sglang_adaptive.policy.throughput.lookups import (

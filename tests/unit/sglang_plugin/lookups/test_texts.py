@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from benchmarks.traces.lookup import Text
-from sglang_adaptive.lookup import DRAFTS
+from sglang_adaptive.policy.observation import DRAFTS
 from sglang_adaptive.sglang_plugin.stages.lookups.texts import ABSENT, Texts, longest_match, tokens_from
 
 VOCABULARY = 50
