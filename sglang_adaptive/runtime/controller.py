@@ -12,7 +12,7 @@ from sglang_adaptive.policy.base import AdaptivePolicy, Forecast, ProbeTotals
 from sglang_adaptive.policy.choice import FORCED, Choice, Coming, Source, drafted
 from sglang_adaptive.policy.config import AdaptiveConfig
 from sglang_adaptive.policy.observation import RoundNote
-from sglang_adaptive.runtime.alarms import ACCEPTANCE, AcceptanceWatch, Alarms
+from sglang_adaptive.runtime.alarms import AcceptanceWatch
 from sglang_adaptive.runtime.counters import ContextLengths, Counters, SwitchRecord, cause_of
 from sglang_adaptive.runtime.history import History
 from sglang_adaptive.runtime.round_times import RoundClock
@@ -97,9 +97,7 @@ class AdaptiveController:
         self._profile_saved_at = profile_saved_at
         self._config_changed: dict[str, Any] | None = None
         self._counters = Counters()
-        self.alarms = Alarms(wall_time)
-        """What the server has noticed about itself."""
-        self.acceptance_watch: AcceptanceWatch | None = AcceptanceWatch()
+        self.acceptance_watch: AcceptanceWatch | None = AcceptanceWatch(wall_time)
         """None if another rank watches the same rounds, or if acceptance depends on the text alone."""
         self._history: History | None = None
         """None before :meth:`build_states`, and after an error in the history."""
@@ -206,8 +204,8 @@ class AdaptiveController:
             return self.interrupt()
         self._complete(note, num_correct_drafts_per_req, batch_size)
         self._counters.add_round(note)
-        if self.acceptance_watch is not None and self.acceptance_watch.add(self._clock.now(), note):
-            self.alarms.set(ACCEPTANCE, self.acceptance_watch.finding)
+        if self.acceptance_watch is not None:
+            self.acceptance_watch.add(self._clock.now(), note)
         history = self._closed_history()
         if history is not None:
             history.add(note)
@@ -359,10 +357,8 @@ class AdaptiveController:
         self.share_cost = share_cost or self.share_cost
         self._profile_saved_at = profile_saved_at or self._profile_saved_at
         self.degraded = None
-        for name in self.alarms.raised:
-            self.alarms.set(name, None)
         if self.acceptance_watch is not None:
-            self.acceptance_watch = AcceptanceWatch()
+            self.acceptance_watch.restart()
         self.states.live = self.states.live._replace(why="configuration")
         self._config_changed = {"time": self._wall_time(), "by": by}
 
@@ -387,7 +383,7 @@ class AdaptiveController:
             "accepted_by_position": counters.by_position(),
             "accepted_by_length": self._context_lengths.as_list(),
             "round_times": counters.round_times.as_list(),
-            "alarms": self.alarms.as_list(),
+            "alarms": self._alarms(),
             "degraded": self.degraded is not None,
             "degraded_reason": self.degraded,
             "degraded_steps": None if self.degraded is None else self._degraded_steps,
@@ -418,7 +414,7 @@ class AdaptiveController:
             time=self._wall_time(),
             current_steps=self.states.live.steps,
             degraded=policy is None,
-            alarms=self.alarms.raised,
+            alarms={alarm["name"] for alarm in self._alarms()},
             tiers=self.states.tiers,
             deepest=self.states.deepest,
             counters=counters,
@@ -430,6 +426,9 @@ class AdaptiveController:
             hour=self._speedup(),
             audit=self._audit(),
         )
+
+    def _alarms(self) -> list[dict[str, Any]]:
+        return [] if self.acceptance_watch is None else self.acceptance_watch.as_list()
 
     def _audit(self) -> dict[str, Any] | None:
         return None if self.audits is None else self.audits()

@@ -21,11 +21,11 @@ from sglang_adaptive.policy.throughput import ThroughputPolicy
 from sglang_adaptive.runtime.alarms import (
     ACCEPTANCE,
     BACK,
+    CAUSES,
     FALLEN,
     WINDOW_DRAFTS,
     WINDOW_SECONDS,
     AcceptanceWatch,
-    Alarms,
     Finding,
 )
 from sglang_adaptive.runtime.controller import AdaptiveController
@@ -269,21 +269,14 @@ def test_a_rank_that_does_not_watch_raises_nothing() -> None:
 def test_alarms_keep_their_time_and_the_latest_words(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     ticks = Ticks()
-    alarms = Alarms(ticks)
-    alarms.set("a", None)
-    alarms.set("b", Finding("one", {"n": 1}))
+    watch = AcceptanceWatch(ticks)
+    watch.set(None)
+    assert watch.as_list() == []
+    watch.set(Finding("one", {"n": 1}))
     ticks.now += 5.0
-    alarms.set("a", Finding("two", {}))
-    alarms.set("b", Finding("three", {"n": 3}))
-    assert alarms.raised == {"a", "b"}
-    shown = [
-        (alarm["name"], alarm["since"], alarm["words"].split(";")[0], alarm["details"]) for alarm in alarms.as_list()
-    ]
-    assert shown == [("b", 100.0, "three", {"n": 3}), ("a", 105.0, "two", {})]
-    alarms.set("b", None)
-    assert alarms.raised == {"a"}
-    assert [line.split(";")[0] for line in caplog.messages] == [
-        "adaptive: alarm, b: one",
-        "adaptive: alarm, a: two",
-        "adaptive: alarm over, b",
-    ]
+    watch.set(Finding("three", {"n": 3}))
+    [alarm] = watch.as_list()
+    assert alarm == {"name": ACCEPTANCE, "since": 100.0, "words": f"three{CAUSES}", "details": {"n": 3}}
+    watch.set(None)
+    assert watch.as_list() == []
+    assert caplog.messages == [f"adaptive: alarm, acceptance: one{CAUSES}", "adaptive: alarm over, acceptance"]

@@ -190,7 +190,8 @@ def test_an_alarm_is_0_or_1() -> None:
     with_alarm(made.controller)
     attached._write_all()
     assert made.value("alarm", name="acceptance") == 1
-    made.controller.alarms.set("acceptance", None)
+    assert made.controller.acceptance_watch is not None
+    made.controller.acceptance_watch.set(None)
     attached._write_all()
     assert made.value("alarm", name="acceptance") == 0
 
