@@ -190,16 +190,6 @@ class AcceptanceEstimator:
             for at, h in enumerate(self.conditional, 1)
         ]
 
-    def by_level(self) -> list[dict[str, float]]:
-        """Return each bin's first-position acceptance, trials and current share of requests, as builtins."""
-        return [
-            {
-                "from_level": low, "share": self._mix.get(bin, 0.0), "acceptance": self._chances[bin][0],
-                "trials": self._reached[bin][0] / self._weight,
-            }
-            for bin, low in enumerate((0.0, *EDGES)) if bin in self._mix or self._reached[bin][0]
-        ]  # fmt: skip
-
     # -- internals --
 
     def _refresh(self) -> None:

@@ -310,12 +310,9 @@ class ThroughputPolicy(AdaptivePolicy):
             "steps": ran.steps,
             "why": why(ran, live, self._round, self._votes, promised),
             "acceptance": self._acceptance.by_position(),
-            "acceptance_by_level": self._acceptance.by_level(),
             "rates": promised,
             "cost_cells": [{**cell.as_dict(), "source": MEASURED} for cell in self._cost.cells()],
             "cost_table": self._cost.as_dict(row.padded),
-            "cost_noise": row.noise,
             "probes": self._prober.as_dict(),
-            "lost_to_zero_steps_rounds": self._choice.lost,
             "lookup_rounds": self._lookups.as_dict(row, self.lookup_kinds) if self._lookups_allowed else None,
         }
