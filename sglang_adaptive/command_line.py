@@ -36,7 +36,7 @@ class CommandParser(argparse.ArgumentParser):
         super().__init__(
             prog=f"{PROGRAM} {name}",
             usage=usage,
-            description=_filled(purpose),
+            description="\n\n".join(p if p.startswith("  ") else _fill(p) for p in purpose.split("\n\n")),
             epilog=_epilog(name, examples, exit_codes),
             formatter_class=_Formatter,
             allow_abbrev=False,
@@ -148,11 +148,6 @@ class _Formatter(argparse.RawDescriptionHelpFormatter):
 
     def __init__(self, prog: str) -> None:
         super().__init__(prog, max_help_position=28, width=_columns())
-
-
-def _filled(text: str) -> str:
-    paragraphs = text.split("\n\n")
-    return "\n\n".join(p if p.startswith("  ") else _fill(p) for p in paragraphs)
 
 
 def _epilog(name: str, examples: Sequence[tuple[str, str]], exit_codes: str) -> str:

@@ -151,10 +151,10 @@ class Subject:
         """Put the server into this way; return a function that keeps it there, and the seconds between its calls."""
         server = self.server
         if server is None:
-            return _nothing, RENEW_SECONDS
+            return lambda: None, RENEW_SECONDS
         if name == POLICY:
             server.put_back()
-            return _nothing, RENEW_SECONDS
+            return lambda: None, RENEW_SECONDS
         if name == SWITCHING:
             return (lambda: server.hold(draw.choice(list(self.depths.values())))), SWITCH_SECONDS
         server.hold(self.depths[name])
@@ -164,10 +164,6 @@ class Subject:
         """Restore the hold or release from before."""
         if self.server is not None:
             self.server.put_back()
-
-
-def _nothing() -> None:
-    """For a server that needs nothing done."""
 
 
 @dataclass
@@ -313,12 +309,13 @@ class Audit:
     def _ask(self, client: Client, name: str, bodies: Sequence[Any], at_once: int) -> list[Any]:
         if not bodies or self._late():
             return [None] * len(bodies)
-        keep, every = _nothing, RENEW_SECONDS
+        keep, every = None, RENEW_SECONDS
         if client is self._subject.client:
             keep, every = self._subject.run(name, self._draw)
 
         def meanwhile() -> None:
-            keep()
+            if keep is not None:
+                keep()
             self._progress(str(Way(name, at_once)), self.found)
 
         return ask(client, bodies, at_once, self._until, meanwhile, every)

@@ -110,14 +110,6 @@ class AdaptiveConfig:
         """Draft counts of all rounds: the depths and the lookup drafts."""
         return [*self.candidate_steps, *self.options.lookup_kinds]
 
-    def up_to(self, most: int) -> AdaptiveConfig:
-        """Return this configuration without the depths above *most*; a list that has no others becomes *most*."""
-        return replace(self, options=self.options.up_to(most))
-
-    def of_block(self, most: int) -> AdaptiveConfig:
-        """Return this configuration for drafts that come in blocks of *most*; see ``PolicyOptions.of_block``."""
-        return replace(self, options=self.options.of_block(most))
-
     def after_start(self, given: Collection[str], running: Mapping[str, Any]) -> AdaptiveConfig:
         """Return this configuration for a server that runs *running*, as ``as_dict`` returns it; {} if unknown.
 

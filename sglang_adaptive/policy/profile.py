@@ -133,9 +133,6 @@ class ProfileError(ConfigError):
         super().__init__(file, key, problem, expected)
         self.reason = reason
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.file, self.key, self.problem, self.expected, self.reason)
-
 
 def loads_profile(text: str, source: str) -> CostProfile:
     """Parse JSON text, read from *source*.

@@ -202,7 +202,13 @@ class AdaptiveController:
         note = note or RoundNote(self.states.live)
         if note.audit:
             return self.interrupt()
-        self._complete(note, num_correct_drafts_per_req, batch_size)
+        note.num_correct_drafts_per_req = num_correct_drafts_per_req
+        # Rounds of several ranks take as long as the largest batch.
+        note.batch_size = note.largest_batch or batch_size
+        note.seconds = self._clock.read(note.steps, note.batch_size, note.looked_up)
+        note.since_last = self._clock.since_last
+        if note.steps and not note.looked_up:
+            self._context_lengths.add(note.lengths, num_correct_drafts_per_req, note.steps)
         self._counters.add_round(note)
         if self.acceptance_watch is not None:
             self.acceptance_watch.add(self._clock.now(), note)
@@ -218,16 +224,6 @@ class AdaptiveController:
                     self._hand_over_cost()
             except Exception as error:
                 self.policy_failed(error)
-
-    def _complete(self, note: RoundNote, counts: Sequence[int], batch_size: int) -> None:
-        """Complete a round's note with its accept *counts*, and count what only the note has."""
-        note.num_correct_drafts_per_req = counts
-        # Rounds of several ranks take as long as the largest batch.
-        note.batch_size = note.largest_batch or batch_size
-        note.seconds = self._clock.read(note.steps, note.batch_size, note.looked_up)
-        note.since_last = self._clock.since_last
-        if note.steps and not note.looked_up:
-            self._context_lengths.add(note.lengths, counts, note.steps)
 
     def _wanted(self, batch_size: int) -> Choice:
         """Return what a round would do if there were room for it."""

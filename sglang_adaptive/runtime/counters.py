@@ -102,18 +102,10 @@ class ContextLengths:
 
     def as_list(self) -> list[dict[str, int]]:
         """Return JSON builtins by bin: ``from`` and, except for the last, ``to`` in tokens, and the counts."""
-        ends = [0, *(SHORTEST << at for at in range(LENGTH_BINS - 1))]
-        counts = zip(self._requests, self._drafted, self._accepted, strict=True)
-        return [
-            {
-                "from": start,
-                **({"to": ends[at + 1]} if at + 1 < LENGTH_BINS else {}),
-                "requests": n,
-                "drafted": d,
-                "accepted": a,
-            }
-            for at, (start, (n, d, a)) in enumerate(zip(ends, counts, strict=True))
-        ]
+        starts = [0, *(SHORTEST << at for at in range(LENGTH_BINS - 1))]
+        counts = zip(starts, self._requests, self._drafted, self._accepted, strict=True)
+        bins = [{"from": start, "requests": n, "drafted": d, "accepted": a} for start, n, d, a in counts]
+        return [{**one, "to": end} for one, end in zip(bins, starts[1:], strict=False)] + bins[-1:]
 
 
 RECENT_SWITCHES = 32
@@ -217,9 +209,8 @@ class Counters:
 
     def wasted(self) -> dict[int, int]:
         """Return verified drafts that were rejected or came after a rejected one, by steps."""
-        return self._summed(
-            lambda steps, counts: sum((steps - accepted) * requests for accepted, requests in counts.items())
-        )
+        accepted = self.accepted()
+        return {steps: count - accepted[steps] for steps, count in self.drafted().items()}
 
     def tokens(self) -> dict[int, int]:
         """Return output tokens by steps: accepted drafts, and one bonus token per request and round.

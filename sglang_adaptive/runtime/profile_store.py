@@ -191,8 +191,8 @@ class ProfileSaver:
         self._thread.start()
         return True
 
-    def close(self, make: Callable[[], CostProfile]) -> bool:
-        """Write what *make* returns now; return whether it was written."""
+    def close(self, profile: CostProfile) -> bool:
+        """Write *profile* now; return whether it was written."""
         if self._thread is not None:
             self._thread.join(CLOSE_SECONDS)
-        return self._store.save(make())
+        return self._store.save(profile)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import logging
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -41,8 +42,8 @@ def build_policy(initial_steps: int, config: AdaptiveConfig, spec: Any = None) -
 def fitted(config: AdaptiveConfig, most: int, spec: Any) -> AdaptiveConfig:
     """Return what a server with arguments *spec* can run of *config*: up to *most* steps if the draft limits them."""
     if drafts_blocks(spec):
-        return config.of_block(most)
-    return config.up_to(most) if drafts_layers(spec) else config
+        return replace(config, options=config.options.of_block(most))
+    return replace(config, options=config.options.up_to(most)) if drafts_layers(spec) else config
 
 
 class ForWorker:

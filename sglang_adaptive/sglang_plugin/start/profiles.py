@@ -164,14 +164,14 @@ class CostSharing:
             logger.warning("adaptive: measured round times could not be kept", exc_info=True)
             return
         if learnt.cells:
-            save = threading.Thread(target=self._saver.close, args=(lambda: learnt,), name="profile-saver", daemon=True)
+            save = threading.Thread(target=self._saver.close, args=(learnt,), name="profile-saver", daemon=True)
             save.start()
 
     def _close(self) -> None:
         """Save the profile once more when the scheduler process ends."""
         learnt = None if self._policy is None else _learnt(self._policy)
         if learnt is not None and learnt.cells:
-            self._saver.close(lambda: learnt)
+            self._saver.close(learnt)
 
 
 @cache

@@ -230,7 +230,7 @@ def test_the_saver_writes_once_a_minute_and_at_the_end(tmp_path: Path) -> None:
     now[0] = SAVE_SECONDS
     assert saver.offer(lambda: profile(1))
     assert not saver.offer(profile)
-    assert saver.close(lambda: profile(5))
+    assert saver.close(profile(5))
     loaded = store.load()
     assert loaded is not None and {cell.steps for cell in loaded.cells} == {1, 5}
 
