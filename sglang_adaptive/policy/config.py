@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from sglang_adaptive.policy import options as opt
-from sglang_adaptive.policy.base import DEFAULT_POLICY, POLICIES, TakesOver
+from sglang_adaptive.policy.base import DEFAULT_POLICY, POLICIES
 from sglang_adaptive.policy.errors import ConfigError, shown
 from sglang_adaptive.policy.options import (
     MAX_STEPS,
@@ -154,7 +154,9 @@ def check_config(cfg: Mapping[str, Any], source: str) -> AdaptiveConfig:
     owners = {key: next((name for name, kind in kinds.items() if kind.owns(key)), None) for key in cfg}
     for key, owner in owners.items():
         if owner is None and key != "policy" and key not in server:
-            raise _unknown(key, source)
+            errors = (kind.misplaced(key, source) for kind in kinds.values())
+            unknown = opt.unknown_key(source, key, key, top_level_keys(), "a batch size as digits or one of")
+            raise next(filter(None, errors), unknown)
     policy = _policy(cfg, owners, source)
     for key, owner in owners.items():
         if owner not in (None, policy):
@@ -167,14 +169,6 @@ def check_config(cfg: Mapping[str, Any], source: str) -> AdaptiveConfig:
         problem = f"the depths are {_listed(found.candidate_steps)}"
         raise ConfigError(source, "audit", problem, "0 among the depths, at which requests are decoded again")
     return found
-
-
-def _unknown(key: str, source: str) -> ConfigError:
-    """Return the error for a top-level key without an owner."""
-    for kind in POLICIES.values():
-        if (error := kind.options.misplaced(key, source)) is not None:
-            return error
-    return opt.unknown_key(source, key, key, top_level_keys(), "a batch size as digits or one of")
 
 
 def top_level_keys() -> tuple[str, ...]:
@@ -381,12 +375,12 @@ class CapturedSteps:
 
         A depth without graphs would run, only slowly. Start-up gives graphs to every depth that may run at a batch
         size, and a later configuration must meet the same rule. A policy that keeps to depths with graphs
-        (``TakesOver``) needs graphs for one of its depths at each size; any other policy needs them for all.
+        (``keeps_to_graphs``) needs graphs for one of its depths at each size; any other policy needs them for all.
 
         Raises:
             ConfigError: With one line that names the key, the depth and those that were built.
         """
-        keeps_to_graphs = issubclass(POLICIES[config.policy].policy, TakesOver)
+        keeps_to_graphs = POLICIES[config.policy].policy.keeps_to_graphs
         for place, steps, low, high in config.options.depths_by_batch():
             looks_up = steps[0] in config.options.lookup_kinds
             if looks_up and self.graph_sizes and not any(low <= size < high for size in self.graph_sizes):

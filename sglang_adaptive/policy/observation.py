@@ -47,9 +47,9 @@ class RoundObservation:
 
     choice: Choice
     """What the round did."""
-    num_correct_drafts_per_req: Sequence[int]
+    num_correct_drafts_per_req: Sequence[int] = ()
     """Accepted draft tokens of each request without the bonus token, each in ``0..steps``."""
-    batch_size: int
+    batch_size: int = 0
     """Requests in the round; if ranks run rounds together, those of the rank with the most."""
     seconds: float | None = None
     """Wall time of the round; None when not comparable (mixed with prefill, after a switch or idling)."""
@@ -92,9 +92,6 @@ class RoundNote(RoundObservation):
 
     The observation's fields are filled in one by one, the accept counts last.
     """
-
-    num_correct_drafts_per_req: Sequence[int] = ()
-    batch_size: int = 0
 
     lengths: Sequence[int] = ()
     """Sequence lengths of the requests before the round, in the order of the accept counts; empty when unknown."""

@@ -28,13 +28,10 @@ class MeterReading:
 
     time: float
     """Unix time in seconds."""
-    current_steps: int
+    states: RuntimeStates
     degraded: bool
     alarms: Collection[str]
     """Names of the alarms now raised."""
-    tiers: tuple[int, ...]
-    deepest: int
-    """The most draft steps with a runtime state; lookup rounds have more drafts."""
     counters: Counters
     forecasts: Mapping[str, Forecast]
     """By batch region, the policy's forecast for a round like the latest drafted one; empty without a cost model."""
@@ -408,11 +405,9 @@ class AdaptiveController:
         latest = forecasts.get(counters.latest)
         return MeterReading(
             time=self._wall_time(),
-            current_steps=self.states.live.steps,
+            states=self.states,
             degraded=policy is None,
             alarms={alarm["name"] for alarm in self._alarms()},
-            tiers=self.states.tiers,
-            deepest=self.states.deepest,
             counters=counters,
             forecasts=forecasts,
             speedup=None if latest is None else latest.speedup,

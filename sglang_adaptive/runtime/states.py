@@ -24,6 +24,8 @@ PROGRESS_SECONDS = 10.0
 # SGLang's objects, untyped because this layer must load without SGLang.
 AttentionBackend: TypeAlias = Any
 GraphRunner: TypeAlias = Any
+Kind: TypeAlias = tuple[Source, int]
+"""The source of a round's drafts, and their number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,10 +124,7 @@ class Progress:
 
 
 class RuntimeStates:
-    """Builds the runtime state of each kind of round at start-up, and makes one of them live.
-
-    A kind is a source of drafts and their number. The launch steps have the state that SGLang builds.
-    """
+    """Builds the runtime states at start-up, except that of the launch steps, which SGLang builds; makes one live."""
 
     def __init__(self, worker: AdaptiveWorker, device: Device | None = None) -> None:
         self._worker = worker
@@ -146,8 +145,8 @@ class RuntimeStates:
         """The most draft steps with a runtime state."""
         self._sources: dict[int, Source] = {}
         """By tier, the source of its drafts."""
-        self._states: dict[tuple[Source, int], SpecRuntimeState] = {}
-        self._graphs: dict[tuple[Source, int], list[int] | None] = {}
+        self._states: dict[Kind, SpecRuntimeState] = {}
+        self._graphs: dict[Kind, list[int] | None] = {}
         """Batch sizes with graphs, by kind."""
         self._lookups: Mapping[int, range] = {}
         """Batch sizes of lookup rounds by number of drafts."""
@@ -249,7 +248,7 @@ class RuntimeStates:
         """Return what a round of *batch_size* may do, by ascending steps: what has a graph, if anything has one."""
         return [Choice(steps, source) for source, steps in sorted(self._kinds(batch_size), key=lambda kind: kind[1])]
 
-    def _kinds(self, batch_size: int) -> list[tuple[Source, int]]:
+    def _kinds(self, batch_size: int) -> list[Kind]:
         """Return the same in no order, for every round."""
         padded = next((size for size in self.graph_batch_sizes or () if size >= batch_size), None)
         if padded is None:
@@ -257,7 +256,7 @@ class RuntimeStates:
             return [kind for kind in self._states if kind[0] is not Source.LOOKUP or batch_size in lookups[kind[1]]]
         return [kind for kind in self._states if padded in (self._graphs[kind] or ())]
 
-    def _build(self, kind: tuple[Source, int], sizes: list[int] | None) -> None:
+    def _build(self, kind: Kind, sizes: list[int] | None) -> None:
         self.building_source, steps = kind
         made = self._worker.build_adaptive_runtime_state(
             speculative_num_steps=steps,
@@ -266,18 +265,14 @@ class RuntimeStates:
         )
         self._add(kind, made)
 
-    def _add(self, kind: tuple[Source, int], state: SpecRuntimeState) -> None:
+    def _add(self, kind: Kind, state: SpecRuntimeState) -> None:
         self._states[kind] = state
         self._sources = {steps: source for source, steps in self._states}
         self.tiers = tuple(sorted(self._sources))
         self.deepest = max((steps for steps, of in self._sources.items() if of is not Source.LOOKUP), default=0)
 
     def _record(
-        self,
-        kind: tuple[Source, int],
-        sizes: list[int] | None,
-        seconds: float | None = None,
-        taken: float | None = None,
+        self, kind: Kind, sizes: list[int] | None, seconds: float | None = None, taken: float | None = None
     ) -> None:
         self._graphs[kind] = sizes
         self.builds.append(TierBuild(kind[1], seconds, taken, sizes))

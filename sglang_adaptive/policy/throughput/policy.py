@@ -83,11 +83,13 @@ class ThroughputOptions(PolicyOptions):
         return {drafts: sizes for drafts, sizes in kinds.items() if drafts not in self.candidate_steps}
 
 
-@register(ThroughputOptions, build=lambda steps, config, profile: ThroughputPolicy(steps, config.options, profile()))
+@register(ThroughputOptions)
 class ThroughputPolicy(AdaptivePolicy):
     """Chooses by measured acceptance and cost; ``base`` documents the members."""
 
     name = "throughput"
+    keeps_profile = keeps_to_graphs = True
+    options: ThroughputOptions
 
     def __init__(
         self, initial_steps: int, options: ThroughputOptions | None = None, profile: CostProfile | None = None

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from sglang_adaptive.policy import base
-from sglang_adaptive.policy.base import AdaptivePolicy, KeepsProfile, TakesOver
+from sglang_adaptive.policy.base import AdaptivePolicy
 from sglang_adaptive.policy.config import AdaptiveConfig, CapturedSteps, TraceOptions
 from sglang_adaptive.policy.profile import CostProfile
 from sglang_adaptive.runtime.controller import AdaptiveController
@@ -69,11 +69,10 @@ def build_successor(
     """
 
     def profile() -> CostProfile | None:
-        return share_known(former) if isinstance(former, KeepsProfile) else load_shared(config.options.profile_dir)
+        return share_known(former) if former.keeps_profile else load_shared(config.options.profile_dir)
 
     policy = base.build_policy(config, live_steps, profile)
-    if isinstance(policy, TakesOver):
-        policy.take_over(former, built)
+    policy.take_over(former, built)
     return policy
 
 

@@ -322,10 +322,10 @@ def test_random_bytes_are_refused_in_one_line(tmp_path_factory: pytest.TempPathF
 
 
 def test_depths_above_a_bound_are_left_out_and_the_bound_stays():
-    assert check_config({}, "file").up_to(3).candidate_steps == [0, 1, 2, 3]
+    assert check_config({}, "file").options.up_to(3).candidate_steps == (0, 1, 2, 3)
     slots = {"1": {"candidate_steps": [5, 7]}, "8": {"candidate_steps": [0, 1, 5]}}
-    kept = check_config(slots, "file").up_to(2)
-    assert [slot.candidate_steps for slot in kept.options.slots] == [(2,), (0, 1)]
+    kept = check_config(slots, "file").options.up_to(2)
+    assert [slot.candidate_steps for slot in kept.slots] == [(2,), (0, 1)]
     assert check_config(kept.as_dict(), "file").candidate_steps == [0, 1, 2]
 
 
@@ -341,8 +341,8 @@ def test_depths_above_a_bound_are_left_out_and_the_bound_stays():
 )
 def test_default_depths_of_a_block_reach_it(listed: list[int] | None, most: int, expected: list[int]) -> None:
     options = {} if listed is None else {"candidate_steps": listed}
-    assert check_config({"throughput": options}, "file").of_block(most).candidate_steps == expected
-    slots = check_config({"1": {"candidate_steps": [1, 3]}}, "file")
+    assert check_config({"throughput": options}, "file").options.of_block(most).candidate_steps == tuple(expected)
+    slots = check_config({"1": {"candidate_steps": [1, 3]}}, "file").options
     assert slots.of_block(most).candidate_steps == slots.up_to(most).candidate_steps
 
 

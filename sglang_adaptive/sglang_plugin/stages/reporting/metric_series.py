@@ -51,7 +51,7 @@ def _by_depth(of: Callable[[Counters], Mapping[int, int]]) -> Read:
 
     def read(reading: MeterReading) -> Mapping[str, float]:
         counts = of(reading.counters)
-        return {str(steps): counts.get(steps, 0) for steps in reading.tiers}
+        return {str(steps): counts.get(steps, 0) for steps in reading.states.tiers}
 
     return read
 
@@ -61,7 +61,7 @@ def _by_position(key: str) -> Read:
 
     def read(reading: MeterReading) -> Mapping[str, float]:
         counted = {entry["position"]: entry[key] for entry in reading.counters.by_position()}
-        return {str(place): counted.get(place, 0) for place in range(1, reading.deepest + 1)}
+        return {str(place): counted.get(place, 0) for place in range(1, reading.states.deepest + 1)}
 
     return read
 
@@ -81,7 +81,7 @@ def _hour(reading: MeterReading) -> Mapping[str, float]:
 
 
 METRICS = (
-    Metric("draft_steps", GAUGE, "Current draft steps.", lambda reading: reading.current_steps),
+    Metric("draft_steps", GAUGE, "Current draft steps.", lambda reading: reading.states.live.steps),
     Metric(
         "rounds_total",
         COUNTER,
