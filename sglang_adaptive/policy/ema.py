@@ -20,7 +20,7 @@ from sglang_adaptive.policy.base import AdaptivePolicy, register
 from sglang_adaptive.policy.choice import Choice, Coming, drafted
 from sglang_adaptive.policy.errors import ConfigError, shown
 from sglang_adaptive.policy.observation import RoundObservation
-from sglang_adaptive.policy.options import MAX_BATCH_SIZE, MAX_STEPS, Option, PolicyOptions, integer, number
+from sglang_adaptive.policy.options import MAX_BATCH_SIZE, MAX_STEPS, PolicyOptions, integer, number
 
 logger = logging.getLogger(__name__)
 
@@ -33,19 +33,6 @@ _SLOT_EXAMPLE = '{"1": {"candidate_steps": [1, 3, 7]}}'
 # -- options ---------------------------------------------------------------------------------------------------------
 
 
-def _each_depth(value: Any, place: str, source: str) -> tuple[int, ...]:
-    for index, steps in enumerate(value):
-        if not opt.is_integer(steps, 0, MAX_STEPS):
-            expected = f"an integer from 0 to {MAX_STEPS}"
-            raise ConfigError(source, f"{place}[{index}]", f"got {shown(steps)}", expected)
-    return tuple(sorted(set(value)))
-
-
-_SLOT_DEPTHS = Option(
-    "depths that the slot may choose", opt.DEPTHS_EXPECTED, lambda v: isinstance(v, list) and bool(v), _each_depth
-)
-
-
 @dataclass(frozen=True, slots=True)
 class SlotConfig:
     """Settings for the batch sizes from ``batch_size`` up to the next slot; steps ascend without repeats.
@@ -54,7 +41,7 @@ class SlotConfig:
     """
 
     batch_size: int
-    candidate_steps: Annotated[tuple[int, ...], _SLOT_DEPTHS]
+    candidate_steps: Annotated[tuple[int, ...], opt.depths("depths that the slot may choose")]
     ema_alpha: Annotated[float, number("weight of the newest round in the average", 0.0, 1.0, above=True)] = 0.2
     update_interval: Annotated[int, integer("rounds between two decisions", 1, 1_000_000)] = 5
     warmup_batches: Annotated[int, integer("rounds to observe before decisions start", 0, 1_000_000)] = 10

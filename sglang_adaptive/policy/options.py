@@ -23,7 +23,6 @@ MAX_STEPS = 32
 """Most draft steps that a configuration may ask for."""
 MAX_BATCH_SIZE = 1_000_000
 """Largest batch size of a slot or a profile."""
-DEPTHS_EXPECTED = f"a non-empty list of integers from 0 to {MAX_STEPS}, as in [1, 3, 7]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,10 +92,12 @@ def word(meaning: str, *words: str) -> Option:
 def depths(meaning: str) -> Option:
     """Return an option for a list of steps; the field has them ascending, without repeats."""
 
-    def accepts(value: Any) -> bool:
-        return isinstance(value, list) and bool(value) and all(is_integer(steps, 0, MAX_STEPS) for steps in value)
+    def read(value: Any, place: str, source: str) -> tuple[int, ...]:
+        one = integer(meaning, 0, MAX_STEPS)
+        return tuple(sorted({one.check(steps, f"{place}[{at}]", source) for at, steps in enumerate(value)}))
 
-    return Option(meaning, DEPTHS_EXPECTED, accepts, lambda value, place, source: tuple(sorted(set(value))))
+    expected = f"a non-empty list of integers from 0 to {MAX_STEPS}, as in [1, 3, 7]"
+    return Option(meaning, expected, lambda value: isinstance(value, list) and bool(value), read)
 
 
 def nested(cls: type, meaning: str, expected: str, default: str) -> Option:
