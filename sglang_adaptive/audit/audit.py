@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import queue
 import random
@@ -69,15 +70,10 @@ def _answer(client: Client, body: Mapping[str, Any]) -> Any:
     except RequestError as error:
         if error.asks_for_key:
             raise
-        return f"refused: {_message(error.answer)}"
-
-
-def _message(words: str) -> str:
-    """Return the message of a refusal, without the JSON around it."""
-    try:
-        return str(json.loads(words[words.index("{") :])["error"]["message"])[:200]
-    except (ValueError, KeyError, TypeError):
-        return words[:200]
+        words = error.answer
+    with contextlib.suppress(ValueError, KeyError, TypeError):
+        words = str(json.loads(words[words.index("{") :])["error"]["message"])  # without the JSON around it
+    return f"refused: {words[:200]}"
 
 
 SWITCH_SECONDS = 0.05
@@ -141,7 +137,6 @@ class Subject:
         """By the name of the way that holds it."""
 
     def ways(self) -> list[str]:
-        """Return the names of this server's ways to run."""
         if self.server is None:
             return [AS_IT_IS]
         own = [POLICY] if self.server.state["forced_steps"] is None else []
@@ -161,7 +156,6 @@ class Subject:
         return server.renew, RENEW_SECONDS
 
     def put_back(self) -> None:
-        """Restore the hold or release from before."""
         if self.server is not None:
             self.server.put_back()
 

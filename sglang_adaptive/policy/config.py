@@ -242,7 +242,26 @@ def parse_object(source: str, text: str) -> dict[str, Any]:
     Raises:
         ConfigError: *text* is not JSON, repeats a key, or holds no object.
     """
-    value = _parse(source, text)
+
+    def object_from_pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        members = dict(pairs)
+        if len(members) < len(pairs):
+            counts = Counter(name for name, _ in pairs)
+            repeated = next(name for name, count in counts.items() if count > 1)
+            raise ConfigError(source, repeated, "the key is given more than once", "each key once")
+        return members
+
+    try:
+        value = json.loads(text, object_pairs_hook=object_from_pairs)
+    except json.JSONDecodeError as error:
+        problem = f"broken JSON at line {error.lineno}, column {error.colno}: {error.msg}"
+        raise ConfigError(source, None, problem, "JSON") from None
+    except RecursionError:
+        raise ConfigError(source, None, "the JSON is nested too deeply", _EXPECTED_OBJECT) from None
+    except ConfigError:
+        raise
+    except ValueError:  # Python refuses to convert integers of thousands of digits
+        raise ConfigError(source, None, "a number has too many digits", _EXPECTED_OBJECT) from None
     if not isinstance(value, dict):
         raise ConfigError(source, None, f"the top level is {shown(value)}", _EXPECTED_OBJECT)
     return value
@@ -284,28 +303,6 @@ def _require_regular(file: str, mode: int) -> None:
     if not stat.S_ISREG(mode):
         what = "is a directory" if stat.S_ISDIR(mode) else "is not a regular file"
         raise ConfigError(file, None, what, _EXPECTED_FILE)
-
-
-def _parse(file: str, text: str) -> Any:
-    def object_from_pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        members = dict(pairs)
-        if len(members) < len(pairs):
-            counts = Counter(name for name, _ in pairs)
-            repeated = next(name for name, count in counts.items() if count > 1)
-            raise ConfigError(file, repeated, "the key is given more than once", "each key once")
-        return members
-
-    try:
-        return json.loads(text, object_pairs_hook=object_from_pairs)
-    except json.JSONDecodeError as error:
-        problem = f"broken JSON at line {error.lineno}, column {error.colno}: {error.msg}"
-        raise ConfigError(file, None, problem, "JSON") from None
-    except RecursionError:
-        raise ConfigError(file, None, "the JSON is nested too deeply", _EXPECTED_OBJECT) from None
-    except ConfigError:
-        raise
-    except ValueError:  # Python refuses to convert integers of thousands of digits
-        raise ConfigError(file, None, "a number has too many digits", _EXPECTED_OBJECT) from None
 
 
 def texts_in(path: str) -> list[str | list[int]]:
@@ -414,24 +411,20 @@ def describe_change(before: Mapping[str, Any], after: Mapping[str, Any]) -> str:
 
     Both come from ``AdaptiveConfig.as_dict``, so an explicit default makes no difference.
     """
-    found = [f"{key}: {_value(old)} -> {_value(new)}" for key, old, new in _differences(before, after, "")]
+    found = [f"{key}: {old} -> {new}" for key, old, new in _differences(before, after, "")]
     if not found:
         return "nothing differs"
     more = len(found) - MOST_SHOWN
     return ", ".join(found[:MOST_SHOWN]) + (f" and {more} more" if more > 0 else "")
 
 
-def _differences(before: Mapping[str, Any], after: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any, Any]]:
+def _differences(before: Mapping[str, Any], after: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, ...]]:
     for key in (*before, *(key for key in after if key not in before)):
         old, new = before.get(key, _ABSENT), after.get(key, _ABSENT)
         if isinstance(old, Mapping) and isinstance(new, Mapping):
             yield from _differences(old, new, f"{prefix}{key}.")
         elif old is _ABSENT or new is _ABSENT or old != new:
-            yield f"{prefix}{key}", old, new
-
-
-def _value(value: Any) -> str:
-    return "none" if value is _ABSENT else shown(value)
+            yield f"{prefix}{key}", *("none" if value is _ABSENT else shown(value) for value in (old, new))
 
 
 def _listed(steps: Iterable[int]) -> str:

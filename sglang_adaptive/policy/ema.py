@@ -254,30 +254,26 @@ class AdaptiveSpeculativeParams(AdaptivePolicy):
     name = "ema"
 
     def __init__(self, initial_steps: int, options: EmaOptions) -> None:
-        """Build the slots of *options*; each starts as in ``AdaptiveStepSlot``."""
         self.candidate_steps = list(options.candidate_steps)
         self.slots = tuple(AdaptiveStepSlot(initial_steps, slot) for slot in options.slots)
         """Ascending by batch size."""
         self._lower_bounds = [slot.batch_size for slot in options.slots]
-        self._cuda_graph_bs: list[int] | None = None
 
     def set_cuda_graph_bs(self, cuda_graph_bs: list[int] | None) -> None:
-        self._cuda_graph_bs = sorted(cuda_graph_bs) if cuda_graph_bs else None
+        self._graph_sizes = sorted(cuda_graph_bs) if cuda_graph_bs else None
 
     def cuda_graph_bs_for_step(self, step: int) -> list[int] | None:
-        if self._cuda_graph_bs is None:
+        if self._graph_sizes is None:
             return None
-        return [bs for bs in self._cuda_graph_bs if step in self.slots[self._slot_index(bs)].candidate_steps]
+        return [bs for bs in self._graph_sizes if step in self.slots[self._slot_index(bs)].candidate_steps]
 
     def choose(self, coming: Coming) -> Choice:
         return drafted(self._route(coming.batch_size).current_steps)
 
     def observe(self, observation: RoundObservation) -> None:
-        """Learn from a round if its slot's current depth drafted it."""
         self._route(observation.batch_size).observe(observation)
 
     def snapshot(self) -> dict[str, Any]:
-        """Return each slot's state as JSON builtins, ascending by batch size."""
         described = []
         for index, slot in enumerate(self.slots):
             drop_at, rise_above = slot.thresholds
@@ -308,14 +304,14 @@ class AdaptiveSpeculativeParams(AdaptivePolicy):
         if index == 0:
             return 1
         bound = self._lower_bounds[index]
-        graph_bs = self._cuda_graph_bs or []
+        graph_bs = self._graph_sizes or []
         padded = bisect_left(graph_bs, bound)
         if padded == len(graph_bs):  # beyond the largest graph nothing is padded
             return bound
         return graph_bs[padded - 1] + 1 if padded else 1
 
     def _route(self, batch_size: int) -> AdaptiveStepSlot:
-        graph_bs = self._cuda_graph_bs or ()
+        graph_bs = self._graph_sizes or ()
         index = bisect_left(graph_bs, batch_size)
         return self.slots[self._slot_index(graph_bs[index] if index < len(graph_bs) else batch_size)]
 

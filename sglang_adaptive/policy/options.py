@@ -59,17 +59,14 @@ def number(meaning: str, low: float, high: float, above: bool = False) -> Option
 
 
 def integer(meaning: str, low: int, high: int) -> Option:
-    """Return an option for an integer from *low* to *high*."""
     return Option(meaning, f"an integer from {low} to {high}", lambda value: is_integer(value, low, high))
 
 
 def flag(meaning: str, default: str | None = None) -> Option:
-    """Return an option for true or false."""
     return Option(meaning, "true or false", lambda value: isinstance(value, bool), default=default)
 
 
 def automatic(meaning: str) -> Option:
-    """Return an option for "auto", true or false."""
     return Option(meaning, '"auto", true or false', lambda value: value == "auto" or isinstance(value, bool))
 
 
@@ -85,7 +82,6 @@ def pathname(meaning: str, expected: str, default: str | None = None) -> Option:
 
 
 def word(meaning: str, *words: str) -> Option:
-    """Return an option for one of *words*."""
     return Option(meaning, " or ".join(f'"{one}"' for one in words), lambda value: value in words)
 
 

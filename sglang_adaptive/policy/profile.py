@@ -68,7 +68,6 @@ class ProfileCell:
         return self.batch_size, self.steps
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the cell as JSON builtins."""
         return asdict(self)
 
 
@@ -87,7 +86,7 @@ class CostProfile:
         return CostProfile(self.key, ordered((theirs | own).values()), self.measured or other.measured)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the profile as JSON builtins, in the layout that ``parse_profile`` reads."""
+        """Return the profile as JSON builtins, in the layout that ``loads_profile`` reads."""
         return {
             "format": FORMAT,
             "version": VERSION,
@@ -145,11 +144,6 @@ def loads_profile(text: str, source: str) -> CostProfile:
     except (ValueError, RecursionError) as error:
         where = f" at line {error.lineno}" if isinstance(error, json.JSONDecodeError) else ""
         raise ProfileError(source, None, f"broken JSON{where}", "a cost profile in JSON") from None
-    return parse_profile(value, source)
-
-
-def parse_profile(value: Any, source: str) -> CostProfile:
-    """Check a decoded JSON value and return its profile; raises as ``loads_profile``."""
     if not isinstance(value, dict):
         raise ProfileError(source, None, f"the top level is {shown(value)}", "a JSON object")
     if value.get("format") != FORMAT:

@@ -102,7 +102,7 @@ class AdaptiveController:
         """Records each round; None for no trace."""
         self._looks_up: tuple[bool, int] = False, 0
         """Whether rounds may look drafts up, and how many rounds are in flight when one is chosen."""
-        self.audits: Callable[[], dict[str, Any]] | None = None
+        self.audits: Callable[[], dict[str, Any] | None] = lambda: None
         """Returns the audit results of finished requests; None without an audit."""
         self.audit_round = False
         """Whether all requests of the coming round are decoded again for the audit."""
@@ -255,8 +255,9 @@ class AdaptiveController:
         self.policy.import_cost(shared)
 
     def policy_failed(self, error: Exception) -> None:
-        """Stop asking the policy, which raised *error*; call it while the policy is asked."""
-        self._degrade(f"policy {self.policy.name} raised {type(error).__name__}: {error}", error)
+        """Stop asking the policy, which raised *error*, if it is still asked."""
+        if self.degraded is None:
+            self._degrade(f"policy {self.policy.name} raised {type(error).__name__}: {error}", error)
 
     def _degrade(self, why: str, error: Exception | None = None, steps: int | None = None) -> None:
         """Stop asking the policy, and log why; *steps*, or else the launch steps, run until it is replaced."""
@@ -389,7 +390,7 @@ class AdaptiveController:
                 "late_kernel_loads": None if self.late_kernel_loads is None else [*self.late_kernel_loads],
             },
             "speedup": self._speedup(),
-            "audit": self._audit(),
+            "audit": self.audits(),
             **self._policy_state(),
         }
 
@@ -415,14 +416,11 @@ class AdaptiveController:
             probes=None if policy is None else policy.probe_totals(),
             profile_saved_at=self._profile_saved_at(),
             hour=self._speedup(),
-            audit=self._audit(),
+            audit=self.audits(),
         )
 
     def _alarms(self) -> list[dict[str, Any]]:
         return [] if self.acceptance_watch is None else self.acceptance_watch.as_list()
-
-    def _audit(self) -> dict[str, Any] | None:
-        return None if self.audits is None else self.audits()
 
     def _speedup(self) -> dict[str, Any] | None:
         history = self._closed_history()

@@ -191,7 +191,14 @@ class Counters:
         for count, requests in observation.tally().items():
             accepted[count] += requests
         self.round_times.add(observation)
-        self._add_to_region(observation)
+        self.latest = region_of(observation.batch_size)
+        region = self.regions.setdefault(self.latest, Region())
+        if not observation.looked_up:
+            region.batch_size, region.steps = observation.batch_size, observation.steps
+        if observation.seconds is not None:
+            counts = observation.num_correct_drafts_per_req
+            region.seconds += observation.seconds
+            region.tokens += len(counts) + sum(counts)
 
     def add_switch(self, switch: SwitchRecord) -> None:
         """Count a switch and keep it among the latest ones."""
@@ -244,16 +251,3 @@ class Counters:
         for (steps, _), counts in self._accepted.items():
             found[steps] += of(steps, counts)
         return found
-
-    def _add_to_region(self, observation: RoundObservation) -> None:
-        name = region_of(observation.batch_size)
-        region = self.regions.get(name)
-        if region is None:
-            region = self.regions[name] = Region()
-        if not observation.looked_up:
-            region.batch_size, region.steps = observation.batch_size, observation.steps
-        if observation.seconds is not None:
-            counts = observation.num_correct_drafts_per_req
-            region.seconds += observation.seconds
-            region.tokens += len(counts) + sum(counts)
-        self.latest = name

@@ -59,11 +59,9 @@ class Ballot:
 
     @property
     def counts(self) -> bool:
-        """Whether the rank votes."""
         return self.requests > 0 and not self.failed
 
     def row(self) -> list[int]:
-        """Return the columns."""
         probe, most = (0 if steps is None else steps + 1 for steps in (self.probe, self.most))
         requests = min(self.requests, MOST_REQUESTS)
         return [requests, int(self.failed), self.live, probe, most, *self.rounds, *self.nanoseconds]
@@ -187,7 +185,7 @@ class JointSteps:
         try:
             ballot = self._ballot(requests)
         except Exception as error:
-            self._fail(error)
+            self._controller.policy_failed(error)
             ballot = silent(self.depths, requests=requests, failed=True)
         most = self._controller.most_steps if requests else None
         return replace(ballot, most=None if most is None else max(0, most)).row()
@@ -213,11 +211,7 @@ class JointSteps:
             try:
                 controller.policy.follow(self.largest, choice, found.steps, found.leader == self._rank)
             except Exception as error:  # only this rank failed, so the steps stay
-                self._fail(error)
-
-    def _fail(self, error: Exception) -> None:
-        if self._controller.degraded is None:
-            self._controller.policy_failed(error)
+                self._controller.policy_failed(error)
 
     def _ballot(self, requests: int) -> Ballot:
         controller, depths, live = self._controller, self.depths, self._agreed

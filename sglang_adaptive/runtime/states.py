@@ -21,9 +21,6 @@ MOST_ROUNDS = 20_000
 """Rounds after which a pass of the warm-up ends by itself."""
 PROGRESS_SECONDS = 10.0
 
-# SGLang's objects, untyped because this layer must load without SGLang.
-AttentionBackend: TypeAlias = Any
-GraphRunner: TypeAlias = Any
 Kind: TypeAlias = tuple[Source, int]
 """The source of a round's drafts, and their number."""
 
@@ -33,20 +30,20 @@ class SpecRuntimeState:
     """The attention backends and CUDA graphs of one kind of round, built at start-up and switched as a whole.
 
     SGLang's own class, which has the same fields, serves as well. An unused backend or runner is None: the draft's at
-    zero steps, and graphs when CUDA graphs are off.
+    zero steps, and graphs when CUDA graphs are off. They are untyped because this layer loads without SGLang.
     """
 
     speculative_num_steps: int
     speculative_num_draft_tokens: int
     """Draft tokens that a verify pass reads per request: steps + 1."""
-    draft_attn_backend: AttentionBackend | None
-    cuda_graph_runner: GraphRunner | None
+    draft_attn_backend: Any
+    cuda_graph_runner: Any
 
-    target_attn_backend: AttentionBackend
-    target_graph_runner: GraphRunner | None
+    target_attn_backend: Any
+    target_graph_runner: Any
 
-    draft_extend_attn_backend: AttentionBackend | None
-    cuda_graph_runner_for_draft_extend: GraphRunner | None
+    draft_extend_attn_backend: Any
+    cuda_graph_runner_for_draft_extend: Any
 
 
 class AdaptiveWorker(Protocol):
@@ -175,7 +172,6 @@ class RuntimeStates:
         return Choice(steps, self._sources[steps], why=why)
 
     def has(self, choice: Choice) -> bool:
-        """Whether *choice* has a runtime state."""
         return choice.state in self._states
 
     def register(self, state: SpecRuntimeState) -> None:
@@ -232,7 +228,6 @@ class RuntimeStates:
         return len(self._states)
 
     def run(self, choice: Choice) -> None:
-        """Make the state of *choice* live."""
         if choice.state != self.live.state:
             self._worker.apply_runtime_state(self._states[choice.state])
         self.live = choice
@@ -294,14 +289,12 @@ class WarmUp:
         """Seconds from the beginning of the first pass to the end of the latest; None before it."""
 
     def begin(self) -> None:
-        """Begin another pass."""
         if self._begun is None:
             self._begun = time.perf_counter()
         self._counts.clear()
         self.runs = True
 
     def end(self) -> None:
-        """End the pass that runs."""
         assert self._begun is not None
         self.runs, self.seconds = False, time.perf_counter() - self._begun
 
@@ -314,7 +307,6 @@ class WarmUp:
 
     @property
     def overdue(self) -> bool:
-        """Whether the pass has exceeded MOST_ROUNDS."""
         return self._counts.total() >= MOST_ROUNDS
 
     def covered(self) -> list[int]:
@@ -323,7 +315,6 @@ class WarmUp:
         return sorted(size for size in seen if all(self._counts[size, choice] for choice in self._reachable(size)))
 
     def as_dict(self) -> dict[str, Any]:
-        """Return JSON builtins."""
         return {
             "warm_up_seconds": self.seconds,
             "warm_up_rounds": self.rounds,

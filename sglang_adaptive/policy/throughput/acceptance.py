@@ -309,12 +309,10 @@ class RequestLevels:
         return bins
 
     def set_all(self, level: float) -> None:
-        """Set the level of every request."""
         self.usual = level
         self._now = self._before = bytes([round(level * _GRID)]) * len(self._now)
 
     def adopt(self, other: RequestLevels) -> None:
-        """Start from the levels of *other*."""
         self.usual, self._requests, self._now, self._before = other.usual, other._requests, other._now, other._before
 
     def _align(self, requests: list[Hashable]) -> None:

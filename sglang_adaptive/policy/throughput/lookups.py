@@ -404,13 +404,11 @@ class Lookups:
 
     def as_dict(self, row: RoundTimeRow, kinds: Mapping[int, range]) -> dict[str, object]:
         """Return *kinds*, the estimates and the seconds of *row*, as JSON builtins."""
+        own, memory = ({"rounds": rounds, "tokens": tokens} for rounds, tokens in self.brought)
         return {
             "requests": {str(drafts): [sizes[0], sizes[-1]] for drafts, sizes in kinds.items()},
-            "own_text": self._of_source(0),
-            "memory": self._of_source(1) if self.options.lookup_memory_mb > 0 else None,
+            "own_text": own,
+            "memory": memory if self.options.lookup_memory_mb > 0 else None,
             "seconds": {str(drafts): seconds for drafts, seconds in row.lookups.items()},
             "tracking_seconds": self.tracking.seconds,
         }
-
-    def _of_source(self, kind: int) -> dict[str, object]:
-        return {"rounds": self.brought[kind][0], "tokens": self.brought[kind][1]}

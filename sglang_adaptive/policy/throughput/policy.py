@@ -222,7 +222,6 @@ class ThroughputPolicy(AdaptivePolicy):
 
     @property
     def wants_shadow_drafts(self) -> bool:
-        """Whether more shadow drafts at zero steps are worth their cost: while little is known about the draft."""
         return self._acceptance.trials(1) < WELL_SEEN
 
     def doubt_acceptance(self) -> bool:
@@ -297,11 +296,7 @@ class ThroughputPolicy(AdaptivePolicy):
         return ProbeTotals(self._prober.started, self._prober.lost_seconds)
 
     def snapshot(self) -> dict[str, Any]:
-        """Return acceptance, rates, measured times, probes and the reason for the steps, as JSON builtins.
-
-        Rates are for the batch size of the latest round.
-        """
-        batch_size = max(1, self._batch_size)
+        batch_size = max(1, self._batch_size)  # of the latest round
         row = self._times.at(batch_size)
         ran, live = self._ran, self._choice.live
         running = live if ran.source is Source.LOOKUP else ran.steps

@@ -117,7 +117,7 @@ class Audits(Stage):
             self._why_not = None if may else features.reasons["audit"]
             self._controller.audits = self.report
         else:
-            self._controller.audits = None
+            self._controller.audits = lambda: None
 
     @property
     def is_on(self) -> bool:
