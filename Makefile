@@ -6,7 +6,7 @@ RELEASE ?=
 VENV := .venv
 READY := $(VENV)/.sglang-adaptive-ready
 # mypy is strict on what runs inside a server and on what scores policies.
-STRICT := sglang_adaptive/policy sglang_adaptive/lookup.py sglang_adaptive/runtime sglang_adaptive/sglang_plugin sglang_adaptive/lab/simulate
+STRICT := sglang_adaptive/policy sglang_adaptive/runtime sglang_adaptive/sglang_plugin sglang_adaptive/lab/simulate
 
 .PHONY: help setup smollm2 draft-smollm2 demo test test-gpu campaign test-tools lint types tables docs models bench-sim bench-real bench-gpu constraints bodies newest clean
 .DEFAULT_GOAL := help

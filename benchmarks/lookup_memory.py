@@ -27,8 +27,7 @@ import numpy.typing as npt
 import torch
 
 from benchmarks.harness.results import Report, command_parser
-from sglang_adaptive.lookup import DRAFTS
-from sglang_adaptive.policy.observation import Lookup
+from sglang_adaptive.policy.observation import DRAFTS, Lookup
 from sglang_adaptive.sglang_plugin.stages.lookups.memory import SEARCHED, SIBLINGS, SOURCES, Memory, Range, marks_of
 from sglang_adaptive.sglang_plugin.stages.lookups.texts import SLOTS, Texts
 

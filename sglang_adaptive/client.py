@@ -6,6 +6,7 @@ import http.client
 import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from http.client import HTTPException
 from typing import Any
 from urllib.parse import urlsplit
@@ -43,25 +44,17 @@ def in_words(error: RequestError | OSError | http.client.HTTPException) -> str:
     return "it asks for a key: give the right one with --api-key"
 
 
+@dataclass(repr=False, eq=False)  # a repr would show the keys
 class Client:
     """Talks to one server; every call opens its own connection, so calls from several threads do not mix."""
 
-    def __init__(
-        self,
-        host: str,
-        port: int,
-        timeout: float = 300.0,
-        *,
-        scheme: str = "http",
-        api_key: str | None = None,
-        admin_api_key: str | None = None,
-    ) -> None:
-        """*admin_api_key* is for ADMIN_PATHS, *api_key* for all other paths, or for all without an admin key."""
-        self.host = host
-        self.port = port
-        self.timeout = timeout
-        self.scheme = scheme
-        self._key, self._admin_key = api_key, admin_api_key or api_key
+    host: str
+    port: int
+    timeout: float = 300.0
+    scheme: str = "http"
+    api_key: str | None = None
+    """For all paths but ADMIN_PATHS, and without an admin key for these as well."""
+    admin_api_key: str | None = None
 
     @classmethod
     def from_url(
@@ -71,15 +64,15 @@ class Client:
         refusal = f"{url!r} is not a server's address; expected one like http://127.0.0.1:30000"
         try:
             parts = urlsplit(url)
-            port = parts.port
-            (parts.hostname or "").encode("idna")
+            host, port = parts.hostname or "", parts.port
+            host.encode("idna")
         except ValueError:  # a port beyond 65535, half an IPv6 address, an empty or overlong part of a name
             raise ValueError(refusal) from None
-        named = parts.scheme in ("http", "https") and parts.hostname and port != 0
+        named = parts.scheme in ("http", "https") and host and port != 0
         if not named or parts.path.strip("/") or parts.query:
             raise ValueError(refusal)
         port = port or (443 if parts.scheme == "https" else 80)
-        return cls(parts.hostname, port, timeout, scheme=parts.scheme, api_key=api_key, admin_api_key=admin_api_key)
+        return cls(host, port, timeout, scheme=parts.scheme, api_key=api_key, admin_api_key=admin_api_key)
 
     @property
     def url(self) -> str:
@@ -194,7 +187,7 @@ class Client:
     ) -> http.client.HTTPResponse:
         payload = None if body is None else json.dumps(body)
         headers = {"Content-Type": "application/json"}
-        if key := self._admin_key if _is_admin(path) else self._key:
+        if key := (self.admin_api_key if _is_admin(path) else None) or self.api_key:
             headers["Authorization"] = f"Bearer {key}"
         connection.request(method, path, payload, headers)
         response = connection.getresponse()

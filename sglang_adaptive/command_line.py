@@ -11,6 +11,7 @@ import sys
 import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any, NoReturn, TextIO
@@ -36,9 +37,9 @@ class CommandParser(argparse.ArgumentParser):
         super().__init__(
             prog=f"{PROGRAM} {name}",
             usage=usage,
-            description=_filled(purpose),
+            description="\n\n".join(p if p.startswith("  ") else _fill(p) for p in purpose.split("\n\n")),
             epilog=_epilog(name, examples, exit_codes),
-            formatter_class=_Formatter,
+            formatter_class=partial(argparse.RawDescriptionHelpFormatter, max_help_position=28, width=_columns()),
             allow_abbrev=False,
         )
 
@@ -141,18 +142,6 @@ def _columns() -> int:
 
 def _fill(text: str) -> str:
     return textwrap.fill(text, _columns(), break_on_hyphens=False)
-
-
-class _Formatter(argparse.RawDescriptionHelpFormatter):
-    """Keeps line breaks, and limits the width."""
-
-    def __init__(self, prog: str) -> None:
-        super().__init__(prog, max_help_position=28, width=_columns())
-
-
-def _filled(text: str) -> str:
-    paragraphs = text.split("\n\n")
-    return "\n\n".join(p if p.startswith("  ") else _fill(p) for p in paragraphs)
 
 
 def _epilog(name: str, examples: Sequence[tuple[str, str]], exit_codes: str) -> str:

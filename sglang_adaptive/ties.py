@@ -78,7 +78,7 @@ def parting(ours: Sequence[int], reference: Answer) -> Parting | None:
         return None
     pairs = zip(ours, theirs, strict=False)
     at = next((at for at, (own, other) in enumerate(pairs) if own != other), min(len(ours), len(theirs)))
-    own, other = _token(ours, at), _token(theirs, at)
+    own, other = (ids[at] if at < len(ids) else None for ids in (ours, theirs))
     if own is None or other is None:
         return Parting(at, own, other, math.inf)
     chances = likely(reference, at)
@@ -138,7 +138,3 @@ def _chosen(answer: Answer, at: int) -> Any:
 def _nats(value: float | None) -> float:
     """Return a log-probability; SGLang's JSON has null for minus infinity."""
     return -math.inf if value is None else value
-
-
-def _token(ids: Sequence[int], at: int) -> int | None:
-    return ids[at] if at < len(ids) else None

@@ -11,9 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from sglang_adaptive.command_line import BAD_INPUT, DONE, PROGRAM, CommandParser, listed
-from sglang_adaptive.lookup import require_texts
 from sglang_adaptive.policy import options
-from sglang_adaptive.policy.config import AdaptiveConfig, load_config, presets
+from sglang_adaptive.policy.config import AdaptiveConfig, load_config, presets, require_texts
 from sglang_adaptive.policy.errors import ConfigError
 from sglang_adaptive.policy.throughput.choice import HOLD_ROUNDS, MARGIN
 from sglang_adaptive.policy.throughput.lookups import LEAST_SECONDS
@@ -62,7 +61,9 @@ WIDTH = 115
 def words(found: dict[str, Any]) -> Iterator[str]:
     """Yield lines that describe the result of ``facts``."""
     yield from textwrap.wrap(f'Policy "{found["policy"]}": {found["summary"]}'.rstrip(": "), WIDTH)
-    yield _built(found["candidate_steps"])
+    depths = found["candidate_steps"]
+    what = "backends and graphs are built" if len(depths) == 1 else "for each, backends and graphs are built"
+    yield f"Depths: {listed(depths)} draft steps; {what} when the server starts."
     if found["measured"] is not None:
         told = "nobody has timed its steps" if found["measured"] == UNMEASURED else found["measured"]
         yield f"Measured with this preset on a GPU: {told}."
@@ -96,7 +97,7 @@ def _slot(slot: dict[str, Any]) -> Iterator[str]:
     yield f"  falls: {', '.join(downs)}"
     first, every = slot["first_decision_after_rounds"], slot["rounds_between_decisions"]
     yield (
-        f"  decides after {first} rounds, then every {_count(every, 'round')}; "
+        f"  decides after {first} rounds, then every {'round' if every == 1 else f'{every} rounds'}; "
         f"the newest round weighs {100 * slot['ema_alpha']:g}% of the average"
     )
     if slot["ceiling_coeff"]:
@@ -127,7 +128,11 @@ def _of_options(options: dict[str, Any]) -> Iterator[str]:
             yield f"May stop drafting (0 steps) at any batch size where no depth promises {100 * MARGIN:g}% more speed."
         else:
             yield "Always drafts: 0 is not among the depths."
-        yield _probes(options["probe_budget"])
+        if (budget := options["probe_budget"]) == 0:
+            yield "Never tries other depths just to learn about them."
+        else:
+            share = f"{100 * budget:g}%"
+            yield f"Tries other depths now and then to learn about them, at a cost of at most {share} of the time."
     if "memory_rounds" in options:
         rounds = options["memory_rounds"]
         yield f"The weight of an accept count falls to 1/e after {rounds} rounds; each request is tracked separately."
@@ -158,17 +163,6 @@ def _of_lookups(found: dict[str, Any]) -> Iterator[str]:
     yield f"Texts of other requests are searched too, in {options['lookup_memory_mb']} MB of each rank{file}."
 
 
-def _probes(budget: float) -> str:
-    if budget == 0:
-        return "Never tries other depths just to learn about them."
-    return f"Tries other depths now and then to learn about them, at a cost of at most {100 * budget:g}% of the time."
-
-
-def _built(ladder: list[int]) -> str:
-    what = "backends and graphs are built" if len(ladder) == 1 else "for each, backends and graphs are built"
-    return f"Depths: {listed(ladder)} draft steps; {what} when the server starts."
-
-
 def _changed(changed: list[dict[str, Any]]) -> Iterator[str]:
     if not changed:
         yield "Nothing differs from the defaults."
@@ -181,12 +175,10 @@ def _changed(changed: list[dict[str, Any]]) -> Iterator[str]:
 
     for line, entries in groupby(sorted(changed, key=change), key=change):
         keys = [entry["key"].rpartition(".")[0] for entry in entries]
-        where = f" ({_slots(keys)})" if all(key.isdigit() for key in keys) else ""
-        yield f"  {line}{where}"
-
-
-def _slots(keys: list[str]) -> str:
-    return f"slot{'' if len(keys) == 1 else 's'} {listed(sorted(map(int, keys)))}"
+        slots = (
+            f" (slot{'s' * (len(keys) > 1)} {listed(sorted(map(int, keys)))})" if all(map(str.isdigit, keys)) else ""
+        )
+        yield f"  {line}{slots}"
 
 
 def batch_sizes(batch_range: list[int | None]) -> str:
@@ -199,11 +191,7 @@ def batch_sizes(batch_range: list[int | None]) -> str:
 
 def steps(count: int) -> str:
     """Return a number of steps in words."""
-    return "no drafts" if count == 0 else _count(count, "draft step")
-
-
-def _count(count: int, noun: str) -> str:
-    return noun if count == 1 and noun == "round" else f"{count} {noun}{'' if count == 1 else 's'}"
+    return "no drafts" if count == 0 else f"{count} draft step{'s' * (count > 1)}"
 
 
 def parser() -> CommandParser:

@@ -8,11 +8,10 @@ from sglang_adaptive.policy.base import AdaptivePolicy, build_policy
 from sglang_adaptive.policy.choice import Choice, Coming, drafted
 from sglang_adaptive.policy.config import AuditOptions, check_config
 from sglang_adaptive.policy.observation import RoundObservation
-from sglang_adaptive.runtime.alarms import ACCEPTANCE, Finding
+from sglang_adaptive.runtime.alarms import Finding
 from sglang_adaptive.runtime.controller import AdaptiveController
 from sglang_adaptive.runtime.round_times import RoundClock
-from sglang_adaptive.runtime.start_up import Device
-from sglang_adaptive.runtime.states import SpecRuntimeState
+from sglang_adaptive.runtime.states import Device, SpecRuntimeState
 from sglang_adaptive.sglang_plugin.stages.audit_scheduler import Audits, Report
 
 
@@ -146,7 +145,8 @@ def serve(found: AdaptiveController, rounds: int, accepted: float, batch_size: i
 
 def with_alarm(found: AdaptiveController, words: str = "planted") -> AdaptiveController:
     """Let *found* raise the alarm about acceptance."""
-    found.alarms.set(ACCEPTANCE, Finding(words, {"accepted": 0}))
+    assert found.acceptance_watch is not None
+    found.acceptance_watch.set(Finding(words, {"accepted": 0}))
     return found
 
 

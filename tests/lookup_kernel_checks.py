@@ -12,7 +12,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from sglang_adaptive.lookup import DRAFTS, LONGEST, SHORTEST, Text
+from benchmarks.traces.lookup import Text
+from sglang_adaptive.policy.observation import DRAFTS, LONGEST, SHORTEST
 from sglang_adaptive.sglang_plugin.stages.lookups import kernel
 
 SOURCES = 4

@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from benchmarks.traces.lookup import Text
 from sglang_adaptive.lab.traces import FORMAT_VERSION, OF_LOOKUPS, WORDS, Trace, check
-from sglang_adaptive.lookup import Text
 
 
 def requests(trace: Trace) -> Iterator[tuple[str, npt.NDArray[np.uint8], int]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import queue
 import random
@@ -69,15 +70,10 @@ def _answer(client: Client, body: Mapping[str, Any]) -> Any:
     except RequestError as error:
         if error.asks_for_key:
             raise
-        return f"refused: {_message(error.answer)}"
-
-
-def _message(words: str) -> str:
-    """Return the message of a refusal, without the JSON around it."""
-    try:
-        return str(json.loads(words[words.index("{") :])["error"]["message"])[:200]
-    except (ValueError, KeyError, TypeError):
-        return words[:200]
+        words = error.answer
+    with contextlib.suppress(ValueError, KeyError, TypeError):
+        words = str(json.loads(words[words.index("{") :])["error"]["message"])  # without the JSON around it
+    return f"refused: {words[:200]}"
 
 
 SWITCH_SECONDS = 0.05
@@ -141,7 +137,6 @@ class Subject:
         """By the name of the way that holds it."""
 
     def ways(self) -> list[str]:
-        """Return the names of this server's ways to run."""
         if self.server is None:
             return [AS_IT_IS]
         own = [POLICY] if self.server.state["forced_steps"] is None else []
@@ -151,23 +146,18 @@ class Subject:
         """Put the server into this way; return a function that keeps it there, and the seconds between its calls."""
         server = self.server
         if server is None:
-            return _nothing, RENEW_SECONDS
+            return lambda: None, RENEW_SECONDS
         if name == POLICY:
             server.put_back()
-            return _nothing, RENEW_SECONDS
+            return lambda: None, RENEW_SECONDS
         if name == SWITCHING:
             return (lambda: server.hold(draw.choice(list(self.depths.values())))), SWITCH_SECONDS
         server.hold(self.depths[name])
         return server.renew, RENEW_SECONDS
 
     def put_back(self) -> None:
-        """Restore the hold or release from before."""
         if self.server is not None:
             self.server.put_back()
-
-
-def _nothing() -> None:
-    """For a server that needs nothing done."""
 
 
 @dataclass
@@ -313,12 +303,13 @@ class Audit:
     def _ask(self, client: Client, name: str, bodies: Sequence[Any], at_once: int) -> list[Any]:
         if not bodies or self._late():
             return [None] * len(bodies)
-        keep, every = _nothing, RENEW_SECONDS
+        keep, every = None, RENEW_SECONDS
         if client is self._subject.client:
             keep, every = self._subject.run(name, self._draw)
 
         def meanwhile() -> None:
-            keep()
+            if keep is not None:
+                keep()
             self._progress(str(Way(name, at_once)), self.found)
 
         return ask(client, bodies, at_once, self._until, meanwhile, every)

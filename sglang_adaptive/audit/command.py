@@ -8,7 +8,6 @@ import sys
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from tqdm import tqdm
 
@@ -100,7 +99,9 @@ def _audit(
     subject = Subject(client)
     kinds = _kinds(subject, reference)
     at_once = min(arguments.at_once, most_running(subject.info) or arguments.at_once)
-    prompts = own or shipped(_room(subject.info, arguments.tokens))
+    context = int(subject.info.get("max_req_input_len") or LONGEST)
+    # At most a sixth of the context, if each character is a token.
+    prompts = own or shipped(max(200, min(LONGEST, (context - arguments.tokens) // 6)))
     asked = questions(prompts, arguments.tokens, kinds)
     # disable=None: a bar on a terminal only
     with tqdm(total=round(60 * arguments.minutes), unit="s", disable=None, dynamic_ncols=True) as bar:
@@ -112,7 +113,9 @@ def _audit(
         audit = Audit(subject, reference, asked, at_once, arguments.seed, show)
         found = audit.run(60 * arguments.minutes, arguments.passes, arguments.sampled)
     against = "zero steps" if reference is None else reference.url
-    print(f"{client.url}, {subject.info.get('model_path')}, {_drafts(subject)}, compared with {against}")
+    drafts = subject.info.get("speculative_algorithm") or "no speculation"
+    drafts += f" at {listed(list(subject.depths.values()))} steps" if subject.depths else ""
+    print(f"{client.url}, {subject.info.get('model_path')}, {drafts}, compared with {against}")
     print("\n".join(report.table(found, against, at_once)))
     if arguments.json is not None:
         about = {"url": client.url, "reference": against, "prompts": len(prompts), "kinds": list(kinds),
@@ -152,14 +155,3 @@ def _kinds(subject: Subject, reference: Client | None) -> list[str]:
         file=sys.stderr,
     )
     return [kind for kind in KINDS if kind not in PENALTIES]
-
-
-def _room(info: Mapping[str, Any], tokens: int) -> int:
-    """Return the length of the longest prompt in characters: at most a sixth of the context if each is a token."""
-    most = info.get("max_req_input_len") or LONGEST
-    return max(200, min(LONGEST, (int(most) - tokens) // 6))
-
-
-def _drafts(subject: Subject) -> str:
-    algorithm = subject.info.get("speculative_algorithm") or "no speculation"
-    return f"{algorithm} at {listed(list(subject.depths.values()))} steps" if subject.depths else str(algorithm)

@@ -22,7 +22,6 @@ def is_sound(found: Found) -> bool:
 
 
 def _agrees(found: Found) -> bool:
-    """Return whether the reference's two runs agree up to rounding."""
     return 2 * found.noise <= ties.CEILING
 
 

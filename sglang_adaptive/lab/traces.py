@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from sglang_adaptive.lookup import DRAFTS, LONGEST
 from sglang_adaptive.policy.errors import printable
+from sglang_adaptive.policy.observation import DRAFTS, LONGEST
 
 FORMAT_VERSION = 1
 WORDS = ("target", "draft", "prompts", "hardware", "command", "date")

@@ -1,10 +1,10 @@
-"""The policy interface, its optional protocols, and the registry of policies that a configuration can name."""
+"""The policy interface, and the registry of policies that a configuration can name."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, TypeVar, runtime_checkable
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar
 
 from sglang_adaptive.policy.choice import Choice, Coming
 from sglang_adaptive.policy.observation import RoundObservation
@@ -183,38 +183,31 @@ class AdaptivePolicy:
         """Return the cost of probes so far; None if it makes none."""
         return None
 
+    # -- round times that are saved --------------------------------------------------------------------------------
 
-# -- optional protocols, which are checked with isinstance -----------------------------------------------------------
-
-
-@runtime_checkable
-class KeepsProfile(Protocol):
-    """A policy whose measured round times are saved for the next start."""
-
-    options: Any
-    """Its ``PolicyOptions``; ``profile_dir`` is the folder of profiles."""
+    keeps_profile: ClassVar[bool] = False
+    """Whether measured round times are saved for the next start, in the folder ``profile_dir`` of ``options``. Such a
+    policy is built with a third argument: a ``CostProfile`` of the saved ones, or None."""
+    options: PolicyOptions
 
     def export_profile(self, key: ProfileKey, measured: str) -> CostProfile:
         """Return the times that this server measured; *measured* describes how, in words."""
+        raise NotImplementedError
 
     def known_profile(self, key: ProfileKey, measured: str) -> CostProfile:
         """Return the same, completed with the times that the server was started with."""
+        raise NotImplementedError
 
+    # -- replacing another policy while the server runs ------------------------------------------------------------
 
-@runtime_checkable
-class TakesOver(Protocol):
-    """A policy that can replace another while the server runs, and keep to the captured CUDA graphs."""
+    keeps_to_graphs: ClassVar[bool] = False
+    """Whether it then chooses only depths with captured CUDA graphs."""
 
     def take_over(self, former: AdaptivePolicy, built: CapturedSteps) -> None:
-        """Continue with what *former* has learned, where it fits; choose only depths with graphs in *built*."""
+        """Continue with what *former* has learned, where it fits; *built* says which depths have graphs."""
 
 
 # -- the registry ----------------------------------------------------------------------------------------------------
-
-
-Build = Callable[[int, Any, Callable[[], "CostProfile | None"]], AdaptivePolicy]
-"""Builds a policy from the server's initial steps, which need not be among its depths; an ``AdaptiveConfig``; and a
-loader of this server's saved round times, which returns None without any (all ranks load together)."""
 
 
 class Registered(NamedTuple):
@@ -222,7 +215,6 @@ class Registered(NamedTuple):
 
     policy: type[AdaptivePolicy]
     options: type[PolicyOptions]
-    build: Build
 
 
 POLICIES: dict[str, Registered] = {}
@@ -233,20 +225,15 @@ DEFAULT_POLICY = "throughput"
 P = TypeVar("P", bound=type[AdaptivePolicy])
 
 
-def register(options: type[PolicyOptions], build: Build | None = None) -> Callable[[P], P]:
-    """Let configurations name the decorated policy, with *options*.
+def register(options: type[PolicyOptions]) -> Callable[[P], P]:
+    """Let configurations name the decorated policy, which is called with the server's initial steps and *options*.
 
-    Without *build*, the policy is called with the server's initial steps and the checked options.
+    The initial steps need not be among its depths.
     """
 
     def add(policy: P) -> P:
         options.policy = policy.name
-        made: Any = policy
-
-        def plainly(steps: int, config: AdaptiveConfig, profile: object) -> AdaptivePolicy:
-            return made(steps, config.options)  # type: ignore[no-any-return]
-
-        POLICIES[policy.name] = Registered(policy, options, build or plainly)
+        POLICIES[policy.name] = Registered(policy, options)
         return policy
 
     return add
@@ -255,7 +242,11 @@ def register(options: type[PolicyOptions], build: Build | None = None) -> Callab
 def build_policy(
     config: AdaptiveConfig, initial_steps: int, profile: Callable[[], CostProfile | None] = lambda: None
 ) -> AdaptivePolicy:
-    """Return the policy that *config* names; its attribute ``config`` is for /server_info."""
-    made: Any = POLICIES[config.policy].build(initial_steps, config, profile)
+    """Return the policy that *config* names; its attribute ``config`` is for /server_info.
+
+    *profile* loads this server's saved round times, or None without any; all ranks load together.
+    """
+    kind: Any = POLICIES[config.policy].policy
+    made = kind(initial_steps, config.options, *((profile(),) if kind.keeps_profile else ()))
     made.config = config
     return made  # type: ignore[no-any-return]

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from sglang_adaptive.policy import options as opt
-from sglang_adaptive.policy.base import DEFAULT_POLICY, POLICIES, TakesOver
+from sglang_adaptive.policy.base import DEFAULT_POLICY, POLICIES
 from sglang_adaptive.policy.errors import ConfigError, shown
 from sglang_adaptive.policy.options import (
     MAX_STEPS,
@@ -110,14 +110,6 @@ class AdaptiveConfig:
         """Draft counts of all rounds: the depths and the lookup drafts."""
         return [*self.candidate_steps, *self.options.lookup_kinds]
 
-    def up_to(self, most: int) -> AdaptiveConfig:
-        """Return this configuration without the depths above *most*; a list that has no others becomes *most*."""
-        return replace(self, options=self.options.up_to(most))
-
-    def of_block(self, most: int) -> AdaptiveConfig:
-        """Return this configuration for drafts that come in blocks of *most*; see ``PolicyOptions.of_block``."""
-        return replace(self, options=self.options.of_block(most))
-
     def after_start(self, given: Collection[str], running: Mapping[str, Any]) -> AdaptiveConfig:
         """Return this configuration for a server that runs *running*, as ``as_dict`` returns it; {} if unknown.
 
@@ -162,7 +154,9 @@ def check_config(cfg: Mapping[str, Any], source: str) -> AdaptiveConfig:
     owners = {key: next((name for name, kind in kinds.items() if kind.owns(key)), None) for key in cfg}
     for key, owner in owners.items():
         if owner is None and key != "policy" and key not in server:
-            raise _unknown(key, cfg[key], source)
+            errors = (kind.misplaced(key, source) for kind in kinds.values())
+            unknown = opt.unknown_key(source, key, key, top_level_keys(), "a batch size as digits or one of")
+            raise next(filter(None, errors), unknown)
     policy = _policy(cfg, owners, source)
     for key, owner in owners.items():
         if owner not in (None, policy):
@@ -175,16 +169,6 @@ def check_config(cfg: Mapping[str, Any], source: str) -> AdaptiveConfig:
         problem = f"the depths are {_listed(found.candidate_steps)}"
         raise ConfigError(source, "audit", problem, "0 among the depths, at which requests are decoded again")
     return found
-
-
-def _unknown(key: str, value: Any, source: str) -> ConfigError:
-    """Return the error for a top-level key without an owner."""
-    if key in opt.REMOVED:
-        return opt.removed_key(source, key, value)
-    for kind in POLICIES.values():
-        if (error := kind.options.misplaced(key, source)) is not None:
-            return error
-    return opt.unknown_key(source, key, key, top_level_keys(), "a batch size as digits or one of")
 
 
 def top_level_keys() -> tuple[str, ...]:
@@ -258,7 +242,26 @@ def parse_object(source: str, text: str) -> dict[str, Any]:
     Raises:
         ConfigError: *text* is not JSON, repeats a key, or holds no object.
     """
-    value = _parse(source, text)
+
+    def object_from_pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        members = dict(pairs)
+        if len(members) < len(pairs):
+            counts = Counter(name for name, _ in pairs)
+            repeated = next(name for name, count in counts.items() if count > 1)
+            raise ConfigError(source, repeated, "the key is given more than once", "each key once")
+        return members
+
+    try:
+        value = json.loads(text, object_pairs_hook=object_from_pairs)
+    except json.JSONDecodeError as error:
+        problem = f"broken JSON at line {error.lineno}, column {error.colno}: {error.msg}"
+        raise ConfigError(source, None, problem, "JSON") from None
+    except RecursionError:
+        raise ConfigError(source, None, "the JSON is nested too deeply", _EXPECTED_OBJECT) from None
+    except ConfigError:
+        raise
+    except ValueError:  # Python refuses to convert integers of thousands of digits
+        raise ConfigError(source, None, "a number has too many digits", _EXPECTED_OBJECT) from None
     if not isinstance(value, dict):
         raise ConfigError(source, None, f"the top level is {shown(value)}", _EXPECTED_OBJECT)
     return value
@@ -302,26 +305,44 @@ def _require_regular(file: str, mode: int) -> None:
         raise ConfigError(file, None, what, _EXPECTED_FILE)
 
 
-def _parse(file: str, text: str) -> Any:
-    def object_from_pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        members = dict(pairs)
-        if len(members) < len(pairs):
-            counts = Counter(name for name, _ in pairs)
-            repeated = next(name for name, count in counts.items() if count > 1)
-            raise ConfigError(file, repeated, "the key is given more than once", "each key once")
-        return members
+def texts_in(path: str) -> list[str | list[int]]:
+    """Return the texts of a file, one a line: a JSON string, or a JSON list of token ids.
 
+    Raises:
+        ConfigError: With one line that names file, line and what is accepted.
+    """
+    expected, found = "a JSON string or list of token ids a line", list[str | list[int]]()
     try:
-        return json.loads(text, object_pairs_hook=object_from_pairs)
-    except json.JSONDecodeError as error:
-        problem = f"broken JSON at line {error.lineno}, column {error.colno}: {error.msg}"
-        raise ConfigError(file, None, problem, "JSON") from None
-    except RecursionError:
-        raise ConfigError(file, None, "the JSON is nested too deeply", _EXPECTED_OBJECT) from None
-    except ConfigError:
-        raise
-    except ValueError:  # Python refuses to convert integers of thousands of digits
-        raise ConfigError(file, None, "a number has too many digits", _EXPECTED_OBJECT) from None
+        lines = Path(path).expanduser().read_text(encoding="utf-8").splitlines()
+    except (OSError, ValueError) as error:
+        raise ConfigError(path, None, str(error), f"a file with {expected}") from None
+    for at, line in enumerate(lines, 1):
+        try:
+            text = json.loads(line)
+        except ValueError:
+            text = None
+        tokens = isinstance(text, list) and all(type(token) is int and token >= 0 for token in text)
+        if not (text and (tokens or isinstance(text, str))):
+            raise ConfigError(path, f"line {at}", f"got {shown(line)}", expected)
+        found.append(text)
+    return found
+
+
+def require_texts(options: PolicyOptions, *, as_text: bool = True) -> None:
+    """Raise ConfigError unless the texts of ``lookup_texts`` take at most half of the memory.
+
+    Without *as_text* they must be tokens.
+    """
+    path, megabytes = options.lookup_texts, options.lookup_memory_mb
+    if not (options.lookup and path):
+        return
+    texts, most = texts_in(path), megabytes << 17  # half of the tokens, which are 4 bytes each
+    if not as_text and any(isinstance(text, str) for text in texts):
+        raise ConfigError(path, None, "has text", "lists of token ids beside --skip-tokenizer-init")
+    size = len(texts) + sum(len(text.encode()) if isinstance(text, str) else len(text) for text in texts)
+    if size > most:
+        expected = f"{most:,} at most with a lookup_memory_mb of {megabytes}"
+        raise ConfigError(path, None, f"has {size:,} bytes of text or tokens", expected)
 
 
 # -- a change while the server runs ----------------------------------------------------------------------------------
@@ -351,12 +372,12 @@ class CapturedSteps:
 
         A depth without graphs would run, only slowly. Start-up gives graphs to every depth that may run at a batch
         size, and a later configuration must meet the same rule. A policy that keeps to depths with graphs
-        (``TakesOver``) needs graphs for one of its depths at each size; any other policy needs them for all.
+        (``keeps_to_graphs``) needs graphs for one of its depths at each size; any other policy needs them for all.
 
         Raises:
             ConfigError: With one line that names the key, the depth and those that were built.
         """
-        keeps_to_graphs = issubclass(POLICIES[config.policy].policy, TakesOver)
+        keeps_to_graphs = POLICIES[config.policy].policy.keeps_to_graphs
         for place, steps, low, high in config.options.depths_by_batch():
             looks_up = steps[0] in config.options.lookup_kinds
             if looks_up and self.graph_sizes and not any(low <= size < high for size in self.graph_sizes):
@@ -390,24 +411,20 @@ def describe_change(before: Mapping[str, Any], after: Mapping[str, Any]) -> str:
 
     Both come from ``AdaptiveConfig.as_dict``, so an explicit default makes no difference.
     """
-    found = [f"{key}: {_value(old)} -> {_value(new)}" for key, old, new in _differences(before, after, "")]
+    found = [f"{key}: {old} -> {new}" for key, old, new in _differences(before, after, "")]
     if not found:
         return "nothing differs"
     more = len(found) - MOST_SHOWN
     return ", ".join(found[:MOST_SHOWN]) + (f" and {more} more" if more > 0 else "")
 
 
-def _differences(before: Mapping[str, Any], after: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any, Any]]:
+def _differences(before: Mapping[str, Any], after: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, ...]]:
     for key in (*before, *(key for key in after if key not in before)):
         old, new = before.get(key, _ABSENT), after.get(key, _ABSENT)
         if isinstance(old, Mapping) and isinstance(new, Mapping):
             yield from _differences(old, new, f"{prefix}{key}.")
         elif old is _ABSENT or new is _ABSENT or old != new:
-            yield f"{prefix}{key}", old, new
-
-
-def _value(value: Any) -> str:
-    return "none" if value is _ABSENT else shown(value)
+            yield f"{prefix}{key}", *("none" if value is _ABSENT else shown(value) for value in (old, new))
 
 
 def _listed(steps: Iterable[int]) -> str:

@@ -20,17 +20,10 @@ from sglang_adaptive.policy.base import AdaptivePolicy, register
 from sglang_adaptive.policy.choice import Choice, Coming, drafted
 from sglang_adaptive.policy.errors import ConfigError, shown
 from sglang_adaptive.policy.observation import RoundObservation
-from sglang_adaptive.policy.options import MAX_BATCH_SIZE, MAX_STEPS, Option, PolicyOptions, integer, number
+from sglang_adaptive.policy.options import MAX_BATCH_SIZE, MAX_STEPS, PolicyOptions, integer, number
 
 logger = logging.getLogger(__name__)
 
-BUILT_IN_EMA: Mapping[str, Any] = {
-    "1": {"candidate_steps": [1, 3, 5, 7]},
-    "8": {"candidate_steps": [0, 1, 3], "down_hysteresis": 0.0},
-    "32": {"candidate_steps": [0, 1], "down_hysteresis": 0.0},
-    "64": {"candidate_steps": [0], "down_hysteresis": 0.0},
-}
-"""SGLang 0.5.23's own slots, which it uses without a file."""
 SLOT_KEY_EXPECTED = f'a batch size from "1" to "{MAX_BATCH_SIZE}" as digits, without sign or leading zero'
 _SLOT_KEY = re.compile(r"[1-9][0-9]{0,6}")
 _LIKE_A_NUMBER = re.compile(r"\s*[-+]?\.?\d[\d._eE+-]*\s*")
@@ -38,19 +31,6 @@ _SLOT_EXAMPLE = '{"1": {"candidate_steps": [1, 3, 7]}}'
 
 
 # -- options ---------------------------------------------------------------------------------------------------------
-
-
-def _each_depth(value: Any, place: str, source: str) -> tuple[int, ...]:
-    for index, steps in enumerate(value):
-        if not opt.is_integer(steps, 0, MAX_STEPS):
-            expected = f"an integer from 0 to {MAX_STEPS}"
-            raise ConfigError(source, f"{place}[{index}]", f"got {shown(steps)}", expected)
-    return tuple(sorted(set(value)))
-
-
-_SLOT_DEPTHS = Option(
-    "depths that the slot may choose", opt.DEPTHS_EXPECTED, lambda v: isinstance(v, list) and bool(v), _each_depth
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +41,7 @@ class SlotConfig:
     """
 
     batch_size: int
-    candidate_steps: Annotated[tuple[int, ...], _SLOT_DEPTHS]
+    candidate_steps: Annotated[tuple[int, ...], opt.depths("depths that the slot may choose")]
     ema_alpha: Annotated[float, number("weight of the newest round in the average", 0.0, 1.0, above=True)] = 0.2
     update_interval: Annotated[int, integer("rounds between two decisions", 1, 1_000_000)] = 5
     warmup_batches: Annotated[int, integer("rounds to observe before decisions start", 0, 1_000_000)] = 10
@@ -274,30 +254,26 @@ class AdaptiveSpeculativeParams(AdaptivePolicy):
     name = "ema"
 
     def __init__(self, initial_steps: int, options: EmaOptions) -> None:
-        """Build the slots of *options*; each starts as in ``AdaptiveStepSlot``."""
         self.candidate_steps = list(options.candidate_steps)
         self.slots = tuple(AdaptiveStepSlot(initial_steps, slot) for slot in options.slots)
         """Ascending by batch size."""
         self._lower_bounds = [slot.batch_size for slot in options.slots]
-        self._cuda_graph_bs: list[int] | None = None
 
     def set_cuda_graph_bs(self, cuda_graph_bs: list[int] | None) -> None:
-        self._cuda_graph_bs = sorted(cuda_graph_bs) if cuda_graph_bs else None
+        self._graph_sizes = sorted(cuda_graph_bs) if cuda_graph_bs else None
 
     def cuda_graph_bs_for_step(self, step: int) -> list[int] | None:
-        if self._cuda_graph_bs is None:
+        if self._graph_sizes is None:
             return None
-        return [bs for bs in self._cuda_graph_bs if step in self.slots[self._slot_index(bs)].candidate_steps]
+        return [bs for bs in self._graph_sizes if step in self.slots[self._slot_index(bs)].candidate_steps]
 
     def choose(self, coming: Coming) -> Choice:
         return drafted(self._route(coming.batch_size).current_steps)
 
     def observe(self, observation: RoundObservation) -> None:
-        """Learn from a round if its slot's current depth drafted it."""
         self._route(observation.batch_size).observe(observation)
 
     def snapshot(self) -> dict[str, Any]:
-        """Return each slot's state as JSON builtins, ascending by batch size."""
         described = []
         for index, slot in enumerate(self.slots):
             drop_at, rise_above = slot.thresholds
@@ -328,14 +304,14 @@ class AdaptiveSpeculativeParams(AdaptivePolicy):
         if index == 0:
             return 1
         bound = self._lower_bounds[index]
-        graph_bs = self._cuda_graph_bs or []
+        graph_bs = self._graph_sizes or []
         padded = bisect_left(graph_bs, bound)
         if padded == len(graph_bs):  # beyond the largest graph nothing is padded
             return bound
         return graph_bs[padded - 1] + 1 if padded else 1
 
     def _route(self, batch_size: int) -> AdaptiveStepSlot:
-        graph_bs = self._cuda_graph_bs or ()
+        graph_bs = self._graph_sizes or ()
         index = bisect_left(graph_bs, batch_size)
         return self.slots[self._slot_index(graph_bs[index] if index < len(graph_bs) else batch_size)]
 

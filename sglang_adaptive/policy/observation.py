@@ -2,15 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
-from typing import NamedTuple
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 from sglang_adaptive.policy.choice import FORCED, Choice, Source
 
+SHORTEST, LONGEST = 2, 64
+"""Tokens that must match in a lookup, and the most that are compared."""
+DRAFTS = 32
+"""Drafts of a lookup."""
+
 
 class Lookup(NamedTuple):
-    """The lookup of one request in a round, whether the round verified its drafts or not."""
+    """The lookup of one request in a round, whether the round verified its drafts or not.
+
+    The drafts are copied from an earlier place in the request's own text, its prompt and output. Token p is the last
+    known token. The lookup finds the earlier token q for which the tokens up to q match those up to p the furthest
+    back, over at least SHORTEST tokens and compared over LONGEST; of several such q, it takes the latest. The drafts
+    are the DRAFTS tokens after q. If they reach p, they start again after q, as in text with a period of p - q tokens.
+
+    Other texts may be searched as well, its sources. There q may be any token but the last; of equal matches the own
+    text counts, then the first source. Drafts end with their source.
+    """
 
     match: int
     """Matching tokens before the drafts when the round began; 0 if nothing was found."""
@@ -33,9 +47,9 @@ class RoundObservation:
 
     choice: Choice
     """What the round did."""
-    num_correct_drafts_per_req: Sequence[int]
+    num_correct_drafts_per_req: Sequence[int] = ()
     """Accepted draft tokens of each request without the bonus token, each in ``0..steps``."""
-    batch_size: int
+    batch_size: int = 0
     """Requests in the round; if ranks run rounds together, those of the rank with the most."""
     seconds: float | None = None
     """Wall time of the round; None when not comparable (mixed with prefill, after a switch or idling)."""
@@ -70,6 +84,31 @@ class RoundObservation:
     def chosen(self) -> bool:
         """Whether the policy chose the steps, and no operator held them."""
         return self.choice.why != FORCED
+
+
+@dataclass(slots=True)
+class RoundNote(RoundObservation):
+    """One round. With overlap scheduling the live steps may have changed when its result arrives.
+
+    The observation's fields are filled in one by one, the accept counts last.
+    """
+
+    lengths: Sequence[int] = ()
+    """Sequence lengths of the requests before the round, in the order of the accept counts; empty when unknown."""
+    since_last: float | None = None
+    """Seconds since the result before it arrived, also where they are not the round's ``seconds``; None if unknown."""
+    audit: bool = False
+    """Whether all its requests are decoded again for the audit; nothing is counted or learned from it."""
+    largest_batch: int | None = None
+    """The largest batch of any rank if ranks run rounds together; None if this rank runs rounds alone."""
+    arriving: list[Callable[[RoundNote, Any], None]] = field(default_factory=list)
+    """Callbacks that fill in fields from numbers that the device sends with the result, called once it has arrived."""
+
+    def arrived(self, result: Any) -> None:
+        """Fill in fields from *result*, which is now on the host."""
+        for fill in self.arriving:
+            fill(self, result)
+        self.arriving.clear()
 
 
 class ZeroCycle:

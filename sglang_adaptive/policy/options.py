@@ -23,14 +23,6 @@ MAX_STEPS = 32
 """Most draft steps that a configuration may ask for."""
 MAX_BATCH_SIZE = 1_000_000
 """Largest batch size of a slot or a profile."""
-REMOVED = {
-    **dict.fromkeys(
-        ("draft_window", "draft_trained_on"), "SGLang's --speculative-draft-window-size on the launch line"
-    ),
-    "throughput.margin": "nothing: a switch costs nothing, see docs/how-it-decides.md",
-}
-"""Keys of earlier versions, and what to use instead."""
-DEPTHS_EXPECTED = f"a non-empty list of integers from 0 to {MAX_STEPS}, as in [1, 3, 7]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,17 +59,14 @@ def number(meaning: str, low: float, high: float, above: bool = False) -> Option
 
 
 def integer(meaning: str, low: int, high: int) -> Option:
-    """Return an option for an integer from *low* to *high*."""
     return Option(meaning, f"an integer from {low} to {high}", lambda value: is_integer(value, low, high))
 
 
 def flag(meaning: str, default: str | None = None) -> Option:
-    """Return an option for true or false."""
     return Option(meaning, "true or false", lambda value: isinstance(value, bool), default=default)
 
 
 def automatic(meaning: str) -> Option:
-    """Return an option for "auto", true or false."""
     return Option(meaning, '"auto", true or false', lambda value: value == "auto" or isinstance(value, bool))
 
 
@@ -93,17 +82,18 @@ def pathname(meaning: str, expected: str, default: str | None = None) -> Option:
 
 
 def word(meaning: str, *words: str) -> Option:
-    """Return an option for one of *words*."""
     return Option(meaning, " or ".join(f'"{one}"' for one in words), lambda value: value in words)
 
 
 def depths(meaning: str) -> Option:
     """Return an option for a list of steps; the field has them ascending, without repeats."""
 
-    def accepts(value: Any) -> bool:
-        return isinstance(value, list) and bool(value) and all(is_integer(steps, 0, MAX_STEPS) for steps in value)
+    def read(value: Any, place: str, source: str) -> tuple[int, ...]:
+        one = integer(meaning, 0, MAX_STEPS)
+        return tuple(sorted({one.check(steps, f"{place}[{at}]", source) for at, steps in enumerate(value)}))
 
-    return Option(meaning, DEPTHS_EXPECTED, accepts, lambda value, place, source: tuple(sorted(set(value))))
+    expected = f"a non-empty list of integers from 0 to {MAX_STEPS}, as in [1, 3, 7]"
+    return Option(meaning, expected, lambda value: isinstance(value, list) and bool(value), read)
 
 
 def nested(cls: type, meaning: str, expected: str, default: str) -> Option:
@@ -158,11 +148,6 @@ def checked(cls: type, given: Mapping[str, Any], prefix: str, source: str) -> di
 def unknown_key(source: str, place: str, name: str, known: Sequence[str], intro: str) -> ConfigError:
     """Return the error for the unknown key *name* at *place*; it suggests a similar *known* key, if any."""
     return ConfigError(source, place, "unknown key", f"{intro} {', '.join(known)}{nearest(name, known)}")
-
-
-def removed_key(source: str, place: str, value: Any) -> ConfigError:
-    """Return the error for the key *place*, one of ``REMOVED``."""
-    return ConfigError(source, place, f"got {shown(value)}, but there is no such key any more", REMOVED[place])
 
 
 def nearest(name: str, known: Sequence[str]) -> str:
@@ -226,7 +211,7 @@ class PolicyOptions:
     lookup_memory_mb: int = 0
     """Device memory for finished texts that are searched as well, in MB."""
     lookup_texts: str | None = None
-    """File of texts that are always searched, see ``sglang_adaptive.lookup.texts_in``."""
+    """File of texts that are always searched, see ``config.texts_in``."""
     lookup_kinds: ClassVar[Any] = {}
     """Batch sizes of these rounds by number of drafts, which is no depth, ascending."""
     candidate_steps: tuple[int, ...]
@@ -262,13 +247,6 @@ class PolicyOptions:
         options = cfg.get(cls.policy, {})
         if not isinstance(options, dict):
             raise ConfigError(source, cls.policy, f"got {shown(options)}", "an object of options")
-        known = options_of(cls)
-        for name in options:
-            if name not in known:
-                place = f"{cls.policy}.{name}"
-                if place in REMOVED:
-                    raise removed_key(source, place, options[name])
-                raise ConfigError(source, place, "unknown option", f"one of {', '.join(known)}")
         found = cls(**checked(cls, options, f"{cls.policy}.", source))
         found.require_consistent(source)
         return found

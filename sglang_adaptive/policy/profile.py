@@ -68,7 +68,6 @@ class ProfileCell:
         return self.batch_size, self.steps
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the cell as JSON builtins."""
         return asdict(self)
 
 
@@ -87,7 +86,7 @@ class CostProfile:
         return CostProfile(self.key, ordered((theirs | own).values()), self.measured or other.measured)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the profile as JSON builtins, in the layout that ``parse_profile`` reads."""
+        """Return the profile as JSON builtins, in the layout that ``loads_profile`` reads."""
         return {
             "format": FORMAT,
             "version": VERSION,
@@ -133,9 +132,6 @@ class ProfileError(ConfigError):
         super().__init__(file, key, problem, expected)
         self.reason = reason
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.file, self.key, self.problem, self.expected, self.reason)
-
 
 def loads_profile(text: str, source: str) -> CostProfile:
     """Parse JSON text, read from *source*.
@@ -148,11 +144,6 @@ def loads_profile(text: str, source: str) -> CostProfile:
     except (ValueError, RecursionError) as error:
         where = f" at line {error.lineno}" if isinstance(error, json.JSONDecodeError) else ""
         raise ProfileError(source, None, f"broken JSON{where}", "a cost profile in JSON") from None
-    return parse_profile(value, source)
-
-
-def parse_profile(value: Any, source: str) -> CostProfile:
-    """Check a decoded JSON value and return its profile; raises as ``loads_profile``."""
     if not isinstance(value, dict):
         raise ProfileError(source, None, f"the top level is {shown(value)}", "a JSON object")
     if value.get("format") != FORMAT:
@@ -186,8 +177,6 @@ def _parse_cells(value: Any, source: str) -> tuple[ProfileCell, ...]:
     _require(fits, source, "cells", value, f"a list of at most {MAX_CELLS} cells")
     cells: dict[tuple[int, int], ProfileCell] = {}
     for index, entry in enumerate(value):
-        if isinstance(entry, dict) and entry.get("budget") is not None:
-            continue  # an earlier release timed rounds that verify only some of their drafts
         cell = _parse_cell(entry, f"cells[{index}]", source)
         if cell.place in cells:
             problem = f"batch size {cell.batch_size}, steps {cell.steps} again"

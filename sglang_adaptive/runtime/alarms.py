@@ -1,4 +1,4 @@
-"""What the server notices about itself: the alarms now raised, and the watch over the draft's acceptance."""
+"""The alarm that acceptance has collapsed. It compares shares at position 1, which hardly depend on the steps."""
 
 from __future__ import annotations
 
@@ -16,51 +16,6 @@ ACCEPTANCE = "acceptance"
 NAMES = (ACCEPTANCE,)
 """Every alarm that may be raised."""
 CAUSES = "; docs/troubleshooting.md has likely causes"
-
-
-class Finding(NamedTuple):
-    """Something that the server has noticed about itself and that an operator should know: the content of an alarm."""
-
-    words: str
-    """A sentence without its period, for the log and for people."""
-    details: Mapping[str, Any]
-    """The numbers behind it, as JSON builtins."""
-
-
-class Alarms:
-    """The alarms now raised, by name; each is logged when it is raised and when it is over."""
-
-    def __init__(self, wall_time: Callable[[], float] = time.time) -> None:
-        self._wall_time = wall_time
-        self._raised: dict[str, tuple[float, Finding]] = {}
-
-    def set(self, name: str, finding: Finding | None) -> None:
-        """Raise alarm *name*, one of NAMES, or update its *finding*; None ends it."""
-        since, before = self._raised.get(name, (self._wall_time(), None))
-        if finding is not None:
-            self._raised[name] = since, finding
-            if before is None:
-                logger.warning("adaptive: alarm, %s: %s", name, finding.words + CAUSES)
-        elif before is not None:
-            del self._raised[name]
-            logger.info("adaptive: alarm over, %s", name)
-
-    @property
-    def raised(self) -> frozenset[str]:
-        """The names of the alarms now raised."""
-        return frozenset(self._raised)
-
-    def as_list(self) -> list[dict[str, Any]]:
-        """Return JSON builtins, oldest first: ``name``, ``since`` (Unix seconds), ``words`` and ``details``."""
-        return [
-            {"name": name, "since": since, "words": finding.words + CAUSES, "details": dict(finding.details)}
-            for name, (since, finding) in self._raised.items()
-        ]
-
-
-# The watch over acceptance. It compares shares at position 1, which hardly depend on the steps.
-
-
 WINDOW_SECONDS, WINDOW_DRAFTS = 120.0, 2000
 """A window ends when it has both: a busy server has that many drafts in a second, of few requests."""
 NOTHING = 0.02
@@ -73,6 +28,15 @@ BACK = 2.0
 """An alarm is over at this many times the share below which it is raised."""
 
 
+class Finding(NamedTuple):
+    """Something that the server has noticed about itself and that an operator should know: the content of an alarm."""
+
+    words: str
+    """A sentence without its period, for the log and for people."""
+    details: Mapping[str, Any]
+    """The numbers behind it, as JSON builtins."""
+
+
 class AcceptanceWatch:
     """Whether the draft's acceptance has collapsed, judged at the end of each window of rounds.
 
@@ -80,36 +44,56 @@ class AcceptanceWatch:
     with an alarm do not lower the share that later ones are compared with.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, wall_time: Callable[[], float] = time.time) -> None:
+        self._wall_time = wall_time
         self.finding: Finding | None = None
         """The finding of the latest window; None if acceptance is as usual, or before the first window's end."""
-        self._begun = 0.0
+        self._since = self._begun = 0.0
         self._accepted = self._drafts = 0
         self._usual_accepted = self._usual_drafts = 0
 
-    def add(self, now: float, observation: RoundObservation) -> bool:
-        """Count a round whose result arrived at *now*, in seconds; return whether it ends a window."""
+    def set(self, finding: Finding | None) -> None:
+        """Raise the alarm, or update its *finding*; None ends it. The beginning and the end are logged."""
+        if finding is not None and self.finding is None:
+            self._since = self._wall_time()
+            logger.warning("adaptive: alarm, %s: %s", ACCEPTANCE, finding.words + CAUSES)
+        elif finding is None and self.finding is not None:
+            logger.info("adaptive: alarm over, %s", ACCEPTANCE)
+        self.finding = finding
+
+    def restart(self) -> None:
+        """End the alarm, and forget all rounds."""
+        self.set(None)
+        self._accepted = self._drafts = self._usual_accepted = self._usual_drafts = 0
+
+    def as_list(self) -> list[dict[str, Any]]:
+        """Return the alarm, if raised, as JSON: ``name``, ``since`` (Unix seconds), ``words`` and ``details``."""
+        if self.finding is None:
+            return []
+        words, details = self.finding
+        return [{"name": ACCEPTANCE, "since": self._since, "words": words + CAUSES, "details": dict(details)}]
+
+    def add(self, now: float, observation: RoundObservation) -> None:
+        """Count a round whose result arrived at *now*, in seconds; at the end of a window, judge it."""
         if observation.looked_up:
-            return False
+            return
         counts = observation.num_correct_drafts_per_req if observation.steps else observation.shadow_accepts
         if not counts:
-            return False
+            return
         if not self._drafts:
             self._begun = now
         self._drafts += len(counts)
         self._accepted += len(counts) - counts.count(0)
-        if self._drafts < WINDOW_DRAFTS or now - self._begun < WINDOW_SECONDS:
-            return False
-        self._judge()
-        self._accepted = self._drafts = 0
-        return True
+        if self._drafts >= WINDOW_DRAFTS and now - self._begun >= WINDOW_SECONDS:
+            self._judge()
+            self._accepted = self._drafts = 0
 
     def _judge(self) -> None:
         usual = self._usual_accepted / self._usual_drafts if self._usual_drafts else None
         least = NOTHING if usual is None else FALLEN * usual
         share = self._accepted / self._drafts
         if share >= (least if self.finding is None else BACK * least):
-            self.finding = None
+            self.set(None)
             self._usual_accepted += self._accepted
             self._usual_drafts += self._drafts
             return
@@ -119,4 +103,4 @@ class AcceptanceWatch:
         else:
             words = f"far fewer drafts are accepted than before: {share:.1%} of {latest} instead of {usual:.0%}"
         details = {"accepted": self._accepted, "drafts": self._drafts, "share": share, "usual_share": usual}
-        self.finding = Finding(words, details)
+        self.set(Finding(words, details))

@@ -11,14 +11,13 @@ from typing import Any
 from sglang_adaptive.policy.base import AdaptivePolicy, Forecast, ProbeTotals
 from sglang_adaptive.policy.choice import FORCED, Choice, Coming, Source, drafted
 from sglang_adaptive.policy.config import AdaptiveConfig
-from sglang_adaptive.runtime.alarms import ACCEPTANCE, AcceptanceWatch, Alarms
+from sglang_adaptive.policy.observation import RoundNote
+from sglang_adaptive.runtime.alarms import AcceptanceWatch
 from sglang_adaptive.runtime.counters import ContextLengths, Counters, SwitchRecord, cause_of
 from sglang_adaptive.runtime.history import History
-from sglang_adaptive.runtime.round_note import RoundNote
 from sglang_adaptive.runtime.round_times import RoundClock
 from sglang_adaptive.runtime.round_trace import RoundTrace
-from sglang_adaptive.runtime.start_up import Device, WarmUp
-from sglang_adaptive.runtime.states import AdaptiveWorker, RuntimeStates
+from sglang_adaptive.runtime.states import AdaptiveWorker, Device, RuntimeStates, WarmUp
 
 logger = logging.getLogger(__name__)
 
@@ -29,13 +28,10 @@ class MeterReading:
 
     time: float
     """Unix time in seconds."""
-    current_steps: int
+    states: RuntimeStates
     degraded: bool
     alarms: Collection[str]
     """Names of the alarms now raised."""
-    tiers: tuple[int, ...]
-    deepest: int
-    """The most draft steps with a runtime state; lookup rounds have more drafts."""
     counters: Counters
     forecasts: Mapping[str, Forecast]
     """By batch region, the policy's forecast for a round like the latest drafted one; empty without a cost model."""
@@ -98,9 +94,7 @@ class AdaptiveController:
         self._profile_saved_at = profile_saved_at
         self._config_changed: dict[str, Any] | None = None
         self._counters = Counters()
-        self.alarms = Alarms(wall_time)
-        """What the server has noticed about itself."""
-        self.acceptance_watch: AcceptanceWatch | None = AcceptanceWatch()
+        self.acceptance_watch: AcceptanceWatch | None = AcceptanceWatch(wall_time)
         """None if another rank watches the same rounds, or if acceptance depends on the text alone."""
         self._history: History | None = None
         """None before :meth:`build_states`, and after an error in the history."""
@@ -108,7 +102,7 @@ class AdaptiveController:
         """Records each round; None for no trace."""
         self._looks_up: tuple[bool, int] = False, 0
         """Whether rounds may look drafts up, and how many rounds are in flight when one is chosen."""
-        self.audits: Callable[[], dict[str, Any]] | None = None
+        self.audits: Callable[[], dict[str, Any] | None] = lambda: None
         """Returns the audit results of finished requests; None without an audit."""
         self.audit_round = False
         """Whether all requests of the coming round are decoded again for the audit."""
@@ -205,10 +199,16 @@ class AdaptiveController:
         note = note or RoundNote(self.states.live)
         if note.audit:
             return self.interrupt()
-        self._complete(note, num_correct_drafts_per_req, batch_size)
+        note.num_correct_drafts_per_req = num_correct_drafts_per_req
+        # Rounds of several ranks take as long as the largest batch.
+        note.batch_size = note.largest_batch or batch_size
+        note.seconds = self._clock.read(note.steps, note.batch_size, note.looked_up)
+        note.since_last = self._clock.since_last
+        if note.steps and not note.looked_up:
+            self._context_lengths.add(note.lengths, num_correct_drafts_per_req, note.steps)
         self._counters.add_round(note)
-        if self.acceptance_watch is not None and self.acceptance_watch.add(self._clock.now(), note):
-            self.alarms.set(ACCEPTANCE, self.acceptance_watch.finding)
+        if self.acceptance_watch is not None:
+            self.acceptance_watch.add(self._clock.now(), note)
         history = self._closed_history()
         if history is not None:
             history.add(note)
@@ -221,16 +221,6 @@ class AdaptiveController:
                     self._hand_over_cost()
             except Exception as error:
                 self.policy_failed(error)
-
-    def _complete(self, note: RoundNote, counts: Sequence[int], batch_size: int) -> None:
-        """Complete a round's note with its accept *counts*, and count what only the note has."""
-        note.num_correct_drafts_per_req = counts
-        # Rounds of several ranks take as long as the largest batch.
-        note.batch_size = note.largest_batch or batch_size
-        note.seconds = self._clock.read(note.steps, note.batch_size, note.looked_up)
-        note.since_last = self._clock.since_last
-        if note.steps and not note.looked_up:
-            self._context_lengths.add(note.lengths, counts, note.steps)
 
     def _wanted(self, batch_size: int) -> Choice:
         """Return what a round would do if there were room for it."""
@@ -265,8 +255,9 @@ class AdaptiveController:
         self.policy.import_cost(shared)
 
     def policy_failed(self, error: Exception) -> None:
-        """Stop asking the policy, which raised *error*; call it while the policy is asked."""
-        self._degrade(f"policy {self.policy.name} raised {type(error).__name__}: {error}", error)
+        """Stop asking the policy, which raised *error*, if it is still asked."""
+        if self.degraded is None:
+            self._degrade(f"policy {self.policy.name} raised {type(error).__name__}: {error}", error)
 
     def _degrade(self, why: str, error: Exception | None = None, steps: int | None = None) -> None:
         """Stop asking the policy, and log why; *steps*, or else the launch steps, run until it is replaced."""
@@ -360,10 +351,8 @@ class AdaptiveController:
         self.share_cost = share_cost or self.share_cost
         self._profile_saved_at = profile_saved_at or self._profile_saved_at
         self.degraded = None
-        for name in self.alarms.raised:
-            self.alarms.set(name, None)
         if self.acceptance_watch is not None:
-            self.acceptance_watch = AcceptanceWatch()
+            self.acceptance_watch.restart()
         self.states.live = self.states.live._replace(why="configuration")
         self._config_changed = {"time": self._wall_time(), "by": by}
 
@@ -388,7 +377,7 @@ class AdaptiveController:
             "accepted_by_position": counters.by_position(),
             "accepted_by_length": self._context_lengths.as_list(),
             "round_times": counters.round_times.as_list(),
-            "alarms": self.alarms.as_list(),
+            "alarms": self._alarms(),
             "degraded": self.degraded is not None,
             "degraded_reason": self.degraded,
             "degraded_steps": None if self.degraded is None else self._degraded_steps,
@@ -401,7 +390,7 @@ class AdaptiveController:
                 "late_kernel_loads": None if self.late_kernel_loads is None else [*self.late_kernel_loads],
             },
             "speedup": self._speedup(),
-            "audit": self._audit(),
+            "audit": self.audits(),
             **self._policy_state(),
         }
 
@@ -417,11 +406,9 @@ class AdaptiveController:
         latest = forecasts.get(counters.latest)
         return MeterReading(
             time=self._wall_time(),
-            current_steps=self.states.live.steps,
+            states=self.states,
             degraded=policy is None,
-            alarms=self.alarms.raised,
-            tiers=self.states.tiers,
-            deepest=self.states.deepest,
+            alarms={alarm["name"] for alarm in self._alarms()},
             counters=counters,
             forecasts=forecasts,
             speedup=None if latest is None else latest.speedup,
@@ -429,11 +416,11 @@ class AdaptiveController:
             probes=None if policy is None else policy.probe_totals(),
             profile_saved_at=self._profile_saved_at(),
             hour=self._speedup(),
-            audit=self._audit(),
+            audit=self.audits(),
         )
 
-    def _audit(self) -> dict[str, Any] | None:
-        return None if self.audits is None else self.audits()
+    def _alarms(self) -> list[dict[str, Any]]:
+        return [] if self.acceptance_watch is None else self.acceptance_watch.as_list()
 
     def _speedup(self) -> dict[str, Any] | None:
         history = self._closed_history()

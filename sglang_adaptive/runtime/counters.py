@@ -102,18 +102,10 @@ class ContextLengths:
 
     def as_list(self) -> list[dict[str, int]]:
         """Return JSON builtins by bin: ``from`` and, except for the last, ``to`` in tokens, and the counts."""
-        ends = [0, *(SHORTEST << at for at in range(LENGTH_BINS - 1))]
-        counts = zip(self._requests, self._drafted, self._accepted, strict=True)
-        return [
-            {
-                "from": start,
-                **({"to": ends[at + 1]} if at + 1 < LENGTH_BINS else {}),
-                "requests": n,
-                "drafted": d,
-                "accepted": a,
-            }
-            for at, (start, (n, d, a)) in enumerate(zip(ends, counts, strict=True))
-        ]
+        starts = [0, *(SHORTEST << at for at in range(LENGTH_BINS - 1))]
+        counts = zip(starts, self._requests, self._drafted, self._accepted, strict=True)
+        bins = [{"from": start, "requests": n, "drafted": d, "accepted": a} for start, n, d, a in counts]
+        return [{**one, "to": end} for one, end in zip(bins, starts[1:], strict=False)] + bins[-1:]
 
 
 RECENT_SWITCHES = 32
@@ -199,7 +191,14 @@ class Counters:
         for count, requests in observation.tally().items():
             accepted[count] += requests
         self.round_times.add(observation)
-        self._add_to_region(observation)
+        self.latest = region_of(observation.batch_size)
+        region = self.regions.setdefault(self.latest, Region())
+        if not observation.looked_up:
+            region.batch_size, region.steps = observation.batch_size, observation.steps
+        if observation.seconds is not None:
+            counts = observation.num_correct_drafts_per_req
+            region.seconds += observation.seconds
+            region.tokens += len(counts) + sum(counts)
 
     def add_switch(self, switch: SwitchRecord) -> None:
         """Count a switch and keep it among the latest ones."""
@@ -217,9 +216,8 @@ class Counters:
 
     def wasted(self) -> dict[int, int]:
         """Return verified drafts that were rejected or came after a rejected one, by steps."""
-        return self._summed(
-            lambda steps, counts: sum((steps - accepted) * requests for accepted, requests in counts.items())
-        )
+        accepted = self.accepted()
+        return {steps: count - accepted[steps] for steps, count in self.drafted().items()}
 
     def tokens(self) -> dict[int, int]:
         """Return output tokens by steps: accepted drafts, and one bonus token per request and round.
@@ -253,16 +251,3 @@ class Counters:
         for (steps, _), counts in self._accepted.items():
             found[steps] += of(steps, counts)
         return found
-
-    def _add_to_region(self, observation: RoundObservation) -> None:
-        name = region_of(observation.batch_size)
-        region = self.regions.get(name)
-        if region is None:
-            region = self.regions[name] = Region()
-        if not observation.looked_up:
-            region.batch_size, region.steps = observation.batch_size, observation.steps
-        if observation.seconds is not None:
-            counts = observation.num_correct_drafts_per_req
-            region.seconds += observation.seconds
-            region.tokens += len(counts) + sum(counts)
-        self.latest = name

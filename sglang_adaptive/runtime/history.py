@@ -13,7 +13,6 @@ import time
 from array import array
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Collection, Iterable, Iterator
-from dataclasses import dataclass
 from typing import Any
 
 from sglang_adaptive.policy.base import AdaptivePolicy, RoundPrices
@@ -107,11 +106,11 @@ class History:
             row[SECONDS] += taken
             row[HEAD + self._place[mix.steps]] += mix.rounds
             if prices is not None and mix.chosen:  # forced rounds say nothing about the policy
-                for fixed in at_fixed_depths(mix, prices):
-                    at = HEAD + count + 3 * self._place[fixed.steps]
+                for steps, seconds, deviation in at_fixed_depths(mix, prices):
+                    at = HEAD + count + 3 * self._place[steps]
                     row[at] += taken
-                    row[at + 1] += fixed.seconds
-                    row[at + 2] += fixed.deviation
+                    row[at + 1] += seconds
+                    row[at + 2] += deviation
         return rows
 
     def _file(self, second: int, rows: Bucket) -> None:
@@ -193,25 +192,15 @@ def _usual_seconds(mixes: Collection[RoundMix]) -> dict[int, float]:
 # round, so the deviations are averaged as if they were fully correlated: an upper bound on the standard deviation.
 
 
-@dataclass(frozen=True, slots=True)
-class FixedDepth:
-    """The modeled time of some rounds at fixed steps."""
-
-    steps: int
-    seconds: float
-    deviation: float
-    """Standard deviation of ``seconds``, in seconds."""
-
-
 def own_seconds(mix: RoundMix, prices: RoundPrices) -> float | None:
     """Return the modeled seconds of a round like those of *mix*; None without a modeled time."""
     return prices.seconds.get(mix.steps, prices.lookups.get(mix.steps))
 
 
-def at_fixed_depths(mix: RoundMix, prices: RoundPrices) -> Iterator[FixedDepth]:
-    """Yield the time of *mix*'s tokens at all steps with a modeled round time; nothing if its own steps have none.
+def at_fixed_depths(mix: RoundMix, prices: RoundPrices) -> Iterator[tuple[int, float, float]]:
+    """Yield all steps with a modeled round time, the seconds of *mix*'s tokens there, and their standard deviation.
 
-    *prices* are for the mix's batch size and steps.
+    *prices* are for the mix's batch size and steps. If these have no modeled time, nothing is yielded.
     """
     own = own_seconds(mix, prices)
     if own is None or not mix.requests:
@@ -219,7 +208,7 @@ def at_fixed_depths(mix: RoundMix, prices: RoundPrices) -> Iterator[FixedDepth]:
     taken, tokens = mix.seconds(own), mix.tokens
     for steps, seconds in prices.seconds.items():
         fixed = taken * seconds / own * tokens / mix.tokens_at(steps, prices.tokens)
-        yield FixedDepth(steps, fixed, fixed * _doubt(prices, mix.steps, steps))
+        yield steps, fixed, fixed * _doubt(prices, mix.steps, steps)
 
 
 def _doubt(prices: RoundPrices, drafted: int, steps: int) -> float:

@@ -105,7 +105,6 @@ class PendingDrafts:
 
     @property
     def rounds(self) -> int:
-        """Pending rounds."""
         return len(self._held)
 
     def hold(self, keys: Sequence[Hashable]) -> None:

@@ -8,7 +8,6 @@ import logging
 import os
 import re
 import stat
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -20,8 +19,6 @@ logger = logging.getLogger(__name__)
 
 MAX_BYTES = 1 << 20
 LOCK_SECONDS = 2.0
-STALE_SECONDS = 3600.0
-"""Temporary files older than this are left over from a killed server."""
 
 
 def default_folder() -> Path:
@@ -105,30 +102,13 @@ class ProfileStore:
         return None
 
     def _replace(self, text: str) -> None:
-        self._remove_stale()
-        handle, temporary = tempfile.mkstemp(prefix=f".{self.path.name}.", suffix=".tmp", dir=self.folder)
-        try:
-            with os.fdopen(handle, "w", encoding="utf-8") as stream:
-                stream.write(text)
-                stream.flush()
-                os.fsync(stream.fileno())
-            os.replace(temporary, self.path)
-        except BaseException:
-            with contextlib.suppress(OSError):
-                os.unlink(temporary)
-            raise
-        with contextlib.suppress(OSError):  # some file systems do not sync folders
-            folder = os.open(self.folder, os.O_RDONLY)
-            try:
-                os.fsync(folder)
-            finally:
-                os.close(folder)
-
-    def _remove_stale(self) -> None:
-        for left in self.folder.glob(f".{self.path.name}.*.tmp"):
-            with contextlib.suppress(OSError):
-                if time.time() - left.stat().st_mtime > STALE_SECONDS:
-                    left.unlink()
+        """Replace the file; the lock must be held, so that one name for the new file is enough."""
+        temporary = self.path.with_name(f".{self.path.name}.tmp")
+        with temporary.open("w", encoding="utf-8") as stream:
+            stream.write(text)
+            stream.flush()
+            os.fsync(stream.fileno())
+        os.replace(temporary, self.path)
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[bool]:
@@ -191,8 +171,8 @@ class ProfileSaver:
         self._thread.start()
         return True
 
-    def close(self, make: Callable[[], CostProfile]) -> bool:
-        """Write what *make* returns now; return whether it was written."""
+    def close(self, profile: CostProfile) -> bool:
+        """Write *profile* now; return whether it was written."""
         if self._thread is not None:
             self._thread.join(CLOSE_SECONDS)
-        return self._store.save(make())
+        return self._store.save(profile)

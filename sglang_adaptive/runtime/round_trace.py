@@ -27,7 +27,7 @@ from collections.abc import Hashable, Sequence
 from pathlib import Path
 from typing import IO
 
-from sglang_adaptive.runtime.round_note import RoundNote
+from sglang_adaptive.policy.observation import RoundNote
 
 logger = logging.getLogger(__name__)
 
@@ -103,7 +103,6 @@ class RoundTrace:
         self._line(json.dumps({"format": FORMAT, "version": VERSION}))
 
     def _write(self) -> None:
-        """Write every waiting round."""
         for _ in range(len(self._waiting)):
             done = self._waiting.popleft()
             if self._written > self._most:
@@ -127,7 +126,6 @@ class RoundTrace:
 
 
 def _round(done: RoundNote) -> str:
-    """Return a round's line."""
     digits = "".join([DIGITS[count] for count in done.num_correct_drafts_per_req])
     took = f"{'' if done.seconds else UNTIMED}{round(1e6 * (done.since_last or 0.0))}"
     marks = "" if done.chosen else HELD

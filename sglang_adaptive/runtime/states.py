@@ -1,23 +1,28 @@
-"""The runtime states of a server: attention backends and CUDA graphs for each kind of round."""
+"""The runtime states of a server, attention backends and CUDA graphs for each kind of round, and their warm-up."""
 
 from __future__ import annotations
 
 import logging
+import threading
 import time
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from types import TracebackType
 from typing import Any, Protocol, TypeAlias
 
 from sglang_adaptive.policy.base import AdaptivePolicy
 from sglang_adaptive.policy.choice import Choice, Source, drafted
 from sglang_adaptive.policy.config import CapturedSteps
-from sglang_adaptive.runtime.start_up import Device, Progress, TierBuild
 
 logger = logging.getLogger(__name__)
 
-# SGLang's objects, untyped because this layer must load without SGLang.
-AttentionBackend: TypeAlias = Any
-GraphRunner: TypeAlias = Any
+MOST_ROUNDS = 20_000
+"""Rounds after which a pass of the warm-up ends by itself."""
+PROGRESS_SECONDS = 10.0
+
+Kind: TypeAlias = tuple[Source, int]
+"""The source of a round's drafts, and their number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,20 +30,20 @@ class SpecRuntimeState:
     """The attention backends and CUDA graphs of one kind of round, built at start-up and switched as a whole.
 
     SGLang's own class, which has the same fields, serves as well. An unused backend or runner is None: the draft's at
-    zero steps, and graphs when CUDA graphs are off.
+    zero steps, and graphs when CUDA graphs are off. They are untyped because this layer loads without SGLang.
     """
 
     speculative_num_steps: int
     speculative_num_draft_tokens: int
     """Draft tokens that a verify pass reads per request: steps + 1."""
-    draft_attn_backend: AttentionBackend | None
-    cuda_graph_runner: GraphRunner | None
+    draft_attn_backend: Any
+    cuda_graph_runner: Any
 
-    target_attn_backend: AttentionBackend
-    target_graph_runner: GraphRunner | None
+    target_attn_backend: Any
+    target_graph_runner: Any
 
-    draft_extend_attn_backend: AttentionBackend | None
-    cuda_graph_runner_for_draft_extend: GraphRunner | None
+    draft_extend_attn_backend: Any
+    cuda_graph_runner_for_draft_extend: Any
 
 
 class AdaptiveWorker(Protocol):
@@ -55,11 +60,68 @@ class AdaptiveWorker(Protocol):
         """Make *state* the live one; a few reference assignments."""
 
 
-class RuntimeStates:
-    """Builds the runtime state of each kind of round at start-up, and makes one of them live.
+@dataclass(frozen=True, slots=True)
+class TierBuild:
+    """Seconds, memory and graphs of one runtime state."""
 
-    A kind is a source of drafts and their number. The launch steps have the state that SGLang builds.
-    """
+    steps: int
+    seconds: float | None
+    """None for the launch steps, whose state SGLang builds."""
+    gigabytes: float | None
+    """Decrease of free device memory, in GB of 2**30 bytes."""
+    graph_batch_sizes: list[int] | None
+    """Batch sizes with CUDA graphs, ascending; None when graphs are off."""
+
+
+class Device:
+    """Batch sizes to capture and free memory of a device; this base class has no graphs and reports no memory."""
+
+    def graph_batch_sizes(self) -> list[int] | None:
+        """Return every batch size with graphs, None when graphs are off."""
+        return None
+
+    def sizes_to_capture(self, wanted: list[int] | None, every: list[int] | None) -> list[int] | None:
+        """Return the sizes to capture, out of *every*, for steps that can be chosen at the sizes *wanted*."""
+        return wanted
+
+    def free_gigabytes(self) -> float | None:
+        """Return the free device memory in GB of 2**30 bytes; None if unknown."""
+        return None
+
+
+class Progress:
+    """Reports every ten seconds what start-up is doing, from its own thread; a context manager."""
+
+    def __init__(self, say: Callable[[str], None], seconds: float = PROGRESS_SECONDS) -> None:
+        """*say* gets a line such as "warm-up: batch size 16, 8 of 12; 21 s"."""
+        self._say = say
+        self._seconds = seconds
+        self._now = ""
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="start-up progress", daemon=True)
+
+    def now(self, what: str) -> None:
+        """Set what start-up is doing from now on."""
+        self._now = what
+
+    def __enter__(self) -> Progress:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._ended.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        begun = time.perf_counter()
+        while not self._ended.wait(self._seconds):
+            self._say(f"{self._now}; {time.perf_counter() - begun:.0f} s")
+
+
+class RuntimeStates:
+    """Builds the runtime states at start-up, except that of the launch steps, which SGLang builds; makes one live."""
 
     def __init__(self, worker: AdaptiveWorker, device: Device | None = None) -> None:
         self._worker = worker
@@ -80,8 +142,8 @@ class RuntimeStates:
         """The most draft steps with a runtime state."""
         self._sources: dict[int, Source] = {}
         """By tier, the source of its drafts."""
-        self._states: dict[tuple[Source, int], SpecRuntimeState] = {}
-        self._graphs: dict[tuple[Source, int], list[int] | None] = {}
+        self._states: dict[Kind, SpecRuntimeState] = {}
+        self._graphs: dict[Kind, list[int] | None] = {}
         """Batch sizes with graphs, by kind."""
         self._lookups: Mapping[int, range] = {}
         """Batch sizes of lookup rounds by number of drafts."""
@@ -110,7 +172,6 @@ class RuntimeStates:
         return Choice(steps, self._sources[steps], why=why)
 
     def has(self, choice: Choice) -> bool:
-        """Whether *choice* has a runtime state."""
         return choice.state in self._states
 
     def register(self, state: SpecRuntimeState) -> None:
@@ -167,7 +228,6 @@ class RuntimeStates:
         return len(self._states)
 
     def run(self, choice: Choice) -> None:
-        """Make the state of *choice* live."""
         if choice.state != self.live.state:
             self._worker.apply_runtime_state(self._states[choice.state])
         self.live = choice
@@ -183,7 +243,7 @@ class RuntimeStates:
         """Return what a round of *batch_size* may do, by ascending steps: what has a graph, if anything has one."""
         return [Choice(steps, source) for source, steps in sorted(self._kinds(batch_size), key=lambda kind: kind[1])]
 
-    def _kinds(self, batch_size: int) -> list[tuple[Source, int]]:
+    def _kinds(self, batch_size: int) -> list[Kind]:
         """Return the same in no order, for every round."""
         padded = next((size for size in self.graph_batch_sizes or () if size >= batch_size), None)
         if padded is None:
@@ -191,7 +251,7 @@ class RuntimeStates:
             return [kind for kind in self._states if kind[0] is not Source.LOOKUP or batch_size in lookups[kind[1]]]
         return [kind for kind in self._states if padded in (self._graphs[kind] or ())]
 
-    def _build(self, kind: tuple[Source, int], sizes: list[int] | None) -> None:
+    def _build(self, kind: Kind, sizes: list[int] | None) -> None:
         self.building_source, steps = kind
         made = self._worker.build_adaptive_runtime_state(
             speculative_num_steps=steps,
@@ -200,18 +260,63 @@ class RuntimeStates:
         )
         self._add(kind, made)
 
-    def _add(self, kind: tuple[Source, int], state: SpecRuntimeState) -> None:
+    def _add(self, kind: Kind, state: SpecRuntimeState) -> None:
         self._states[kind] = state
         self._sources = {steps: source for source, steps in self._states}
         self.tiers = tuple(sorted(self._sources))
         self.deepest = max((steps for steps, of in self._sources.items() if of is not Source.LOOKUP), default=0)
 
     def _record(
-        self,
-        kind: tuple[Source, int],
-        sizes: list[int] | None,
-        seconds: float | None = None,
-        taken: float | None = None,
+        self, kind: Kind, sizes: list[int] | None, seconds: float | None = None, taken: float | None = None
     ) -> None:
         self._graphs[kind] = sizes
         self.builds.append(TierBuild(kind[1], seconds, taken, sizes))
+
+
+class WarmUp:
+    """Runs passes over all kinds of rounds; deterministic, so that tensor-parallel ranks agree."""
+
+    def __init__(self, reachable: Callable[[int], Sequence[Choice]]) -> None:
+        """*reachable* returns what a round of a batch size may do, in the order to run it."""
+        self._reachable = reachable
+        self._counts: Counter[tuple[int, Choice]] = Counter()
+        """Rounds of the latest pass."""
+        self._begun: float | None = None
+        self.runs = False
+        self.rounds = 0
+        """Rounds of all passes."""
+        self.seconds: float | None = None
+        """Seconds from the beginning of the first pass to the end of the latest; None before it."""
+
+    def begin(self) -> None:
+        if self._begun is None:
+            self._begun = time.perf_counter()
+        self._counts.clear()
+        self.runs = True
+
+    def end(self) -> None:
+        assert self._begun is not None
+        self.runs, self.seconds = False, time.perf_counter() - self._begun
+
+    def choose(self, batch_size: int) -> Choice:
+        """Return and count what ran least at *batch_size*; ties go to the first."""
+        choice = min(self._reachable(batch_size), key=lambda choice: self._counts[batch_size, choice])
+        self._counts[batch_size, choice] += 1
+        self.rounds += 1
+        return choice
+
+    @property
+    def overdue(self) -> bool:
+        return self._counts.total() >= MOST_ROUNDS
+
+    def covered(self) -> list[int]:
+        """Return the batch sizes at which all that is reachable ran in the latest pass, ascending."""
+        seen = {batch_size for batch_size, _ in self._counts}
+        return sorted(size for size in seen if all(self._counts[size, choice] for choice in self._reachable(size)))
+
+    def as_dict(self) -> dict[str, Any]:
+        return {
+            "warm_up_seconds": self.seconds,
+            "warm_up_rounds": self.rounds,
+            "warmed_batch_sizes": self.covered(),
+        }

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sglang_adaptive.runtime.round_note import RoundNote
+from sglang_adaptive.policy.observation import RoundNote
 from sglang_adaptive.runtime.states import RuntimeStates
 
 NOTE = "_adaptive_note"

@@ -12,8 +12,8 @@ from typing import Any, TypeVar
 
 from sglang_adaptive.policy.base import AdaptivePolicy
 from sglang_adaptive.policy.choice import Source
+from sglang_adaptive.policy.observation import RoundNote
 from sglang_adaptive.runtime.controller import AdaptiveController
-from sglang_adaptive.runtime.round_note import RoundNote
 from sglang_adaptive.sglang_plugin.configuration import configuration
 from sglang_adaptive.sglang_plugin.notes import note_of
 from sglang_adaptive.sglang_plugin.repairs import Repairs

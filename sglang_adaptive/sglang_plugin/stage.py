@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from sglang_adaptive.policy.config import AdaptiveConfig
-    from sglang_adaptive.runtime.round_note import RoundNote
+    from sglang_adaptive.policy.observation import RoundNote
     from sglang_adaptive.sglang_plugin.rounds import Rounds
 
 Rest = Callable[..., Any]

@@ -16,8 +16,8 @@ from typing import Any
 from unittest import mock
 
 from sglang_adaptive.lab.cpu_engine import models
+from sglang_adaptive.policy.observation import RoundNote
 from sglang_adaptive.policy.throughput import lookups as choice
-from sglang_adaptive.runtime.round_note import RoundNote
 from sglang_adaptive.sglang_plugin import features
 from sglang_adaptive.sglang_plugin.setup import Setup
 from sglang_adaptive.sglang_plugin.stage import current

@@ -21,7 +21,7 @@ from unittest import mock
 import torch
 
 from sglang_adaptive.lab.cpu_engine import models
-from sglang_adaptive.runtime.round_note import RoundNote
+from sglang_adaptive.policy.observation import RoundNote
 from sglang_adaptive.serve_cpu import default_arguments
 from sglang_adaptive.sglang_plugin import hooks
 from sglang_adaptive.sglang_plugin.stage import current

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol
 
 from sglang_adaptive.command_line import listed
@@ -13,16 +14,14 @@ from sglang_adaptive.lab.simulate.trace import Trace
 from sglang_adaptive.policy.base import POLICIES, AdaptivePolicy, build_policy
 from sglang_adaptive.policy.choice import Choice, Coming, drafted
 from sglang_adaptive.policy.config import check_config
-from sglang_adaptive.policy.ema import BUILT_IN_EMA, AdaptiveSpeculativeParams, EmaOptions
+from sglang_adaptive.policy.ema import AdaptiveSpeculativeParams, EmaOptions
 from sglang_adaptive.policy.observation import RoundObservation
 from sglang_adaptive.policy.profile import CostProfile, ProfileCell, ProfileKey, ordered
 
 LOOKUPS = "lookups"
 """The throughput policy with lookups, which only recorded text has."""
-
 GRAPH_BATCHES = [1, 2, 3, 4, 5, 6, 7, 8, *range(10, 33, 2), *range(36, 65, 4)]
 """Batch sizes with CUDA graphs; a batch between two of them is padded to the next."""
-
 _KEY = ProfileKey("simulated", "simulated", "simulated", 1, 1, "simulated")
 
 
@@ -91,18 +90,19 @@ def _oracle(launch: Launch) -> AdaptivePolicy:
     return OraclePolicy(launch)
 
 
-_BUILT_IN_STEPS = EmaOptions.read(BUILT_IN_EMA, "simulator").candidate_steps
+BUILT_IN_EMA: Mapping[str, Any] = {
+    "1": {"candidate_steps": [1, 3, 5, 7]}, "8": {"candidate_steps": [0, 1, 3], "down_hysteresis": 0.0},
+    "32": {"candidate_steps": [0, 1], "down_hysteresis": 0.0}, "64": {"candidate_steps": [0], "down_hysteresis": 0.0},
+}  # fmt: skip
+"""SGLang 0.5.23's own slots, which it uses without a file."""
 
 
-def _sglang_ema(slots: dict[str, Any] | None) -> Make:
-    def make(launch: Launch) -> AdaptivePolicy:
-        options = EmaOptions.read(slots or {"1": {"candidate_steps": list(launch.ladder)}}, "simulator")
-        steps = options.candidate_steps
-        policy = _AsSGLangFeedsIt(steps[len(steps) // 2], options)
-        policy.set_cuda_graph_bs(GRAPH_BATCHES)
-        return policy
-
-    return make
+def _sglang_ema(launch: Launch, slots: Mapping[str, Any] | None = None) -> AdaptivePolicy:
+    options = EmaOptions.read(slots or {"1": {"candidate_steps": list(launch.ladder)}}, "simulator")
+    steps = options.candidate_steps
+    policy = _AsSGLangFeedsIt(steps[len(steps) // 2], options)
+    policy.set_cuda_graph_bs(GRAPH_BATCHES)
+    return policy
 
 
 def profile_of(cost: RoundCost) -> CostProfile:
@@ -137,8 +137,8 @@ def contenders(ladder: tuple[int, ...]) -> dict[str, Contender]:
     named = [
         Contender("oracle", _oracle),
         Contender("throughput", _configured("throughput", lookup=False)),
-        Contender("ema", _sglang_ema(dict(BUILT_IN_EMA)), _BUILT_IN_STEPS),
-        Contender("ema-all", _sglang_ema(None)),
+        Contender("ema", partial(_sglang_ema, slots=BUILT_IN_EMA), EmaOptions.read(BUILT_IN_EMA, "").candidate_steps),
+        Contender("ema-all", _sglang_ema),
         *(static(steps) for steps in ladder),
     ]
     known = {contender.name: contender for contender in named}

@@ -190,16 +190,6 @@ class AcceptanceEstimator:
             for at, h in enumerate(self.conditional, 1)
         ]
 
-    def by_level(self) -> list[dict[str, float]]:
-        """Return each bin's first-position acceptance, trials and current share of requests, as builtins."""
-        return [
-            {
-                "from_level": low, "share": self._mix.get(bin, 0.0), "acceptance": self._chances[bin][0],
-                "trials": self._reached[bin][0] / self._weight,
-            }
-            for bin, low in enumerate((0.0, *EDGES)) if bin in self._mix or self._reached[bin][0]
-        ]  # fmt: skip
-
     # -- internals --
 
     def _refresh(self) -> None:
@@ -319,12 +309,10 @@ class RequestLevels:
         return bins
 
     def set_all(self, level: float) -> None:
-        """Set the level of every request."""
         self.usual = level
         self._now = self._before = bytes([round(level * _GRID)]) * len(self._now)
 
     def adopt(self, other: RequestLevels) -> None:
-        """Start from the levels of *other*."""
         self.usual, self._requests, self._now, self._before = other.usual, other._requests, other._now, other._before
 
     def _align(self, requests: list[Hashable]) -> None:

@@ -1,7 +1,7 @@
 """When to verify drafts looked up in each request's own text, or in finished ones, instead of the draft model's.
 
 A lookup finds the earlier place that agrees with the latest ``m`` tokens, the match, and drafts what follows there (see
-``sglang_adaptive.lookup``). The number of correct drafts is learned by the match at the start of a round:
+``Lookup``). The number of correct drafts is learned by the match at the start of a round:
 
     S(r | m) = (rounds with r or more right + PRIOR * (m - 1) / (m + r - 1)) / (rounds + PRIOR)
     Y_k(m) = 1 + S(1 | m) + ... + S(k | m)                         tokens of a round of k drafts
@@ -33,7 +33,7 @@ from itertools import accumulate
 from statistics import median
 
 from sglang_adaptive.policy.choice import Choice, Coming, Source
-from sglang_adaptive.policy.observation import RoundObservation
+from sglang_adaptive.policy.observation import LONGEST, SHORTEST, RoundObservation
 from sglang_adaptive.policy.options import PolicyOptions
 from sglang_adaptive.policy.throughput.acceptance import AcceptanceEstimator
 from sglang_adaptive.policy.throughput.choice import WINDOW_ROUNDS
@@ -43,8 +43,6 @@ KINDS: Mapping[int, range] = {4: range(17, 33), 8: range(9, 17), 15: range(1, 9)
 """Kinds of lookup rounds: by number of drafts, the batch sizes that have CUDA graphs. All requests get as many rows as
 the one that copies, so larger batches get fewer: at most 160 in all."""
 DRAFTS = tuple(KINDS)
-SHORTEST, LONGEST = 2, 64
-"""Shortest match, and the longest one that is compared."""
 LEVELS = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 """Shortest match of each level; trials of one level are counted together."""
 PRIOR = 16.0
@@ -130,11 +128,6 @@ class Agreement:
             sums = self._sums[level] = list(accumulate(self._reached[level]))
         return [sums[count] / sums[0] for count in drafts]
 
-    def as_list(self) -> list[dict[str, float]]:
-        """Return by level the rounds counted and the mean tokens with FURTHEST drafts, as JSON."""
-        levels = zip(LEVELS, self._reached, strict=True)
-        return [{"match": at, "rounds": n[0], "tokens": self.tokens(at, (FURTHEST,))[0]} for at, n in levels]
-
 
 class Runs:
     """Tracks each request's copies over several rounds until they break, because a round shows only its own tokens.
@@ -195,10 +188,6 @@ class Drafted:
     def tokens(self, match: int, steps: int, usual: float) -> float:
         """Return the expected tokens of a round of *steps* after *match*; *usual* are those of all such rounds."""
         return min(steps + 1.0, max(1.0, usual * self._by_level()[_LEVEL[min(match, LONGEST)]]))
-
-    def as_list(self) -> list[float]:
-        """Return the factors of LEVELS."""
-        return self._by_level()[: len(LEVELS)]
 
     def _by_level(self) -> list[float]:
         if self._factors is None:
@@ -311,11 +300,6 @@ class Lookups:
         """Tokens accepted from memory, less those that keep it, since then."""
 
     @property
-    def least_seconds(self) -> float:
-        """Texts are tracked while rounds of the live steps take that long."""
-        return LEAST_SECONDS if self.options.lookup == "auto" else 0.0
-
-    @property
     def searches_memory(self) -> bool:
         """Whether finished texts are searched in the coming round."""
         return self.options.lookup_memory_mb > 0 and self._memory_left > 0
@@ -341,7 +325,7 @@ class Lookups:
         self._matches = {name: (found.now, found.next_remembered) for name, found in lookups}
         if observation.lookups:
             self._account(observation)
-        self._slow = row.seconds.get(live, 0.0) >= self.least_seconds
+        self._slow = self.options.lookup != "auto" or row.seconds.get(live, 0.0) >= LEAST_SECONDS
         if not self._slow:
             self._left = 0.0
         elif row.lookups:  # other batches are never tracked
@@ -420,16 +404,11 @@ class Lookups:
 
     def as_dict(self, row: RoundTimeRow, kinds: Mapping[int, range]) -> dict[str, object]:
         """Return *kinds*, the estimates and the seconds of *row*, as JSON builtins."""
-        seconds = {str(drafts): seconds for drafts, seconds in row.lookups.items()}
+        own, memory = ({"rounds": rounds, "tokens": tokens} for rounds, tokens in self.brought)
         return {
             "requests": {str(drafts): [sizes[0], sizes[-1]] for drafts, sizes in kinds.items()},
-            "own_text": self._of_source(0),
-            "memory": self._of_source(1) if self.options.lookup_memory_mb > 0 else None,
-            "seconds": seconds, "tracking_seconds": self.tracking.seconds, "least_seconds": self.least_seconds,
-        }  # fmt: skip
-
-    def _of_source(self, kind: int) -> dict[str, object]:
-        return {
-            "agreement": self.agreements[kind].as_list(), "drafted": self._drafted[kind].as_list(),
-            "rounds": self.brought[kind][0], "tokens": self.brought[kind][1],
-        }  # fmt: skip
+            "own_text": own,
+            "memory": memory if self.options.lookup_memory_mb > 0 else None,
+            "seconds": {str(drafts): seconds for drafts, seconds in row.lookups.items()},
+            "tracking_seconds": self.tracking.seconds,
+        }

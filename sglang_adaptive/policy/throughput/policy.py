@@ -83,11 +83,13 @@ class ThroughputOptions(PolicyOptions):
         return {drafts: sizes for drafts, sizes in kinds.items() if drafts not in self.candidate_steps}
 
 
-@register(ThroughputOptions, build=lambda steps, config, profile: ThroughputPolicy(steps, config.options, profile()))
+@register(ThroughputOptions)
 class ThroughputPolicy(AdaptivePolicy):
     """Chooses by measured acceptance and cost; ``base`` documents the members."""
 
     name = "throughput"
+    keeps_profile = keeps_to_graphs = True
+    options: ThroughputOptions
 
     def __init__(
         self, initial_steps: int, options: ThroughputOptions | None = None, profile: CostProfile | None = None
@@ -220,7 +222,6 @@ class ThroughputPolicy(AdaptivePolicy):
 
     @property
     def wants_shadow_drafts(self) -> bool:
-        """Whether more shadow drafts at zero steps are worth their cost: while little is known about the draft."""
         return self._acceptance.trials(1) < WELL_SEEN
 
     def doubt_acceptance(self) -> bool:
@@ -295,11 +296,7 @@ class ThroughputPolicy(AdaptivePolicy):
         return ProbeTotals(self._prober.started, self._prober.lost_seconds)
 
     def snapshot(self) -> dict[str, Any]:
-        """Return acceptance, rates, measured times, probes and the reason for the steps, as JSON builtins.
-
-        Rates are for the batch size of the latest round.
-        """
-        batch_size = max(1, self._batch_size)
+        batch_size = max(1, self._batch_size)  # of the latest round
         row = self._times.at(batch_size)
         ran, live = self._ran, self._choice.live
         running = live if ran.source is Source.LOOKUP else ran.steps
@@ -310,12 +307,9 @@ class ThroughputPolicy(AdaptivePolicy):
             "steps": ran.steps,
             "why": why(ran, live, self._round, self._votes, promised),
             "acceptance": self._acceptance.by_position(),
-            "acceptance_by_level": self._acceptance.by_level(),
             "rates": promised,
             "cost_cells": [{**cell.as_dict(), "source": MEASURED} for cell in self._cost.cells()],
             "cost_table": self._cost.as_dict(row.padded),
-            "cost_noise": row.noise,
             "probes": self._prober.as_dict(),
-            "lost_to_zero_steps_rounds": self._choice.lost,
             "lookup_rounds": self._lookups.as_dict(row, self.lookup_kinds) if self._lookups_allowed else None,
         }

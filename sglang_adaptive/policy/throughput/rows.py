@@ -66,7 +66,6 @@ class RoundTimeTable:
         return found
 
     def set_graph_sizes(self, sizes: Sequence[int]) -> None:
-        """Set the batch sizes that have CUDA graphs."""
         self._graph_sizes = sorted(sizes)
         self.forget()
 
@@ -93,7 +92,6 @@ class RoundTimeTable:
         return tuple(drafts for drafts, sizes in self._lookups.items() if batch_size in sizes and drafts in captured)
 
     def forget(self) -> None:
-        """Drop all rows, because times have changed."""
         self._rows.clear()
 
     def _make(self, batch_size: int) -> RoundTimeRow:

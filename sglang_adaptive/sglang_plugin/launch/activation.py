@@ -9,8 +9,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from sglang_adaptive.lookup import require_texts
-from sglang_adaptive.policy.config import AdaptiveConfig
+from sglang_adaptive.policy.config import AdaptiveConfig, require_texts
 from sglang_adaptive.policy.errors import ConfigError
 from sglang_adaptive.sglang_plugin import env, features, hooks, repairs
 from sglang_adaptive.sglang_plugin.configuration import pass_on, reading_of, resolving

@@ -2,7 +2,7 @@
 
 Kernels load and compile at their first launch, and many are specialized by the number of draft tokens or the batch
 size. Without a warm-up, a client's first rounds at each number of steps would be slow. The requests go through the
-scheduler, where the controller runs all steps in turn (``runtime/start_up.py``).
+scheduler, where the controller runs all steps in turn (``runtime/states.py``).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Any
 
 import requests
 
-from sglang_adaptive.runtime.start_up import Progress
+from sglang_adaptive.runtime.states import Progress
 from sglang_adaptive.sglang_plugin.admin.handlers import BEGIN, END, WARM_UP_KEY
 from sglang_adaptive.sglang_plugin.admin.route import to_schedulers
 from sglang_adaptive.sglang_plugin.admin.server_info import manager

@@ -6,9 +6,8 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
-from sglang_adaptive.policy.vote import silent, width
 from sglang_adaptive.runtime.controller import AdaptiveController
-from sglang_adaptive.runtime.joint_steps import JointSteps
+from sglang_adaptive.runtime.joint_steps import JointSteps, silent, width
 from sglang_adaptive.sglang_plugin import features
 from sglang_adaptive.sglang_plugin.notes import note_of
 from sglang_adaptive.sglang_plugin.setup import AsIf

@@ -18,8 +18,8 @@ from typing import Any
 from sglang_adaptive import ties
 from sglang_adaptive.policy.config import AdaptiveConfig, AuditOptions
 from sglang_adaptive.policy.errors import printable
+from sglang_adaptive.policy.observation import RoundNote
 from sglang_adaptive.runtime.controller import AdaptiveController
-from sglang_adaptive.runtime.round_note import RoundNote
 from sglang_adaptive.sglang_plugin import features, ranks
 from sglang_adaptive.sglang_plugin.guard import Guard
 from sglang_adaptive.sglang_plugin.setup import Setup
@@ -112,7 +112,7 @@ class Audits(Stage):
             self._why_not = None if may else features.reasons["audit"]
             self._controller.audits = self.report
         else:
-            self._controller.audits = None
+            self._controller.audits = lambda: None
 
     @property
     def is_on(self) -> bool:

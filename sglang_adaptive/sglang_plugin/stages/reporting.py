@@ -13,10 +13,10 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from sglang_adaptive.policy.observation import RoundNote
 from sglang_adaptive.runtime import alarms
 from sglang_adaptive.runtime.controller import AdaptiveController, MeterReading
 from sglang_adaptive.runtime.counters import CAUSES, REGIONS, Counters, Region
-from sglang_adaptive.runtime.round_note import RoundNote
 from sglang_adaptive.sglang_plugin.guard import Guard
 from sglang_adaptive.sglang_plugin.stage import Rest, Stage
 from sglang_adaptive.sglang_plugin.stages.audit_scheduler import VERDICTS
@@ -59,7 +59,7 @@ def _by_depth(of: Callable[[Counters], Mapping[int, int]]) -> Read:
 
     def read(reading: MeterReading) -> Mapping[str, float]:
         counts = of(reading.counters)
-        return {str(steps): counts.get(steps, 0) for steps in reading.tiers}
+        return {str(steps): counts.get(steps, 0) for steps in reading.states.tiers}
 
     return read
 
@@ -69,7 +69,7 @@ def _by_position(key: str) -> Read:
 
     def read(reading: MeterReading) -> Mapping[str, float]:
         counted = {entry["position"]: entry[key] for entry in reading.counters.by_position()}
-        return {str(place): counted.get(place, 0) for place in range(1, reading.deepest + 1)}
+        return {str(place): counted.get(place, 0) for place in range(1, reading.states.deepest + 1)}
 
     return read
 
@@ -90,7 +90,7 @@ def _hour(reading: MeterReading) -> Mapping[str, float]:
 
 # fmt: off
 METRICS = (
-    Metric("draft_steps", GAUGE, "Current draft steps.", lambda reading: reading.current_steps),
+    Metric("draft_steps", GAUGE, "Current draft steps.", lambda reading: reading.states.live.steps),
     Metric("rounds_total", COUNTER, "Verified decode rounds, by draft steps.",
         _by_depth(lambda counters: counters.rounds), DEPTH),
     Metric("output_tokens_total", COUNTER, "Tokens that decode rounds produced, including bonus tokens.",

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import atexit
 import logging
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from sglang_adaptive.policy import base
-from sglang_adaptive.policy.base import AdaptivePolicy, KeepsProfile, TakesOver
+from sglang_adaptive.policy.base import AdaptivePolicy
 from sglang_adaptive.policy.config import AdaptiveConfig, CapturedSteps, TraceOptions
 from sglang_adaptive.policy.profile import CostProfile
 from sglang_adaptive.runtime.controller import AdaptiveController
@@ -41,8 +42,8 @@ def build_policy(initial_steps: int, config: AdaptiveConfig, spec: Any = None) -
 def fitted(config: AdaptiveConfig, most: int, spec: Any) -> AdaptiveConfig:
     """Return what a server with arguments *spec* can run of *config*: up to *most* steps if the draft limits them."""
     if drafts_blocks(spec):
-        return config.of_block(most)
-    return config.up_to(most) if drafts_layers(spec) else config
+        return replace(config, options=config.options.of_block(most))
+    return replace(config, options=config.options.up_to(most)) if drafts_layers(spec) else config
 
 
 class ForWorker:
@@ -68,11 +69,10 @@ def build_successor(
     """
 
     def profile() -> CostProfile | None:
-        return share_known(former) if isinstance(former, KeepsProfile) else load_shared(config.options.profile_dir)
+        return share_known(former) if former.keeps_profile else load_shared(config.options.profile_dir)
 
     policy = base.build_policy(config, live_steps, profile)
-    if isinstance(policy, TakesOver):
-        policy.take_over(former, built)
+    policy.take_over(former, built)
     return policy
 
 

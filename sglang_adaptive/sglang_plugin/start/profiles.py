@@ -13,7 +13,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from sglang_adaptive.policy.base import AdaptivePolicy, KeepsProfile
+from sglang_adaptive.policy.base import AdaptivePolicy
 from sglang_adaptive.policy.profile import CostProfile, ProfileKey
 from sglang_adaptive.provenance import cpu_model, versions
 from sglang_adaptive.runtime.profile_store import ProfileSaver, ProfileStore, default_folder
@@ -96,7 +96,7 @@ def load_shared(profile_dir: str | None) -> CostProfile | None:
     return _of_first_rank(lambda: _load(profile_dir))
 
 
-def share_known(policy: KeepsProfile) -> CostProfile | None:
+def share_known(policy: AdaptivePolicy) -> CostProfile | None:
     """Return the first rank's round times, on every rank; all ranks call it together."""
 
     def known() -> CostProfile | None:
@@ -129,8 +129,8 @@ class CostSharing:
 
         self._group = get_parallel().tp_group
         self._alone = get_parallel().attn_dp_size > 1
-        self._policy: KeepsProfile | None = None
-        if isinstance(policy, KeepsProfile) and self._group.rank_in_group == 0:
+        self._policy: AdaptivePolicy | None = None
+        if policy.keeps_profile and self._group.rank_in_group == 0:
             self._policy = policy
             self._saver = ProfileSaver(_store(policy.options.profile_dir))
             atexit.register(self._close)
@@ -164,14 +164,14 @@ class CostSharing:
             logger.warning("adaptive: measured round times could not be kept", exc_info=True)
             return
         if learnt.cells:
-            save = threading.Thread(target=self._saver.close, args=(lambda: learnt,), name="profile-saver", daemon=True)
+            save = threading.Thread(target=self._saver.close, args=(learnt,), name="profile-saver", daemon=True)
             save.start()
 
     def _close(self) -> None:
         """Save the profile once more when the scheduler process ends."""
         learnt = None if self._policy is None else _learnt(self._policy)
         if learnt is not None and learnt.cells:
-            self._saver.close(lambda: learnt)
+            self._saver.close(learnt)
 
 
 @cache
@@ -193,6 +193,6 @@ def _load(profile_dir: str | None) -> CostProfile | None:
     return found
 
 
-def _learnt(policy: KeepsProfile) -> CostProfile:
+def _learnt(policy: AdaptivePolicy) -> CostProfile:
     day = datetime.now(UTC).date().isoformat()
     return policy.export_profile(profile_key(), f"{MEASURED}, until {day}")

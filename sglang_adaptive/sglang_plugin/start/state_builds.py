@@ -17,8 +17,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from sglang_adaptive.runtime.start_up import Device
-from sglang_adaptive.runtime.states import SpecRuntimeState
+from sglang_adaptive.runtime.states import Device, SpecRuntimeState
 from sglang_adaptive.sglang_plugin.contract import draft_placement
 
 logger = logging.getLogger(__name__)

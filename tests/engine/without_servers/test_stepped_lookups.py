@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sglang_adaptive.lookup import DRAFTS
+from sglang_adaptive.policy.observation import DRAFTS
 from sglang_adaptive.policy.throughput.lookups import KINDS
 from sglang_adaptive.sglang_plugin.stages.lookups.rounds import UNDER_WAY
 from sglang_adaptive.sglang_plugin.stages.lookups.texts import longest_match

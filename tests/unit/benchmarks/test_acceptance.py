@@ -25,7 +25,7 @@ from benchmarks.harness.acceptance import (
 )
 from sglang_adaptive.lab.cpu_engine.kernels.tree import verify_tree_greedy_cpu
 from sglang_adaptive.policy.choice import drafted
-from sglang_adaptive.runtime.round_note import RoundNote
+from sglang_adaptive.policy.observation import RoundNote
 from sglang_adaptive.sglang_plugin.stages.zero_steps import deferred_draft_extend as deferred
 
 TRACE = Path(__file__).parents[3] / "benchmarks" / "traces" / "tiny.npz"

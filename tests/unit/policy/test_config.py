@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sglang_adaptive.lab.simulate.contenders import BUILT_IN_EMA
 from sglang_adaptive.policy.base import POLICIES
 from sglang_adaptive.policy.config import (
     AdaptiveConfig,
@@ -23,11 +24,7 @@ from sglang_adaptive.policy.config import (
     presets,
     top_level_keys,
 )
-from sglang_adaptive.policy.ema import (
-    BUILT_IN_EMA,
-    EmaOptions,
-    SlotConfig,
-)
+from sglang_adaptive.policy.ema import EmaOptions, SlotConfig
 from sglang_adaptive.policy.errors import ConfigError
 from sglang_adaptive.policy.options import options_of
 from sglang_adaptive.policy.throughput import ThroughputOptions
@@ -325,10 +322,10 @@ def test_random_bytes_are_refused_in_one_line(tmp_path_factory: pytest.TempPathF
 
 
 def test_depths_above_a_bound_are_left_out_and_the_bound_stays():
-    assert check_config({}, "file").up_to(3).candidate_steps == [0, 1, 2, 3]
+    assert check_config({}, "file").options.up_to(3).candidate_steps == (0, 1, 2, 3)
     slots = {"1": {"candidate_steps": [5, 7]}, "8": {"candidate_steps": [0, 1, 5]}}
-    kept = check_config(slots, "file").up_to(2)
-    assert [slot.candidate_steps for slot in kept.options.slots] == [(2,), (0, 1)]
+    kept = check_config(slots, "file").options.up_to(2)
+    assert [slot.candidate_steps for slot in kept.slots] == [(2,), (0, 1)]
     assert check_config(kept.as_dict(), "file").candidate_steps == [0, 1, 2]
 
 
@@ -344,8 +341,8 @@ def test_depths_above_a_bound_are_left_out_and_the_bound_stays():
 )
 def test_default_depths_of_a_block_reach_it(listed: list[int] | None, most: int, expected: list[int]) -> None:
     options = {} if listed is None else {"candidate_steps": listed}
-    assert check_config({"throughput": options}, "file").of_block(most).candidate_steps == expected
-    slots = check_config({"1": {"candidate_steps": [1, 3]}}, "file")
+    assert check_config({"throughput": options}, "file").options.of_block(most).candidate_steps == tuple(expected)
+    slots = check_config({"1": {"candidate_steps": [1, 3]}}, "file").options
     assert slots.of_block(most).candidate_steps == slots.up_to(most).candidate_steps
 
 
@@ -399,8 +396,6 @@ def test_a_server_s_option_stands_beside_any_policy(
             ({"zero_step_extend_every": value}, "zero_step_extend_every: got ")
             for value in (0, 34, 4.0, True, None, "8")
         ),
-        ({"draft_window": "auto"}, 'draft_window: got "auto", but there is no such key any more; expected SGLang\'s'),
-        ({"draft_trained_on": 2048}, "draft_trained_on: got 2048, but there is no such key any more; expected "),
         ({"warm_up": 1}, "warm_up: got 1; expected true or false"),
         ({"audit": {"share": 0}}, "audit.share: got 0; expected a number above 0 up to 1"),
         ({"audit": {"when": "idle"}}, "audit.share: missing; expected a number above 0 up to 1"),

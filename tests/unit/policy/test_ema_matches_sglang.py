@@ -14,9 +14,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sglang.srt.speculative import adaptive_spec_params as stock
 
+from sglang_adaptive.lab.simulate.contenders import BUILT_IN_EMA
 from sglang_adaptive.policy.choice import Coming
 from sglang_adaptive.policy.config import check_config, load_config
-from sglang_adaptive.policy.ema import BUILT_IN_EMA
 from sglang_adaptive.policy.ema import AdaptiveSpeculativeParams as Ema
 from sglang_adaptive.policy.observation import RoundObservation
 

@@ -67,7 +67,7 @@ def test_the_configuration_spelt_out_means_the_same(config: AdaptiveConfig) -> N
     again = check_config(config.as_dict(), "test")
     assert again == config
     assert config.candidate_steps == sorted(set(config.candidate_steps))
-    assert config.up_to(2).candidate_steps == [steps for steps in config.candidate_steps if steps <= 2]
+    assert [*config.options.up_to(2).candidate_steps] == [steps for steps in config.candidate_steps if steps <= 2]
 
 
 def test_a_depth_that_was_not_built_is_refused(config: AdaptiveConfig) -> None:

@@ -13,19 +13,18 @@ from benchmarks.traces.files import requests
 from sglang_adaptive.lab.traces import Trace, read
 from sglang_adaptive.policy.base import AdaptivePolicy
 from sglang_adaptive.policy.choice import Choice, Source, drafted
-from sglang_adaptive.policy.observation import RoundObservation
+from sglang_adaptive.policy.observation import RoundNote, RoundObservation
 from sglang_adaptive.policy.throughput import ThroughputPolicy
 from sglang_adaptive.runtime.alarms import (
     BACK,
+    CAUSES,
     FALLEN,
     WINDOW_DRAFTS,
     WINDOW_SECONDS,
     AcceptanceWatch,
-    Alarms,
     Finding,
 )
 from sglang_adaptive.runtime.controller import AdaptiveController
-from sglang_adaptive.runtime.round_note import RoundNote
 from sglang_adaptive.runtime.round_times import RoundClock
 from tests import fakes
 from tests.fakes import Ticks
@@ -234,21 +233,14 @@ def test_a_rank_that_does_not_watch_raises_nothing() -> None:
 def test_alarms_keep_their_time_and_the_latest_words(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     ticks = Ticks()
-    alarms = Alarms(ticks)
-    alarms.set("a", None)
-    alarms.set("b", Finding("one", {"n": 1}))
+    watch = AcceptanceWatch(ticks)
+    watch.set(None)
+    assert watch.as_list() == []
+    watch.set(Finding("one", {"n": 1}))
     ticks.now += 5.0
-    alarms.set("a", Finding("two", {}))
-    alarms.set("b", Finding("three", {"n": 3}))
-    assert alarms.raised == {"a", "b"}
-    shown = [
-        (alarm["name"], alarm["since"], alarm["words"].split(";")[0], alarm["details"]) for alarm in alarms.as_list()
-    ]
-    assert shown == [("b", 100.0, "three", {"n": 3}), ("a", 105.0, "two", {})]
-    alarms.set("b", None)
-    assert alarms.raised == {"a"}
-    assert [line.split(";")[0] for line in caplog.messages] == [
-        "adaptive: alarm, b: one",
-        "adaptive: alarm, a: two",
-        "adaptive: alarm over, b",
-    ]
+    watch.set(Finding("three", {"n": 3}))
+    [alarm] = watch.as_list()
+    assert alarm == {"name": "acceptance", "since": 100.0, "words": f"three{CAUSES}", "details": {"n": 3}}
+    watch.set(None)
+    assert watch.as_list() == []
+    assert caplog.messages == [f"adaptive: alarm, acceptance: one{CAUSES}", "adaptive: alarm over, acceptance"]

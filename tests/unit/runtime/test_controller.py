@@ -9,11 +9,10 @@ from typing import Any
 import pytest
 
 from sglang_adaptive.policy.choice import drafted
-from sglang_adaptive.policy.observation import RoundObservation
+from sglang_adaptive.policy.observation import RoundNote, RoundObservation
 from sglang_adaptive.policy.throughput import ThroughputOptions, ThroughputPolicy
 from sglang_adaptive.policy.throughput.lookups import KINDS
 from sglang_adaptive.runtime.controller import AdaptiveController
-from sglang_adaptive.runtime.round_note import RoundNote
 from sglang_adaptive.runtime.round_times import RoundTimes
 from tests import fakes
 from tests.fakes import Learner, ScriptedPolicy, Sized, Worker, serving
@@ -318,7 +317,7 @@ def test_without_graphs_every_depth_is_warmed() -> None:
 
 
 def test_a_warm_up_whose_end_was_lost_ends_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sglang_adaptive.runtime.start_up.MOST_ROUNDS", 3)
+    monkeypatch.setattr("sglang_adaptive.runtime.states.MOST_ROUNDS", 3)
     controller, worker, policy = graphed([1])
     policy.answer = 1
     controller.warm_up.begin()

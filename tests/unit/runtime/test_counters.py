@@ -72,7 +72,7 @@ def test_switches_by_cause_and_a_reading_that_goes_on_when_degraded() -> None:
     controller.choose(2)
     controller.verified([2, 3], 2)
     reading = controller.read_meters()
-    assert reading.degraded and reading.current_steps == 3
+    assert reading.degraded and reading.states.live.steps == 3
     expected = {"forced": 1, "released": 1, "acceptance": 2, "batch size": 1, "degraded": 1}
     assert dict(reading.counters.switches_by_cause) == expected and set(expected) < set(CAUSES)
     assert (dict(reading.counters.rounds), reading.counters.tokens()) == ({3: 1}, {3: 7})

@@ -13,7 +13,7 @@ from sglang_adaptive.policy.choice import FORCED, drafted
 from sglang_adaptive.policy.observation import RoundObservation
 from sglang_adaptive.policy.throughput import ThroughputPolicy
 from sglang_adaptive.runtime.counters import RoundMix
-from sglang_adaptive.runtime.history import HOUR, SPANS, FixedDepth, History, at_fixed_depths
+from sglang_adaptive.runtime.history import HOUR, SPANS, History, at_fixed_depths
 from sglang_adaptive.runtime.round_times import RoundClock
 from tests.fakes import Ticks, controller
 
@@ -180,34 +180,34 @@ def mix(steps: int, *rounds: tuple[list[int], float | None]) -> RoundMix:
     return found
 
 
-def fixed(found: RoundMix, prices: RoundPrices = PRICES) -> dict[int, FixedDepth]:
-    return {one.steps: one for one in at_fixed_depths(found, prices)}
+def fixed(found: RoundMix, prices: RoundPrices = PRICES) -> dict[int, list[float]]:
+    return {steps: figures for steps, *figures in at_fixed_depths(found, prices)}
 
 
 def test_shallower_depths_are_priced_by_what_was_accepted() -> None:
     found = fixed(mix(3, ([3, 0], 0.020)))  # 5 tokens; 1 step would have got 2 + 1, none 1 + 1
-    assert found[3].seconds == 0.020 and found[3].deviation == 0.0
-    assert found[1].seconds == pytest.approx(0.020 * 12 / 16 * 5 / 3)
-    assert found[0].seconds == pytest.approx(0.020 * 10 / 16 * 5 / 2)
-    assert found[1].deviation == pytest.approx(0.04 * found[1].seconds)
+    assert found[3][0] == 0.020 and found[3][1] == 0.0
+    assert found[1][0] == pytest.approx(0.020 * 12 / 16 * 5 / 3)
+    assert found[0][0] == pytest.approx(0.020 * 10 / 16 * 5 / 2)
+    assert found[1][1] == pytest.approx(0.04 * found[1][0])
 
 
 def test_deeper_depths_go_on_as_the_policy_expects() -> None:
     prices = RoundPrices(SECONDS, DEVIATION, TOKENS, {3: 0.1})
     found = fixed(mix(1, ([1, 0], 0.012)), prices)
     # The request whose draft was accepted gets (2.8 - 1.8) / (1.8 - 1) more; the other none.
-    assert found[3].seconds == pytest.approx(0.012 * 16 / 12 * 3 / (3 + 1.25))
-    assert found[3].deviation == pytest.approx(found[3].seconds * (0.04**2 + 0.1**2) ** 0.5)
+    assert found[3][0] == pytest.approx(0.012 * 16 / 12 * 3 / (3 + 1.25))
+    assert found[3][1] == pytest.approx(found[3][0] * (0.04**2 + 0.1**2) ** 0.5)
     from_zero = fixed(mix(0, ([0, 0], 0.010)), prices)
-    assert from_zero[3].seconds == pytest.approx(0.010 * 16 / 10 * 2 / (2 * 2.8))
+    assert from_zero[3][0] == pytest.approx(0.010 * 16 / 10 * 2 / (2 * 2.8))
 
 
 def test_drafts_are_taken_to_have_been_right_where_lookups_were() -> None:
     prices = RoundPrices(SECONDS, DEVIATION, TOKENS, {}, {15: 0.020})
     found = fixed(mix(15, ([9, 0], 0.022)), prices)  # 11 tokens; 3 steps would have got 4 + 1 at the most
     assert set(found) == set(SECONDS)
-    assert found[3].seconds == pytest.approx(0.022 * 16 / 20 * 11 / 5) and found[3].deviation == 0.0
-    assert found[0].seconds == pytest.approx(0.022 * 10 / 20 * 11 / 2)
+    assert found[3][0] == pytest.approx(0.022 * 16 / 20 * 11 / 5) and found[3][1] == 0.0
+    assert found[0][0] == pytest.approx(0.022 * 10 / 20 * 11 / 2)
 
 
 def test_rounds_without_a_time_take_as_long_as_the_others() -> None:
@@ -236,6 +236,6 @@ def test_it_is_the_ratio_of_the_two_rates(drafted: int) -> None:
     rounds = [([accepted() for _ in range(4)], SECONDS[drafted] * draw.uniform(0.8, 1.2)) for _ in range(4000)]
     found = mix(drafted, *rounds)
     taken = found.seconds(0.0)
-    for steps, one in fixed(found).items():
+    for steps, (seconds, _) in fixed(found).items():
         rates = [TOKENS[depth] / SECONDS[depth] for depth in (drafted, steps)]
-        assert one.seconds / taken == pytest.approx(rates[0] / rates[1], rel=0.03)
+        assert seconds / taken == pytest.approx(rates[0] / rates[1], rel=0.03)

@@ -9,11 +9,11 @@ from collections.abc import Iterator
 import pytest
 
 from sglang_adaptive.policy.choice import drafted
+from sglang_adaptive.policy.observation import RoundNote
 from sglang_adaptive.policy.throughput import ThroughputOptions, ThroughputPolicy
 from sglang_adaptive.policy.throughput.policy import SYNC_AFTER
 from sglang_adaptive.runtime.controller import AdaptiveController
 from sglang_adaptive.runtime.joint_steps import JointSteps
-from sglang_adaptive.runtime.round_note import RoundNote
 from sglang_adaptive.runtime.round_times import RoundClock
 from tests.fakes import controller
 

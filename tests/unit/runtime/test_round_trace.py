@@ -10,8 +10,8 @@ import pytest
 
 from sglang_adaptive.lab.simulate.rounds import read_rounds
 from sglang_adaptive.policy.choice import FORCED, drafted
+from sglang_adaptive.policy.observation import RoundNote
 from sglang_adaptive.runtime import round_trace
-from sglang_adaptive.runtime.round_note import RoundNote
 from sglang_adaptive.runtime.round_trace import RoundTrace
 from tests.fakes import serving
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 
-from sglang_adaptive.runtime.start_up import Progress
+from sglang_adaptive.runtime.states import Progress
 
 
 def test_progress_says_what_is_being_done_until_its_end() -> None:

@@ -18,7 +18,7 @@ from sglang.srt.sampling.sampling_params import SamplingParams
 from sglang_adaptive import ties
 from sglang_adaptive.policy.choice import drafted
 from sglang_adaptive.policy.config import AuditOptions
-from sglang_adaptive.runtime.round_note import RoundNote
+from sglang_adaptive.policy.observation import RoundNote
 from sglang_adaptive.sglang_plugin.admin.handlers import TakeReport, pack, unpack
 from sglang_adaptive.sglang_plugin.stages import audit_scheduler
 from sglang_adaptive.sglang_plugin.stages.audit_scheduler import AUDITED, MOST_WAITING, REPORT_KEY, Audits, Report

@@ -15,7 +15,7 @@ from sglang_adaptive.lab.simulate.real.texts import Texts
 from sglang_adaptive.lab.simulate.rounds import Rounds, read_rounds
 from sglang_adaptive.lab.simulate.traffic import batches, runs_of, seen, texts_of
 from sglang_adaptive.policy.choice import drafted
-from sglang_adaptive.runtime.round_note import RoundNote
+from sglang_adaptive.policy.observation import RoundNote
 from sglang_adaptive.runtime.round_trace import RoundTrace
 from tests.drawn_texts import drawn_trace
 

@@ -6,7 +6,8 @@ from random import Random
 
 import pytest
 
-from sglang_adaptive.lookup import DRAFTS, LONGEST, SHORTEST, Round, Text
+from benchmarks.traces.lookup import Round, Text
+from sglang_adaptive.policy.observation import DRAFTS, LONGEST, SHORTEST
 
 
 def agreement(text: list[int], one: int, other: int) -> int:

@@ -16,7 +16,7 @@ import pytest
 from benchmarks.traces.files import lookups, requests, select, write
 from benchmarks.traces.replay import main, rounds, table
 from sglang_adaptive.lab.traces import CHAIN, LONGEST_CHAIN, Trace, TraceError, read
-from sglang_adaptive.lookup import DRAFTS, LONGEST
+from sglang_adaptive.policy.observation import DRAFTS, LONGEST
 
 
 def made(seed: int = 0) -> Trace:

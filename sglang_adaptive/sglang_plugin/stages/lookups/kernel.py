@@ -2,7 +2,7 @@
 
 The first appends a round's accepted tokens and counts how many of the looked-up drafts were right. The second compares
 the latest tokens with every earlier place, and with the request's sources: ranges of other texts in the same memory. It
-writes what ``sglang_adaptive.lookup`` defines.
+writes what ``Lookup`` defines.
 """
 
 from __future__ import annotations
@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING
 import triton
 import triton.language as tl
 
-from sglang_adaptive.lookup import DRAFTS, LONGEST, SHORTEST
-from sglang_adaptive.policy.observation import Lookup
+from sglang_adaptive.policy.observation import DRAFTS, LONGEST, SHORTEST, Lookup
 from sglang_adaptive.sglang_plugin.stages.fast_path.launches import Launches
 
 if TYPE_CHECKING:

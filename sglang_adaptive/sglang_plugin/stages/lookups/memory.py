@@ -16,7 +16,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from sglang_adaptive.lookup import LONGEST, texts_in
+from sglang_adaptive.policy.config import texts_in
+from sglang_adaptive.policy.observation import LONGEST
 
 Ints = npt.NDArray[np.int64]
 Range = tuple[int, int]

@@ -16,14 +16,12 @@ from typing import Any
 
 import torch
 
-from sglang_adaptive.lookup import LONGEST
 from sglang_adaptive.policy.choice import Source
 from sglang_adaptive.policy.config import AdaptiveConfig
 from sglang_adaptive.policy.errors import ConfigError, shown
-from sglang_adaptive.policy.observation import Lookup
+from sglang_adaptive.policy.observation import LONGEST, Lookup, RoundNote
 from sglang_adaptive.policy.options import PolicyOptions
 from sglang_adaptive.runtime.controller import AdaptiveController
-from sglang_adaptive.runtime.round_note import RoundNote
 from sglang_adaptive.sglang_plugin import features
 from sglang_adaptive.sglang_plugin.configuration import configuration
 from sglang_adaptive.sglang_plugin.guard import Guard

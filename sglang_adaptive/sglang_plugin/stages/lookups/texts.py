@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from sglang_adaptive.lookup import DRAFTS, LONGEST, SHORTEST
-from sglang_adaptive.policy.observation import Lookup
+from sglang_adaptive.policy.observation import DRAFTS, LONGEST, SHORTEST, Lookup
 from sglang_adaptive.sglang_plugin.stages.lookups.memory import END, SOURCES, Ints, Range
 
 SLOTS = 64

@@ -14,9 +14,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from sglang_adaptive.policy.observation import RoundNote
 from sglang_adaptive.runtime.controller import AdaptiveController
 from sglang_adaptive.runtime.pending_drafts import CatchUp, extend_schedule
-from sglang_adaptive.runtime.round_note import RoundNote
 from sglang_adaptive.runtime.states import RuntimeStates, SpecRuntimeState
 from sglang_adaptive.sglang_plugin import features
 from sglang_adaptive.sglang_plugin.configuration import configuration

@@ -152,7 +152,7 @@ def test_progress_counts_over_each_request_s_own_pace() -> None:
 def test_one_large_batch_weighs_like_at_most_sixteen_requests() -> None:
     learner = estimator()
     learner.update(1, [1] * 128)
-    assert sum(row["trials"] for row in learner.by_level()) <= SATURATION
+    assert sum(row[0] for row in learner._reached) / learner._weight <= SATURATION
 
 
 def test_deeper_positions_are_less_sure_than_drafted_ones() -> None:
@@ -168,7 +168,7 @@ def test_a_doubt_drops_evidence() -> None:
     for _ in range(200):
         learner.update(3, drafts(rng, 0.5, 3, 16))
     learner.doubt()
-    assert max(row["trials"] for row in learner.by_level()) <= DOUBTED + 1e-9
+    assert max(row[0] for row in learner._reached) / learner._weight <= DOUBTED + 1e-9
 
 
 @pytest.mark.parametrize(("before", "after", "rounds", "off"), [(0.9, 0.2, 20, 0.4), (0.2, 0.9, 100, 0.15)])
@@ -187,7 +187,7 @@ def test_chance_is_no_change(p: float) -> None:
     learner, rng = estimator(), random.Random(3)
     for _ in range(2000):
         learner.update(3, drafts(rng, p, 3, 8))
-    assert sum(row["trials"] for row in learner.by_level()) > 5000
+    assert sum(row[0] for row in learner._reached) / learner._weight > 5000
 
 
 def test_of_a_round_deeper_than_all_candidates_the_known_positions_count() -> None:

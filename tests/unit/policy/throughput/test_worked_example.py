@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from sglang_adaptive.policy import vote
 from sglang_adaptive.policy.choice import Coming, drafted
 from sglang_adaptive.policy.ema import AdaptiveStepSlot, SlotConfig
 from sglang_adaptive.policy.observation import RoundObservation
@@ -25,6 +24,7 @@ from sglang_adaptive.policy.throughput import (
 )
 from sglang_adaptive.policy.throughput.acceptance import EDGES, USUAL
 from sglang_adaptive.policy.throughput.policy import SYNC_AFTER, ThroughputOptions
+from sglang_adaptive.runtime import joint_steps as vote
 
 PAGE = (Path(__file__).parents[4] / "docs" / "how-it-decides.md").read_text()
 EXAMPLE = PAGE.split("<!-- example: begin -->")[1].split("<!-- example: end -->")[0]

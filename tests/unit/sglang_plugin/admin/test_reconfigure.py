@@ -20,10 +20,9 @@ from sglang_adaptive.policy.base import build_policy
 from sglang_adaptive.policy.choice import Coming, drafted
 from sglang_adaptive.policy.config import CapturedSteps, check_config, describe_change, file_stamp
 from sglang_adaptive.policy.errors import ConfigError
-from sglang_adaptive.policy.observation import RoundObservation
+from sglang_adaptive.policy.observation import RoundNote, RoundObservation
 from sglang_adaptive.policy.profile import ProfileKey
 from sglang_adaptive.policy.throughput import ThroughputOptions, ThroughputPolicy
-from sglang_adaptive.runtime.round_note import RoundNote
 from sglang_adaptive.sglang_plugin.admin import config_changes, handlers
 from sglang_adaptive.sglang_plugin.admin.config_changes import ConfigChanges
 from sglang_adaptive.sglang_plugin.admin.handlers import CONFIG_KEY, Change, Reconfigure, pack, unpack

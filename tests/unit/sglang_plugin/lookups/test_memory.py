@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sglang_adaptive.lookup import texts_in
+from sglang_adaptive.policy.config import texts_in
 from sglang_adaptive.policy.errors import ConfigError
 from sglang_adaptive.sglang_plugin.stages.lookups.memory import END, PIECE, SOURCES, Ints, Memory, marks_of
 

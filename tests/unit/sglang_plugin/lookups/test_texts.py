@@ -10,7 +10,8 @@ import sys
 import numpy as np
 import torch
 
-from sglang_adaptive.lookup import DRAFTS, Text
+from benchmarks.traces.lookup import Text
+from sglang_adaptive.policy.observation import DRAFTS
 from sglang_adaptive.sglang_plugin.stages.lookups.texts import ABSENT, Texts, longest_match
 
 VOCABULARY = 50

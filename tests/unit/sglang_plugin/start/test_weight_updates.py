@@ -9,8 +9,7 @@ import pytest
 from sglang_adaptive.policy.config import check_config
 from sglang_adaptive.policy.throughput import ThroughputPolicy
 from sglang_adaptive.runtime.controller import AdaptiveController
-from sglang_adaptive.runtime.start_up import Device
-from sglang_adaptive.runtime.states import SpecRuntimeState
+from sglang_adaptive.runtime.states import Device, SpecRuntimeState
 from sglang_adaptive.sglang_plugin.rounds import Rounds
 from tests.fakes import Sized, Worker, ema, serve
 

@@ -11,11 +11,10 @@ import torch
 
 from sglang_adaptive.lab.simulate.engine import DraftOutputs
 from sglang_adaptive.policy.choice import Coming, drafted
-from sglang_adaptive.policy.observation import RoundObservation
+from sglang_adaptive.policy.observation import RoundNote, RoundObservation
 from sglang_adaptive.policy.profile import CostProfile, ProfileCell, ProfileKey, ordered
 from sglang_adaptive.policy.throughput import ThroughputOptions, ThroughputPolicy
 from sglang_adaptive.runtime.pending_drafts import SHADOW_ROUNDS, rounds_between_outputs, writes_between
-from sglang_adaptive.runtime.round_note import RoundNote
 from sglang_adaptive.sglang_plugin.stages.zero_steps.deferred_draft_extend import ShadowDrafts
 
 LADDER = (0, 1, 3, 7)

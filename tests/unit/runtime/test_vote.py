@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from sglang_adaptive.policy.vote import (
+from sglang_adaptive.runtime.joint_steps import (
     MARGIN,
     MOST,
     SECOND,
