@@ -135,13 +135,13 @@ def test_results_are_listed() -> None:
 
 
 def test_costs() -> None:
-    policies = results("policy/overhead.json")["policies"]
+    overhead = results("policy/overhead.json")
+    policies = overhead["policies"]
     ours, theirs, sync = policies["throughput"], policies["SGLang EMA"], policies["throughput hand-over"]
     assert f"median {ours['median_us']:.1f} us, p99 {ours['p99_us']:.0f} us" in PERFORMANCE
     assert f"(SGLang's EMA: {theirs['median_us']:.1f} us, {theirs['p99_us']:.1f} us)" in PERFORMANCE
     assert f"median {sync['median_us']:.0f} us, p99 {sync['p99_us']:.0f} us" in PERFORMANCE
-    size = results("policy/memory.json")["bytes_by_rounds"]["200000"]
-    assert f"200,000 rounds | {size / 1000:.0f} kB |" in PERFORMANCE
+    assert f"200,000 rounds | {overhead['bytes_by_rounds']['200000'] / 1000:.0f} kB |" in PERFORMANCE
     look = re.search(r"open page \| ([\d.]+ to [\d.]+ ms) of", PERFORMANCE)
     assert look and look[1] in (RESULTS / "page" / "README.md").read_text()
 
