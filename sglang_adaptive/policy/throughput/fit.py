@@ -61,9 +61,9 @@ class _Facts:
         """Return what the measured kinds of *x* are above the shape."""
         return median(x[at] - self.expected[at][0] for at, *_ in self.own)
 
-    def errors(self, x: Sequence[float]) -> tuple[list[float], list[float], list[float]]:
-        """Return how far *x* is off each level, each difference, and the shape, where a kind was measured."""
-        level, measured = self.level(x), {at for at, *_ in self.own}
+    def errors(self, x: Sequence[float], level: float) -> tuple[list[float], list[float], list[float]]:
+        """Return how far *x*, at this *level*, is off each level, each difference, and the shape of measured kinds."""
+        measured = {at for at, *_ in self.own}
         return (
             [x[at] - value for at, value, _ in self.own],
             [x[b] - x[a] - value for a, b, value, _ in self.pairs],
@@ -72,12 +72,13 @@ class _Facts:
 
     def losses(self, x: Sequence[float]) -> list[float]:
         """Return the terms of the sum that the fit minimizes."""
-        facts = zip((self.own, self.pairs, self.expected), self.errors(x), strict=True)
+        facts = zip((self.own, self.pairs, self.expected), self.errors(x, self.level(x)), strict=True)
         return [math.log1p(e * e / fact[-1]) for of, errors in facts for fact, e in zip(of, errors, strict=True)]
 
     def solve(self, x: Sequence[float], *, first: bool = False) -> tuple[list[float], list[list[float]]]:
         """Return the next x, and the matrix of its equations; at *first* of the measurements alone, all trusted."""
-        own, pairs, shape = self.errors(x)
+        level = self.level(x)
+        own, pairs, shape = self.errors(x, level)
         matrix, right = [[0.0] * len(x) for _ in x], [0.0] * len(x)
         for (at, value, variance), error in zip(self.own, own, strict=True):
             weight = 1.0 / (variance if first else variance + error**2)
@@ -91,7 +92,6 @@ class _Facts:
             matrix[b][a] -= weight
             right[a] -= weight * value
             right[b] += weight * value
-        level = self.level(x)
         for at, ((away, variance), error) in enumerate(zip(self.expected, shape, strict=True)):
             weight = _LITTLE if first else 1.0 / (variance + error**2)
             matrix[at][at] += weight
@@ -122,8 +122,7 @@ def fit(evidence: Evidence, shape: Mapping[int, tuple[float, float]], *, from_ba
         if max(losses) < math.log(2.0):  # no fact contradicts: half the time of a hand-over
             break
     _, x, matrix = min(ends)
-    _, errors, shape_errors = facts.errors(x)
-    measured = {at for at, *_ in own}
+    _, errors, shape_errors = facts.errors(x, facts.level(x))
     now = index[evidence.latest]
     inverse = solved(matrix, [[float(row == column) for column in range(len(kinds))] for row in range(len(kinds))])
     deviations = []
@@ -132,7 +131,7 @@ def fit(evidence: Evidence, shape: Mapping[int, tuple[float, float]], *, from_ba
         # Facts that contradict the fit say that it may be as wrong itself, unless other facts hold it. So does the
         # shape: without it, one late reading hid the best depth for 2,000 rounds (0.932 of its speed on recorded text).
         found = [(error**2, pair[3]) for pair, error in zip(pairs, errors, strict=True) if at in pair[:2] and at != now]
-        if shape and at in measured and at != now:
+        if shape and at != now:
             found.append((shape_errors[at] ** 2, max(LONE**2, expected[at][1])))
         wrong, its = max(found, default=(0.0, 1.0))
         deviations.append(math.sqrt(variance + wrong * variance / (variance + its)))
