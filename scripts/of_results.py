@@ -271,7 +271,8 @@ def replayed() -> Lines:
         if "best" not in one:
             yield row(name, one["batch"], "not measured", one["gate"], None, one["turn_gate"], one["turns"], None)
             continue
-        reached = f"{one['reached']:.3f} ({title(one['best'])}){'' if one['met'] else ', **missed**'}"
+        reached = f"{one['reached']:.3f} ± {one['error']:.3f} ({title(one['best'])})"
+        reached += "" if one["met"] else ", **missed**"
         worst = f"{one['worst_turn']:.3f}"
         commit = run["scenes"][name]["commit"][:8]
         yield row(name, one["batch"], reached, one["gate"], worst, one["turn_gate"], one["turns"], commit)
