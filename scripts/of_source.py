@@ -110,15 +110,18 @@ def setups() -> list[str]:
 
 def hooks() -> Tables:
     """Return the hooks, from the seams of the plugin."""
-    lines = ["| SGLang's function, below `sglang.srt` | | By | What it does there |", "|---|---|---|---|"]
+    lines = ["| SGLang's functions, below `sglang.srt` | | By | What it does there |", "|---|---|---|---|"]
     for process in Process:
         lines.append(f"| **{process.value}** | | | |")
+        targets: dict[tuple[str, ...], list[str]] = {}
         for hook in declared(process):
-            target, name = hook.target.removeprefix("sglang.srt."), hook.function.__qualname__
+            name = hook.function.__qualname__
             if not name.startswith("Stage."):
                 name = f"{hook.function.__module__.rpartition('.')[2]}.{name}"
             purpose = (hook.function.__doc__ or "").partition("\n")[0].replace("|", "\\|")
-            lines.append(f"| `{target}` | {hook.kind} | `{name}` | {purpose} |")
+            target = f"`{hook.target.removeprefix('sglang.srt.')}`"
+            targets.setdefault((hook.kind, f"`{name}`", purpose), []).append(target)
+        lines += [f"| {', '.join(hooked)} | {' | '.join(ours)} |" for ours, hooked in targets.items()]
     return {"hooks": lines}
 
 
