@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import textwrap
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -46,9 +47,9 @@ def tables() -> dict[str, Iterator[str]]:
 def _summary() -> Iterator[str]:
     """Yield how many lines have each verdict."""
     found, lines = verdicts.expected(), verdicts.lines()
-    yield f"| Verdict | of {len(found)} lines |\n|---|---|"
-    for words, count in Counter(_verdict(line, found[line["name"]], []) for line in lines).most_common():
-        yield f"| {words} | {count} |"
+    counts = Counter(_verdict(line, found[line["name"]], []) for line in lines).most_common()
+    told = "; ".join(f"{words} ({count})" for words, count in counts)
+    yield textwrap.fill(f"Verdicts on the {len(found)} lines: {told}.", 120)
 
 
 def _flags() -> Iterator[str]:
@@ -92,7 +93,7 @@ def _setup(line: dict[str, Any]) -> str:
         return next((flags[name][0] for name in names if flags.get(name)), None)
 
     steps, topk = value("--speculative-num-steps"), value("--speculative-eagle-topk")
-    drafts = f" {steps} steps" if steps else ""
+    drafts = f" {steps} step{'s' * (steps != '1')}" if steps else ""
     tree = f", topk {topk}" if topk not in (None, "1") else ""
     tp = value("--tp", "--tp-size", "--tensor-parallel-size")
     dp = value("--dp", "--dp-size", "--data-parallel-size", "--attn-dp-size")
