@@ -368,7 +368,6 @@ def _told_apart(one: Content) -> Content:
 
 SERVED: dict[str, tuple[str, Callable[[Content], Lines]]] = {
     "served-greedy": ("greedy", race),
-    "served-greedy-rates": ("greedy", every_rate),
     "served-sampled": ("sampled", race),
     "served-poisson": ("poisson", poisson),
     "served-equal": ("equal", equality),

@@ -39,13 +39,7 @@ LONG = 80
 
 def commands() -> Tables:
     """Return the commands, from their parsers."""
-    rows = [("Command", "What it does"), *((f"[`{name}`](#{name})", what) for name, (_, what) in COMMANDS.items())]
-    return {
-        "commands": [
-            *markdown(rows),
-            *(line for module, _ in COMMANDS.values() for line in _command(import_module(module).parser())),
-        ]
-    }
+    return {"commands": [line for module, _ in COMMANDS.values() for line in _command(import_module(module).parser())]}
 
 
 def _command(parser: CommandParser) -> Iterator[str]:
