@@ -65,6 +65,9 @@ PREFILL_SIZES = (1, 3, 16)
 PREFILL_TOKENS = (32, 33)
 """Lengths of the last prompt; the others have the first length. Triton specializes by whether the numbers of prompts
 and of their tokens are 1, a multiple of 16 or neither."""
+SHORT = (3, 8, 9, 16)
+"""Lengths of single prompts. With few tokens SGLang's kernel of experts has smaller blocks. Triton specializes it by
+whether tokens times experts per token, and that number padded to whole blocks, are multiples of 16."""
 PREFIX = 1024
 """Most cached tokens before these. Latent attention has one prefill without cached tokens, one with some, and one from
 8,192 in the batch on, which 16 prompts have."""
@@ -212,7 +215,7 @@ class _Server:
                     if sampling is SAMPLED:  # asked when the other passes have given the compiler time
                         compiles = not self._can_sample(states, compile_ahead.compiler())
                     # Unfiltered requests need one module, SGLang's verify; with rejection sampling it is Triton's.
-                    in_triton = sampling is UNFILTERED and first["speculative_use_rejection_sampling"]
+                    in_triton = sampling is UNFILTERED and first.get("speculative_use_rejection_sampling")
                     fitting = [size for size in sizes if size <= largest]
                     if fitting and (sampling["temperature"] == 0.0 or in_triton or not compiles):
                         missed += self._pass(name, fitting, tiers, sampling, more)
@@ -240,13 +243,12 @@ class _Server:
         longest = self._send("GET", "/server_info").json()["max_req_input_len"]
         prefix = self._tokens(min(PREFIX, longest // 2))
         self._generate([1], 1, GREEDY, prefix=prefix)
+        many = [[PREFILL_TOKENS[0]] * (size - 1) + [length] for size in sizes for length in PREFILL_TOKENS]
         for before in ([], prefix):
-            for size in sizes:
-                for length in PREFILL_TOKENS:
-                    lengths = [PREFILL_TOKENS[0]] * (size - 1) + [length]
-                    texts = self._generate(lengths, 1, GREEDY, prefix=before)
-                    if before and not texts[0]["meta_info"]["cached_tokens"]:
-                        return
+            for lengths in (*([length] for length in SHORT), *many):
+                texts = self._generate(lengths, 1, GREEDY, prefix=before)
+                if before and not texts[0]["meta_info"]["cached_tokens"]:
+                    return
 
     def _can_sample(self, states: Sequence[Mapping[str, Any]], compiler: Popen[bytes] | None) -> bool:
         """Return whether a sampled request would compile nothing; otherwise run one once the compiler is done."""
@@ -377,7 +379,7 @@ def _was_told_to_end() -> bool:
 
 def _takes_grammars(state: Mapping[str, Any]) -> bool:
     """Whether a server of *state* masks logits with a Triton kernel, which xgrammar does; it needs the tokenizer."""
-    return state["grammar_backend"] == "xgrammar" and not state["skip_tokenizer_init"]
+    return state.get("grammar_backend") == "xgrammar" and not state["skip_tokenizer_init"]
 
 
 def _largest(states: Sequence[Mapping[str, Any]]) -> int:

@@ -118,19 +118,20 @@ def test_a_size_is_tried_again_until_every_depth_has_run_and_the_end_is_always_s
     loads = server.loads
     # One request per replica; passes with log probabilities, penalties, a grammar, both samplings; prefills of both
     # lengths, first without a cached prefix.
-    assert [len(load["input_ids"]) for load in loads] == [2] * 12
-    assert [load["sampling_params"]["max_new_tokens"] for load in loads] == [3, 12, 3, 3, 3, 3, 3] + [1] * 5
-    assert [load["sampling_params"]["temperature"] for load in loads] == [0.0] * 5 + [1.0, 1.0] + [0.0] * 5
+    assert [len(load["input_ids"]) for load in loads] == [2] * 20
+    assert [load["sampling_params"]["max_new_tokens"] for load in loads] == [3, 12, 3, 3, 3, 3, 3] + [1] * 13
+    assert [load["sampling_params"]["temperature"] for load in loads] == [0.0] * 5 + [1.0, 1.0] + [0.0] * 13
     assert [place for place, load in enumerate(loads) if "presence_penalty" in load["sampling_params"]] == [3]
     assert [place for place, load in enumerate(loads) if "regex" in load["sampling_params"]] == [4]
     assert [place for place, load in enumerate(loads) if "top_k" in load["sampling_params"]] == [5]
-    assert [load.get("return_logprob", False) for load in loads] == [False, False, True] + [False] * 9
+    assert [load.get("return_logprob", False) for load in loads] == [False, False, True] + [False] * 17
     assert loads[2]["logprob_start_len"] == 0, "of the prompt, too"
-    assert [[len(ids) for ids in load["input_ids"]] for load in loads[8:10]] == [[32, 32], [33, 33]]
-    first_tokens = [tuple(ids[:8]) for load in loads[:7] + loads[8:10] for ids in load["input_ids"]]
+    lengths = [3, 8, 9, 16, 32, 33]
+    assert [[len(ids) for ids in load["input_ids"]] for load in loads[8:14]] == [[length] * 2 for length in lengths]
+    first_tokens = [tuple(ids[:8]) for load in loads[:7] + loads[8:14] for ids in load["input_ids"]]
     assert len(set(first_tokens)) == len(first_tokens)  # not in the prefix cache
-    filled, *cached = [loads[place]["input_ids"] for place in (7, 10, 11)]
-    assert [[len(ids) for ids in prompts] for prompts in (filled, *cached)] == [[46, 46], [77, 77], [78, 78]]
+    filled, *cached = [load["input_ids"] for load in loads[7:8] + loads[14:]]
+    assert [[len(ids) - 45 for ids in prompts] for prompts in cached] == [[length] * 2 for length in lengths]
     assert {tuple(ids[:45]) for prompts in (filled, *cached) for ids in prompts} == {tuple(filled[0][:45])}
     assert [value for path, value in server.sent if path == WARM_UP_KEY] == [1, 1, 1, 1, 1, 1, 0]
     assert [path for path, _ in server.sent][-2] == "/flush_cache?timeout=10.0"
@@ -148,7 +149,7 @@ def test_without_cached_tokens_no_further_prompt_begins_with_a_prefix() -> None:
     server = Noted()
     server.cached = 0
     server.warm_up()
-    assert [len(load["input_ids"][0]) for load in server.loads[-4:]] == [46, 32, 33, 77]
+    assert [len(load["input_ids"][0]) for load in server.loads[-8:]] == [46, 3, 8, 9, 16, 32, 33, 48]
 
 
 @pytest.mark.parametrize(("accepts_by_probability", "temperatures"), [(True, {0.0, 1.0}), (False, {0.0})])
