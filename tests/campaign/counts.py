@@ -16,8 +16,9 @@ from tests.engine.workload import adaptive, require_whole_pool
 
 PAGE = Path(__file__).parents[2] / "docs" / "troubleshooting.md"
 GAP = "..."
-FIRST_OF_A_KIND = ("apply_token_bitmask_inplace_kernel", "_row_logsumexp_kernel", "_row_logsumexp_topk_kernel")
-"""Triton kernels that any server loads with its first grammar or log probability."""
+FIRST_OF_A_KIND = ("_row_logsumexp_topk_kernel",)
+"""Triton kernels that any server loads with its first request of a kind: one for each number of top tokens that is
+asked for at a prompt's positions."""
 STAMP = re.compile(r"^\[[^\]]*\] ")
 OURS = re.compile(r"adaptive|cost profile|sglang-adaptive")
 """Prefixes of the package's log lines."""
