@@ -122,19 +122,28 @@ def verdict(name: str, size: int, turns: Turns) -> dict[str, Any]:
     """
     scene = SCENES[name]
     found: dict[str, Any] = {"scene": name, "batch": size, "gate": scene.gate, "turn_gate": scene.turn, "met": False}
-    rates = [{one: each["rate"] for one, each in turn["passes"].items()} for turn in turns]
-    whole = [rate for rate in rates if {OURS, *HELD} <= set(rate)]
+    whole = [turn["passes"] for turn in turns if {OURS, *HELD} <= set(turn["passes"])]
     found["turns"] = len(whole)
     if len(whole) < LEAST_TURNS:
         return found
-    sums = {one: sum(rate[one] for rate in whole) for one in (OURS, *HELD)}
+    sums = {one: sum(passes[one]["rate"] for passes in whole) for one in (OURS, *HELD)}
     best = max(HELD, key=lambda one: sums[one])
-    shares = [rate[OURS] / rate[best] for rate in whole]
+    shares = [passes[OURS]["rate"] / passes[best]["rate"] for passes in whole]
     reached, worst = sums[OURS] / sums[best], min(shares[scene.settling :])
-    error = stdev(shares) / math.sqrt(len(shares))
+    figures = {"best": best, "reached": reached, "error": stdev(shares) / math.sqrt(len(shares))}
+    chosen = sum(map(chosen_rate, whole)) / sum(passes[best]["accept"] / passes[best]["round_ms"] for passes in whole)
     met = reached >= scene.gate and (scene.turn is None or worst >= scene.turn)
-    reached_by = {"best": best, "reached": reached, "error": error, "worst_turn": worst, "by_turn": shares}
-    return {**found, **reached_by, "met": met}
+    return {**found, **figures, "choices": chosen, "worst_turn": worst, "by_turn": shares, "met": met}
+
+
+def chosen_rate(passes: Mapping[str, Any]) -> float:
+    """Return the policy's tokens per request and ms if its rounds had taken as long as those of the held steps.
+
+    Between passes the host's speed may change by a quarter; what the policy chose is compared without that.
+    """
+    depths = passes[OURS]["depths"]
+    times = (passes.get(f"static-{steps}", passes[OURS])["round_ms"] * count for steps, count in depths.items())
+    return float(passes[OURS]["accept"] * sum(depths.values()) / sum(times))
 
 
 def verdicts(scenes: Mapping[str, Sequence[int]], driven: Mapping[str, Mapping[int, Turns]]) -> list[dict[str, Any]]:
@@ -145,16 +154,17 @@ def verdicts(scenes: Mapping[str, Sequence[int]], driven: Mapping[str, Mapping[i
 def table(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     """Yield the lines of the table of *rows* of `verdicts`."""
     yield (
-        f"{'scene':<8} {'batch':>5} {'policy/best':>15} {'gate':>5} {'worst turn':>10} {'gate':>5} {'turns':>5}  best"
+        f"{'scene':<8} {'batch':>5} {'policy/best':>15} {'gate':>5} {'choices':>7} {'worst turn':>10} {'gate':>5} "
+        f"{'turns':>5}  best"
     )
     for row in rows:
         turn = "" if row["turn_gate"] is None else f"{row['turn_gate']:.2f}"
         measured = "best" in row
         reached = f"{row['reached']:.4f} ± {row['error']:.3f}" if measured else "none"
-        worst = f"{row['worst_turn']:.4f}" if measured else "none"
+        chosen, worst = (f"{row[key]:.4f}" if measured else "none" for key in ("choices", "worst_turn"))
         best = row["best"] if measured else "not measured"
         yield (
-            f"{row['scene']:<8} {row['batch']:>5} {reached:>15} {row['gate']:>5.2f} {worst:>10} {turn:>5} "
+            f"{row['scene']:<8} {row['batch']:>5} {reached:>15} {row['gate']:>5.2f} {chosen:>7} {worst:>10} {turn:>5} "
             f"{row['turns']:>5}  {best}{'' if row['met'] or not measured else ', MISSED'}"
         )
 

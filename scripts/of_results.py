@@ -284,18 +284,19 @@ def race(content: Content) -> Lines:
 
 def replayed() -> Lines:
     """Yield every gate and what the policy reached."""
-    yield from table("scene", "batch", "over the best static depth", "gate", "worst turn", "gate", "turns", "commit")
+    heads = ["over the best static depth", "gate", "by its choices", "worst turn", "gate", "turns", "commit"]
+    yield from table("scene", "batch", *heads)
     run = load("served", "gates.json")
     for one in run["gates"]:
         name = one["scene"]
         if "best" not in one:
-            yield row(name, one["batch"], "not measured", one["gate"], None, one["turn_gate"], one["turns"], None)
+            yield row(name, one["batch"], "not measured", one["gate"], None, None, one["turn_gate"], one["turns"], None)
             continue
         reached = f"{one['reached']:.3f} ± {one['error']:.3f} ({title(one['best'])})"
         reached += "" if one["met"] else ", **missed**"
-        worst = f"{one['worst_turn']:.3f}"
+        chosen, worst = (f"{one[key]:.3f}" for key in ("choices", "worst_turn"))
         commit = run["scenes"][name]["commit"][:8]
-        yield row(name, one["batch"], reached, one["gate"], worst, one["turn_gate"], one["turns"], commit)
+        yield row(name, one["batch"], reached, one["gate"], chosen, worst, one["turn_gate"], one["turns"], commit)
 
 
 def replayed_rates() -> Lines:
