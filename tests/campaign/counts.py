@@ -12,6 +12,7 @@ import psutil
 from sglang_adaptive.client import Client
 from sglang_adaptive.lab.cpu_engine.server import CpuServer
 from tests.campaign.record import Lost, Unit
+from tests.campaign.servers import DEEPEST
 from tests.engine.workload import adaptive, require_whole_pool
 
 PAGE = Path(__file__).parents[2] / "docs" / "troubleshooting.md"
@@ -86,6 +87,11 @@ def check_idle(unit: Unit, server: CpuServer, client: Client, degraded: bool = F
     unit.check(state["degraded"] == degraded, "the policy is in force", state["degraded_reason"])
     rounds = sum(state["rounds_by_tier"].values())
     unit.figures |= {"rounds of the server": rounds, "switches of the server": state["switches"]}
+    unit.figures["of these, rounds of lookups"] = sum(
+        count for tier, count in state["rounds_by_tier"].items() if int(tier) > DEEPEST
+    )
+    if copies := state.get("lookup_rounds"):
+        unit.figures["looked up in others' texts since the policy began"] = copies["memory"]["rounds"]
 
 
 def scheduler(server: CpuServer) -> psutil.Process:
