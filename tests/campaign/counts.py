@@ -90,8 +90,8 @@ def check_idle(unit: Unit, server: CpuServer, client: Client, degraded: bool = F
     unit.figures["of these, rounds of lookups"] = sum(
         count for tier, count in state["rounds_by_tier"].items() if int(tier) > DEEPEST
     )
-    if copies := state.get("lookup_rounds"):
-        unit.figures["looked up in others' texts since the policy began"] = copies["memory"]["rounds"]
+    if memory := (state.get("lookup_rounds") or {}).get("memory"):
+        unit.figures["looked up in others' texts since the policy began"] = memory["rounds"]
 
 
 def scheduler(server: CpuServer) -> psutil.Process:
