@@ -96,8 +96,6 @@ def test_a_running_server_keeps_its_memory_or_turns_it_off(
         assert str(refused.value) == f"F: throughput.{line}"
 
 
-
-
 def test_an_id_that_is_used_again_names_another_text(made: LookupRounds) -> None:
     made.begin(batch(Req("same", [1, 2, 3, 4, 5])))
     for prompt in ([9, 8], [7] * 20):
