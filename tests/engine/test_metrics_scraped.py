@@ -11,15 +11,7 @@ from typing import Any
 import pytest
 
 from sglang_adaptive.lab.cpu_engine.server import CpuServer
-from sglang_adaptive.sglang_plugin.stages.reporting import (
-    BY_NAME,
-    CAUSE,
-    DEPTH,
-    METRICS,
-    POSITION,
-    PREFIX,
-    REGION,
-)
+from sglang_adaptive.sglang_plugin.stages.reporting import BY_NAME, CAUSE, DEPTH, METRICS, POSITION, PREFIX, REGION
 from tests.engine.servers import LAUNCH_STEPS, TIERS
 from tests.engine.workload import Case, adaptive, run, run_together, wait_until
 from tests.prometheus import Prometheus, installed
