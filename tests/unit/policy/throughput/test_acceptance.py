@@ -28,8 +28,8 @@ from sglang_adaptive.policy.throughput.acceptance import (
 LADDER = (0, 1, 2, 3, 5, 7)
 
 
-def estimator(memory: float = 3840, shrinkage: float = 12.0) -> AcceptanceEstimator:
-    return AcceptanceEstimator(LADDER, memory, shrinkage)
+def estimator(shrinkage: float = 12.0) -> AcceptanceEstimator:
+    return AcceptanceEstimator(LADDER, 3840, shrinkage)
 
 
 def drafts(rng: random.Random, p: float, steps: int, batch: int, decay: float = 1.0) -> list[int]:
