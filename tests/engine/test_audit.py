@@ -22,7 +22,6 @@ from tests.engine.examples import examples, require_depth_back
 from tests.engine.servers import TIERS
 from tests.engine.workload import adaptive, require_whole_pool
 
-pytestmark = pytest.mark.engine
 DRAFTED = 3
 WITHIN = 30
 """Maximum outputs before a fault must be found: one pass over one prompt at zero steps, DRAFTED and switching."""

@@ -29,7 +29,6 @@ from tests.engine.workload import (
     wait_until,
 )
 
-pytestmark = pytest.mark.engine
 TOGETHER = 4
 CONFIG = {"throughput": {"candidate_steps": list(TIERS)}, "warm_up": False, "audit": {"share": 1.0, "when": "idle"}}
 KINDS: tuple[dict[str, Any], ...] = (

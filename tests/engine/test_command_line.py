@@ -19,8 +19,6 @@ from tests.engine.examples import PROGRAM, examples, require_depth_back, until
 from tests.engine.servers import TIERS, server
 from tests.engine.workload import DEADLINE, Case, adaptive, decoding
 
-pytestmark = pytest.mark.engine
-
 
 def for_good(words: list[str]) -> bool:
     return words[0] == "watch" and "--once" not in words

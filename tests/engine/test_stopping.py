@@ -10,15 +10,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from sglang_adaptive.lab.cpu_engine.server import CpuServer
 from sglang_adaptive.policy.profile import loads_profile
 from tests.engine import servers
 from tests.engine.servers import TIERS
 from tests.engine.workload import Case, Output, adaptive, run, wait_until
 
-pytestmark = pytest.mark.engine
 SECONDS = 20.0
 """A container has 30. SGLang looks every five seconds whether it was told to end, and then whether requests run."""
 FEW = ("--max-running-requests", "8")

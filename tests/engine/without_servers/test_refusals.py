@@ -13,8 +13,6 @@ from tests.forked_servers import NO_MODEL, OURS, Outcome
 from tests.launch_lines.verdicts import HERE
 from tests.releases import since_the_newest
 
-pytestmark = pytest.mark.engine
-
 
 def launch(config: Path | str, *arguments: str, entry: str = "sglang.launch_server", before: str = "") -> Outcome:
     serve = ["serve"] if entry.endswith(":main") else []
