@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import textwrap
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -39,31 +40,50 @@ RAN_AS = {
 
 
 def tables() -> dict[str, Iterator[str]]:
-    """Return both tables by their names in the page."""
-    return {"launch-line-counts": _summary(), "launch-lines": _table()}
+    """Return the tables by their names in the page."""
+    return {"launch-line-counts": _summary(), "launch-line-flags": _flags(), "launch-lines": _table()}
 
 
 def _summary() -> Iterator[str]:
     """Yield how many lines have each verdict."""
     found, lines = verdicts.expected(), verdicts.lines()
-    yield f"| Verdict | of {len(found)} lines |\n|---|---|"
-    for words, count in Counter(_verdict(line, found[line["name"]], []) for line in lines).most_common():
-        yield f"| {words} | {count} |"
-    renamed = sum(bool(one["renamed"]) for one in found.values())
-    yield f"| of all these, with flags that SGLang 0.5.23 renamed, replaced or dropped | {renamed} |"
+    counts = Counter(_verdict(line, found[line["name"]], []) for line in lines).most_common()
+    told = "; ".join(f"{words} ({count})" for words, count in counts)
+    yield textwrap.fill(f"Verdicts on the {len(found)} lines: {told}.", 120)
+
+
+def _flags() -> Iterator[str]:
+    """Yield the flags that SGLang no longer takes, and what to write instead."""
+    yield "| Flag of a line | Write | Lines |\n|---|---|---|"
+    changes = Counter(
+        change for one in verdicts.expected().values() for change in _changes(one) if _flag_only(change[0])
+    )
+    for (old, new), count in changes.most_common():
+        yield f"| `{old}` | {f'`{new}`' if new else 'leave out'} | {count} |"
 
 
 def _table() -> Iterator[str]:
-    """Yield one row per line, by model."""
-    expected = verdicts.expected()
-    yield "| Model | Line | Add `--speculative-adaptive-config` | Verdict | Write differently |\n|---|---|---|---|---|"
-    for line in sorted(verdicts.lines(), key=lambda line: (line["model"].rpartition("/")[2].lower(), line["name"])):
-        found = expected[line["name"]]
-        model = line["model"].rstrip("/").rpartition("/")[2].replace("$", "")
-        yield (
-            f"| {model} | {line['name']}: {_setup(line)} | `{verdicts.preset(line)}` | "
-            f"{_verdict(line, found, found.get('less') or [])} | {_changes(found)} |"
-        )
+    """Yield one row for all lines of a model that have the same verdict."""
+    found: dict[tuple[str, ...], list[str]] = {}
+    for line in sorted(verdicts.lines(), key=lambda line: (_model(line).lower(), line["name"])):
+        told = verdicts.expected()[line["name"]]
+        verdict = _verdict(line, told, told.get("less") or [])
+        values = [change for change in _changes(told) if not _flag_only(change[0])]
+        write = "".join(f", {f'write `{new}`' if new else f'leave out `{old}`'}" for old, new in values)
+        key = (_model(line), verdicts.preset(line), verdict)
+        found.setdefault(key, []).append(f"{line['name']} ({_setup(line)}{write})")
+    yield "| Model | Add `--speculative-adaptive-config` | Verdict | Lines |\n|---|---|---|---|"
+    for (model, preset, verdict), lines in found.items():
+        yield f"| {model} | `{preset}` | {verdict} | {'; '.join(lines)} |"
+
+
+def _model(line: dict[str, Any]) -> str:
+    return str(line["model"].rstrip("/").rpartition("/")[2].replace("$", ""))
+
+
+def _flag_only(old: str) -> bool:
+    """Whether a flag changes whatever its value is."""
+    return " " not in old
 
 
 def _setup(line: dict[str, Any]) -> str:
@@ -73,7 +93,7 @@ def _setup(line: dict[str, Any]) -> str:
         return next((flags[name][0] for name in names if flags.get(name)), None)
 
     steps, topk = value("--speculative-num-steps"), value("--speculative-eagle-topk")
-    drafts = f" {steps} steps" if steps else ""
+    drafts = f" {steps} step{'s' * (steps != '1')}" if steps else ""
     tree = f", topk {topk}" if topk not in (None, "1") else ""
     tp = value("--tp", "--tp-size", "--tensor-parallel-size")
     dp = value("--dp", "--dp-size", "--data-parallel-size", "--attn-dp-size")
@@ -103,9 +123,9 @@ def _ran(line: dict[str, Any]) -> bool:
     return path.exists() and verdict_on(json.loads(path.read_text())) in (LOSSLESS, OPEN)
 
 
-def _changes(found: dict[str, Any]) -> str:
-    changes = {**found["renamed"], **found.get("write", {}), **dict.fromkeys(found["leave_out"])}
-    return "; ".join(f"`{old}`: {f'`{new}`' if new else 'leave out'}" for old, new in changes.items())
+def _changes(found: dict[str, Any]) -> list[tuple[str, str | None]]:
+    """Return what to write differently, as the old text and the new one; None is nothing."""
+    return [*found["renamed"].items(), *found.get("write", {}).items(), *((old, None) for old in found["leave_out"])]
 
 
 def _ask() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean, geometric_mean, median
@@ -76,13 +77,29 @@ def first_figure() -> Lines:
 
 
 def gates() -> Lines:
-    """Yield every gate of the policy with its bound, the measured value, and what an oracle reaches in hindsight."""
-    yield from table("Figure", "Aim", "Measured", "In hindsight")
+    """Yield every gate of the policy with its bound, the measured value, and what an oracle reaches in hindsight.
+
+    Gates of one figure and one bound that differ in the text, the profile or the batch size share a row.
+    """
+    found: dict[tuple[str, str], dict[str, tuple[str, str]]] = {}
     for gate in load("real", "real.json")["gates"]:
-        if gate["bound"] is not None:
-            aim = f"{'<=' if gate.get('at') == 'most' else '>='} {gate['bound']:g}"
-            measured = f"{gate['measured']:.4g}{'' if gate.get('met', True) else ', **missed**'}"
-            yield row(gate["figure"], aim, measured, f"{gate['hindsight']:.4g}" if "hindsight" in gate else "")
+        if gate["bound"] is None:
+            continue
+        text, mark, figure = gate["figure"].partition(": ")
+        if not (mark and text.startswith("smollm2")):
+            figure, mark, text = gate["figure"].rpartition(", ")
+            if not text.startswith(("batch", "h200")) or "phases" in figure:
+                figure, text = gate["figure"], ""
+        aim = f"{'<=' if gate.get('at') == 'most' else '>='} {gate['bound']:g}"
+        measured = f"{gate['measured']:.4g}"
+        hindsight = f"{gate['hindsight']:.4g}" if "hindsight" in gate else ""
+        told = (measured if gate.get("met", True) else f"**{measured}**", hindsight)
+        found.setdefault((figure, aim), {})[text] = told
+    yield from table("Figure", "Of", "Aim", "Measured", "In hindsight")
+    for (figure, aim), values in found.items():
+        of = "; ".join(values)
+        cells = ("; ".join(filter(None, column)) for column in zip(*values.values(), strict=True))
+        yield row(figure, of, aim, *cells)
 
 
 def simulation() -> Lines:
@@ -93,13 +110,30 @@ def simulation() -> Lines:
         yield row(name, *(f"{score['mean']:.3f}, {score['worst']:.3f}" for score in scores))
 
 
+LEFT_OUT = {
+    "no_censoring": "censoring: positions that were not drafted count as rejected",
+    "no_shrinkage": "shrinkage toward the previous position",
+    "no_levels": "levels: a request's past says nothing about its future",
+    "no_cost": "cost: every round takes as long",
+    "no_clock": "the clock: the profile is never corrected",
+    "no_hearing": "shadow acceptance",
+    "no_hysteresis": "hysteresis: the best steps run at once",
+    "no_probing": "probes",
+}
+"""By the name in `benchmarks.ablation`."""
+
+
 def ablation() -> Lines:
-    """Yield the mean share of the oracle with each part left out."""
+    """Yield what the policy's share of the oracle loses without each part, in all suites and at the extremes."""
     suites = load("simulation", "ablation.json")["suites"]
-    policies = next(iter(suites.values()))["policies"]
-    yield from table("Suite", *(name.rpartition(":")[2].replace("_", "-") for name in policies))
-    for name, suite in suites.items():
-        yield row(name, *(f"{policy['mean']:.3f}" for policy in suite["policies"].values()))
+    yield from table("Without", "lost, mean of all suites", "most", "least")
+    for name, about in LEFT_OUT.items():
+        losses = []
+        for suite, one in suites.items():
+            means = one["policies"]
+            losses.append((means[OURS]["mean"] - means[f"benchmarks.ablation:{name}"]["mean"], suite))
+        ends = (f"{lost:z.3f} ({suite})" for lost, suite in (max(losses), min(losses)))
+        yield row(about, f"{fmean(lost for lost, _ in losses):z.3f}", *ends)
 
 
 # -- docs/measurements.md: simulated acceptance on an H200 -----------------------------------------------------------
@@ -123,6 +157,11 @@ def h200() -> Lines:
     head = "16 cells, geometric mean against each cell's best static depth"
     yield row(head, ">= 0.98", f"{geometric_mean(against):.3f}")
     yield row("worst of the 16 cells", ">= 0.95", f"{min(against):.3f}")
+    best = {case: rate for case, rate in best_static(cells).items() if dict(case)["p"]}
+    single_name = _single({name: {case: one[case] for case in one if case in best} for name, one in cells.items()})
+    others = shares(cells[single_name], best)
+    head = f"the same with the best single depth ({single_name[-1]} steps): mean, worst"
+    yield row(head, "", f"{geometric_mean(others):.3f}, {min(others):.3f}")
     single = switched[_single(switched)]
     for rival, aim, reference in (
         ("the best single depth, geometric mean", ">= 1.05", single),
@@ -150,25 +189,6 @@ def h200() -> Lines:
     sizes = " and ".join(str(one["case"]["batch_size"]) for one in steady)
     head = f"ITL p95 in steady load, against the same static depth, batch {sizes}"
     yield row(head, "<= 1.02", ", ".join(f"{one['itl_p95_against_static']:.3f}" for one in steady))
-    head = f"switches in steady load, batch {sizes}, probes included; an hour, without the first minute"
-    changes = " and ".join(f"{one['passes'][0]['switches']} in {one['seconds']:.0f} s" for one in steady)
-    hourly = " and ".join(f"{one['switches_per_hour']:.0f}" for one in steady)
-    yield row(head, "< 60 an hour", f"{changes}; {hourly}")
-
-
-def h200_cells() -> Lines:
-    """Yield shares of each cell's best static depth."""
-    found = _rates([H200 / "cells.json"], "cells")
-    best = {case: rate for case, rate in best_static(found).items() if dict(case)["p"]}
-    single = _single({name: {case: one[case] for case in one if case in best} for name, one in found.items()})
-    yield from table("", "geometric mean", "worst cell")
-    for title, name in {
-        "`throughput` policy, untuned, no saved profile": OURS,
-        f"best single depth ({single[-1]} steps)": single,
-        "zero steps, where nothing is drafted": "static-0",
-    }.items():
-        own = shares(found[name], best)
-        yield row(title, f"{geometric_mean(own):.3f}", f"{min(own):.3f}")
 
 
 def switching() -> Lines:
@@ -264,17 +284,19 @@ def race(content: Content) -> Lines:
 
 def replayed() -> Lines:
     """Yield every gate and what the policy reached."""
-    yield from table("scene", "batch", "over the best static depth", "gate", "worst turn", "gate", "turns", "commit")
+    heads = ["over the best static depth", "gate", "by its choices", "worst turn", "gate", "turns", "commit"]
+    yield from table("scene", "batch", *heads)
     run = load("served", "gates.json")
     for one in run["gates"]:
         name = one["scene"]
         if "best" not in one:
-            yield row(name, one["batch"], "not measured", one["gate"], None, one["turn_gate"], one["turns"], None)
+            yield row(name, one["batch"], "not measured", one["gate"], None, None, one["turn_gate"], one["turns"], None)
             continue
-        reached = f"{one['reached']:.3f} ({title(one['best'])}){'' if one['met'] else ', **missed**'}"
-        worst = f"{one['worst_turn']:.3f}"
+        reached = f"{one['reached']:.3f} ± {one['error']:.3f} ({title(one['best'])})"
+        reached += "" if one["met"] else ", **missed**"
+        chosen, worst = (f"{one[key]:.3f}" for key in ("choices", "worst_turn"))
         commit = run["scenes"][name]["commit"][:8]
-        yield row(name, one["batch"], reached, one["gate"], worst, one["turn_gate"], one["turns"], commit)
+        yield row(name, one["batch"], reached, one["gate"], chosen, worst, one["turn_gate"], one["turns"], commit)
 
 
 def replayed_rates() -> Lines:
@@ -347,7 +369,6 @@ def _told_apart(one: Content) -> Content:
 
 SERVED: dict[str, tuple[str, Callable[[Content], Lines]]] = {
     "served-greedy": ("greedy", race),
-    "served-greedy-rates": ("greedy", every_rate),
     "served-sampled": ("sampled", race),
     "served-poisson": ("poisson", poisson),
     "served-equal": ("equal", equality),
@@ -372,24 +393,30 @@ def campaign() -> Lines:
     )
 
 
-TESTS = Path(__file__).parents[1] / "tests" / "gpu"
-
-
 def gpu_tests(path: Path = RESULTS / "gpu-tests.json") -> Lines:
-    """Yield for each file of tests/gpu what it tests, and where its tests passed last, as `make test-gpu` found it."""
-    found: dict[str, list[Content]] = {}
-    if path.exists():
-        for test, told in load(path)["tests"].items():
-            found.setdefault(Path(test.partition("::")[0]).name, []).append(told)
-    yield from table("Tests", "What they say", "Where", "Passed", "Failed", "Not run")
-    for file in sorted(TESTS.glob("test_*.py")):
-        told = found.get(file.name, [])
-        ran = [one for one in told if one["outcome"] in ("passed", "failed")]
-        where = sorted({f"{one['on']}, {one['date']}, {str(one['commit'])[:8]}" for one in ran})
-        about = file.read_text().removeprefix('"""').partition("\n")[0].removesuffix('"""')
-        counts = (sum(one["outcome"] == name for one in told) for name in ("passed", "failed", "not run"))
-        cells = counts if told else (None, None, None)
-        yield row(f"`{file.name}`", about, "; ".join(where) or "not run yet", *cells)
+    """Yield how many tests of tests/gpu passed where, as `make test-gpu` found it, and a row for each other test."""
+    tests: Content = load(path)["tests"]
+    passed = Counter(
+        f"{one['on']}, {one['date']}, {str(one['commit'])[:8]}" for one in tests.values() if one["outcome"] == "passed"
+    )
+    places = "; ".join(f"{count} on {where}" for where, count in passed.most_common())
+    yield f"{passed.total()} of {len(tests)} tests passed: {places}."
+    others: dict[tuple[str, ...], list[str]] = {}
+    for test, one in tests.items():
+        if one["outcome"] != "passed":
+            name, _, case = test.removeprefix("tests/gpu/").partition("[")
+            key = (
+                name,
+                one["outcome"],
+                (one["lines"] or [""])[0].partition("; the last lines")[0].partition(", after")[0],
+            )
+            others.setdefault(key, []).append(case.removesuffix("]"))
+    if others:
+        yield ""
+        yield from table("Test", "Outcome", "Why")
+    for (name, outcome, why), cases in others.items():
+        of = ", ".join(filter(None, cases))
+        yield row(f"`{name}`{f' ({of})' if of else ''}", outcome, why)
 
 
 def architectures(folder: Path = RESULTS / "architectures") -> Lines:
@@ -404,20 +431,17 @@ def architectures(folder: Path = RESULTS / "architectures") -> Lines:
     yield ""
     yield from table(
         "Architecture", "Models", "Draft", "Attention", "Verdict", "Depths", "equal, ties, different texts",
-        "unlikely tokens, worst run, the reference", "Drafts accepted", "Seconds to start", "Late kernels",
+        "unlikely tokens, worst run, the reference",
     )  # fmt: skip
     for record in records:
         runs, verdict = record.get("runs", []), verdict_on(record)
         why = str({FAILED: record.get("error"), REFUSED: record.get("reason")}.get(verdict) or "")
-        late = (record.get("startup") or {}).get("late_kernel_loads")
         texts = ", ".join(str(sum(run[kind] for run in runs)) for kind in (EQUAL, TIE, DIFFERENT))
         yield row(
             record["family"], record["models"], f"{record['algorithm']}, {record['draft']}",
             record.get("attention_backend") or "?",
             f"{verdict}: {why.replace('|', '/')[:200]}".replace("\n", " ") if why else verdict,
             ", ".join(map(str, record.get("depths", []))), texts if runs else "", _unlikely(record) if runs else "",
-            sum(run["accepted"] for run in runs) if runs else "", record.get("start_seconds"),
-            None if late is None else len(late),
         )  # fmt: skip
 
 
@@ -503,7 +527,7 @@ def block_drafters() -> dict[str, Lines]:
 def measurements() -> dict[str, Lines]:
     """Return the tables of docs/measurements.md."""
     return {
-        "real-gates": gates(), "simulation": simulation(), "h200": h200(), "h200-cells": h200_cells(),
+        "real-gates": gates(), "simulation": simulation(), "h200": h200(),
         "switching": switching(), "open-loop": open_loop(), "ablation": ablation(),
         **_served(*(SERVED.keys() - {*PERFORMANCE, *BLOCKS})),
     }  # fmt: skip

@@ -39,13 +39,7 @@ LONG = 80
 
 def commands() -> Tables:
     """Return the commands, from their parsers."""
-    rows = [("Command", "What it does"), *((f"[`{name}`](#{name})", what) for name, (_, what) in COMMANDS.items())]
-    return {
-        "commands": [
-            *markdown(rows),
-            *(line for module, _ in COMMANDS.values() for line in _command(import_module(module).parser())),
-        ]
-    }
+    return {"commands": [line for module, _ in COMMANDS.values() for line in _command(import_module(module).parser())]}
 
 
 def _command(parser: CommandParser) -> Iterator[str]:
@@ -110,15 +104,18 @@ def setups() -> list[str]:
 
 def hooks() -> Tables:
     """Return the hooks, from the seams of the plugin."""
-    lines = ["| SGLang's function, below `sglang.srt` | | By | What it does there |", "|---|---|---|---|"]
+    lines = ["| SGLang's functions, below `sglang.srt` | | By | What it does there |", "|---|---|---|---|"]
     for process in Process:
         lines.append(f"| **{process.value}** | | | |")
+        targets: dict[tuple[str, ...], list[str]] = {}
         for hook in declared(process):
-            target, name = hook.target.removeprefix("sglang.srt."), hook.function.__qualname__
+            name = hook.function.__qualname__
             if not name.startswith("Stage."):
                 name = f"{hook.function.__module__.rpartition('.')[2]}.{name}"
             purpose = (hook.function.__doc__ or "").partition("\n")[0].replace("|", "\\|")
-            lines.append(f"| `{target}` | {hook.kind} | `{name}` | {purpose} |")
+            target = f"`{hook.target.removeprefix('sglang.srt.')}`"
+            targets.setdefault((hook.kind, f"`{name}`", purpose), []).append(target)
+        lines += [f"| {', '.join(hooked)} | {' | '.join(ours)} |" for ours, hooked in targets.items()]
     return {"hooks": lines}
 
 

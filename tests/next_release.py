@@ -84,8 +84,16 @@ class Copy:
 # -- what changes ---------------------------------------------------------------------------------------------------
 
 
+def rename_function(copy: Copy) -> None:
+    copy.rename("page_aligned_decode_alloc_lens", "decode_alloc_lens_of_pages")
+
+
 def rename_method(copy: Copy) -> None:
     copy.rename("_build_trivial_verify_input", "_build_zero_step_verify_input")
+
+
+def rename_class(copy: Copy) -> None:
+    copy.rename("SchedulerInternalStateController", "InternalStateController")
 
 
 def move_function(copy: Copy) -> None:
@@ -123,6 +131,22 @@ def move_module(copy: Copy) -> None:
         "sglang.srt.managers.scheduler_components.weight_updater import",
         "sglang.srt.managers.weight_updates import",
     )
+
+
+def make_a_function_of_a_method(copy: Copy) -> None:
+    """A method of requests becomes a function of one, in the module that used it most."""
+    batch, common = SRT + "managers/schedule_batch.py", SRT + "mem_cache/common.py"
+    text = copy.read(batch)
+    (method,) = re.findall(r"    def owned_kv_len\(self\) -> int:\n(?:        .*\n|\n)+", text)
+    copy.write(batch, text.replace(method, ""))
+    lines = [line.removeprefix("    ") for line in method.replace("self", "req").splitlines()]
+    head = ["def owned_kv_len(req: Req) -> int:", "    from sglang.srt.runtime_context import get_serving", ""]
+    function = "\n".join([*head, *lines[1:]])
+    copy.edit(common, "    owned_kv_len = req.owned_kv_len()\n", "    kept_len = owned_kv_len(req)\n")
+    copy.write(common, re.sub(r"\bowned_kv_len(?=[,)])", "kept_len", copy.read(common)))
+    copy.edit(common, "def release_kv_cache(", f"{function}\n\ndef release_kv_cache(")
+    copy.edit(RESULTS, "    release_kv_cache,\n", "    owned_kv_len,\n    release_kv_cache,\n")
+    copy.edit(RESULTS, "req.owned_kv_len()", "owned_kv_len(req)")
 
 
 def give_a_parameter(copy: Copy) -> None:
@@ -177,11 +201,21 @@ class Change:
 
 
 _WEIGHTS = ("update_weights_from_disk", "update_weights_from_ipc", "end_weight_update")
+_STATE = ("get_internal_state", "set_internal_state", "update_handlers")
+_PUBLIC = ("get_internal_state", "set_internal_state")
 _SCHEDULING, _WORKER = "seams/scheduling.py", "seams/worker.py"
 CHANGES = (
     Change(
+        rename_function, "speculative.eagle_utils.page_aligned_decode_alloc_lens", _SCHEDULING,
+        {"": "Stage.decode_alloc_lens"},
+    ),
+    Change(
         rename_method, "speculative.eagle_worker_v2.EAGLEWorkerV2._build_trivial_verify_input", _WORKER,
         {"": "Stage.zero_step_input"},
+    ),
+    Change(
+        rename_class, "managers.scheduler_components.internal_state.SchedulerInternalStateController",
+        "seams/state.py", {f".{'' if name in _PUBLIC else '_'}{name}": name for name in _STATE},
     ),
     Change(move_function, "speculative.eagle_utils.eagle_sample", _WORKER, {"": "Stage.sample"}),
     Change(
@@ -190,6 +224,9 @@ CHANGES = (
             ".begin_weight_update": "Stage.begin_weight_update",
             **{f".{name}": "Stage.update_weights" for name in _WEIGHTS},
         },
+    ),
+    Change(
+        make_a_function_of_a_method, "managers.schedule_batch.Req.owned_kv_len", _SCHEDULING, {"": "Stage.owned_length"}
     ),
     Change(
         give_a_parameter, "managers.scheduler.Scheduler._forward_isolation", _SCHEDULING, {"": "Stage.isolate"},
@@ -209,7 +246,7 @@ CHANGES = (
         {"": "Stage.fa3_extend_metadata"},
     ),
 )  # fmt: skip
-"""Hooked functions, or modules with several, which were renamed, moved, or got other parameters."""
+"""Ten hooked functions, or classes or modules with several, which were renamed, moved, or got other parameters."""
 
 
 def write(folder: Path, changes: Sequence[Change] = CHANGES) -> Path:

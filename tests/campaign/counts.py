@@ -12,12 +12,14 @@ import psutil
 from sglang_adaptive.client import Client
 from sglang_adaptive.lab.cpu_engine.server import CpuServer
 from tests.campaign.record import Lost, Unit
+from tests.campaign.servers import DEEPEST
 from tests.engine.workload import adaptive, require_whole_pool
 
 PAGE = Path(__file__).parents[2] / "docs" / "troubleshooting.md"
 GAP = "..."
-FIRST_OF_A_KIND = ("apply_token_bitmask_inplace_kernel", "_row_logsumexp_kernel", "_row_logsumexp_topk_kernel")
-"""Triton kernels that any server loads with its first grammar or log probability."""
+FIRST_OF_A_KIND = ("_row_logsumexp_topk_kernel",)
+"""Triton kernels that any server loads with its first request of a kind: one for each number of top tokens that is
+asked for at a prompt's positions."""
 STAMP = re.compile(r"^\[[^\]]*\] ")
 OURS = re.compile(r"adaptive|cost profile|sglang-adaptive")
 """Prefixes of the package's log lines."""
@@ -85,6 +87,11 @@ def check_idle(unit: Unit, server: CpuServer, client: Client) -> None:
     unit.check(not state["degraded"], "the policy is in force", state["degraded_reason"])
     rounds = sum(state["rounds_by_tier"].values())
     unit.figures |= {"rounds of the server": rounds, "switches of the server": state["switches"]}
+    unit.figures["of these, rounds of lookups"] = sum(
+        count for tier, count in state["rounds_by_tier"].items() if int(tier) > DEEPEST
+    )
+    if copies := state.get("lookup_rounds"):
+        unit.figures["looked up in others' texts since the policy began"] = copies["memory"]["rounds"]
 
 
 def scheduler(server: CpuServer) -> psutil.Process:

@@ -111,6 +111,7 @@ KINDS: dict[str, Kind] = {
     "plain": Kind(),
     "long prompt, in several chunks": Kind(prompt=long_text, shorter=8),  # some reach the end of the context
     "text that is copied": Kind(prompt=repeated_text),
+    "text that others had": Kind(prompt=lambda draw: TEXTS[draw.randrange(3)], new_tokens=lambda draw: 96),
     "ends by itself": Kind(ignore_eos=False),
     "stop strings": Kind({"stop": _stops}),
     "stop strings that stay": Kind({"stop": _stops, "no_stop_trim": True}),

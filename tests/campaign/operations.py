@@ -8,7 +8,7 @@ import random
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ from sglang_adaptive.lab.cpu_engine.server import CpuServer
 from sglang_adaptive.sglang_plugin.page import routes
 from tests.campaign.counts import scheduler
 from tests.campaign.record import Unit
-from tests.campaign.servers import JUMPY
+from tests.campaign.servers import COPYING
 from tests.engine.workload import adaptive
 
 PAUSE = (0.0, 0.15)
@@ -37,23 +37,33 @@ class Desk:
     client: Client
     draw: random.Random
     unit: Unit
+    first: Mapping[str, Any]
+    """The server's configuration at its start."""
 
     @property
     def file(self) -> Path:
         command = self.server.command
         return Path(command[command.index("--speculative-adaptive-config") + 1])
 
+    @property
+    def copies(self) -> bool:
+        """Whether the server has lookups, which neither forced steps nor the other policy uses."""
+        return "lookup" in self.first.get("throughput", {})
+
     def config(self) -> dict[str, Any]:
         """Return a valid configuration of either policy."""
         tiers = sorted(self.draw.sample([0, 1, 3, 7], self.draw.randint(1, 4)))
-        if self.draw.random() < 0.4 and tiers != [0]:
-            return {"watch": True, "policy": "throughput", "throughput": {"candidate_steps": tiers, "sync_rounds": 4}}
+        if self.draw.random() < (0.8 if self.copies else 0.4) and tiers != [0]:
+            options = {"candidate_steps": tiers, "sync_rounds": 4}
+            if self.copies and self.draw.random() < 0.8:
+                options |= COPYING
+            return {"watch": True, "policy": "throughput", "throughput": options}
         slots = {str(size): {"candidate_steps": tiers} for size in self.draw.sample([1, 2, 4, 8], 2)}
         return {"watch": True, "policy": "ema", **JUMPY_EMA, **slots}
 
 
 def force(desk: Desk) -> None:
-    desk.client.force_steps(desk.draw.choice([0, 1, 3, 7, None]))
+    desk.client.force_steps(desk.draw.choice([0, 1, 3, 7, *[None] * (10 if desk.copies else 1)]))
 
 
 def force_often(desk: Desk) -> None:
@@ -168,9 +178,11 @@ OPERATIONS: dict[str, tuple[Callable[[Desk], None], int]] = {
 
 
 @contextmanager
-def meanwhile(unit: Unit, server: CpuServer, client: Client, draw: random.Random) -> Iterator[None]:
-    """Run random operations until the block ends; then restore the first configuration."""
-    desk, done = Desk(server, client, draw, unit), threading.Event()
+def meanwhile(
+    unit: Unit, server: CpuServer, client: Client, draw: random.Random, first: Mapping[str, Any]
+) -> Iterator[None]:
+    """Run random operations until the block ends; then restore the *first* configuration."""
+    desk, done = Desk(server, client, draw, unit, first), threading.Event()
     names, weights = list(OPERATIONS), [weight for _, weight in OPERATIONS.values()]
 
     def operate() -> None:
@@ -194,5 +206,5 @@ def meanwhile(unit: Unit, server: CpuServer, client: Client, draw: random.Random
             work.result()
             if server.is_running():
                 client.force_steps(None)
-                desk.file.write_text(json.dumps(JUMPY))
-                client.configure(JUMPY)
+                desk.file.write_text(json.dumps(first))
+                client.configure(dict(first))

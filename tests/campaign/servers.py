@@ -17,7 +17,9 @@ POOL = 3000
 """KV slots of the adaptive server: few enough that requests are retracted."""
 JUMPY = {"policy": "ema", "watch": True, "1": engine.JUMPY_SLOT | {"candidate_steps": [0, 1, 3, 7]}}
 THROUGHPUT = {"throughput": {"candidate_steps": [0, 1, 3, 7], "sync_rounds": 4}}
-LOOKUPS = {"throughput": {"candidate_steps": [0, 1, 3, 7], "sync_rounds": 4, "lookup": True}}
+DEEPEST = 7
+COPYING = {"lookup": True, "lookup_memory_mb": 1}
+LOOKUPS = {"watch": True, "throughput": {"candidate_steps": [0, 1, 3, 7], "sync_rounds": 4, **COPYING}}
 
 _SAME = ("--context-length", str(LENGTH), "--enable-priority-scheduling", "--allow-auto-truncate")
 SEEDED = ("--enable-deterministic-inference",)
@@ -26,10 +28,10 @@ _SMALL = (
     # Otherwise SGLang keeps so many slots for a request's answer that hardly any is retracted.
     *("--schedule-conservativeness", "0.3"),
 )
-MIXED = "small pool, mixed prefill"
+MIXED, REMEMBERING = "small pool, mixed prefill", "small pool, lookups with a memory"
 VARIANTS: dict[str, tuple[dict[str, object], tuple[str, ...]]] = {
     MIXED: (JUMPY, (*_SMALL, "--page-size", "4", "--enable-mixed-chunk")),
-    "small pool, lookups": (LOOKUPS, (*_SMALL, "--page-size", "4")),
+    REMEMBERING: (LOOKUPS, (*_SMALL, "--page-size", "4")),
     "small pool, rows of zero steps held back": (JUMPY, _SMALL),
     "radix cache off": (JUMPY, (*_SMALL, "--disable-radix-cache")),
     "throughput policy, large chunks": (THROUGHPUT, ("--chunked-prefill-size", "1024", "--page-size", "16")),

@@ -40,9 +40,10 @@ class Site:
     _plain: dict[bool, CpuServer] = field(default_factory=dict)
     """By *seeded*."""
     _starting: threading.Lock = field(default_factory=threading.Lock)
-    _long: CpuServer | None = None
-    """The server of the stage "operations", which is kept as long as possible."""
-    _begun: dict[str, Any] = field(default_factory=dict)
+    _long: dict[str, CpuServer] = field(default_factory=dict)
+    """The servers of the stage "operations" by variant, which are kept as long as possible."""
+    begun: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """What was measured after the first unit of each."""
 
     @property
     def plain(self) -> CpuServer:
@@ -61,17 +62,17 @@ class Site:
         if gpu.used:
             threading.Thread(target=self.without_speculation, args=(seeded,)).start()
 
-    def long_lived(self) -> CpuServer:
-        """Return the server that every unit of "operations" uses; replace it if it is gone."""
-        if self._long is None or not self._long.is_running():
-            self._long, self._begun = servers.adapting(self.folder / "operations"), {}
-            self._long.start()
-        return self._long
+    def long_lived(self, variant: str) -> CpuServer:
+        """Return the server of a variant that all units of "operations" share; replace it if it is gone."""
+        if variant not in self._long or not self._long[variant].is_running():
+            folder = self.folder / "operations" / variant.replace(" ", "-").replace(",", "")
+            self._long[variant], self.begun[variant] = servers.adapting(folder, variant), {}
+            self._long[variant].start()
+        return self._long[variant]
 
     def close(self) -> None:
-        for server in (*self._plain.values(), self._long):
-            if server is not None:
-                server.stop()
+        for server in (*self._plain.values(), *self._long.values()):
+            server.stop()
 
 
 def requests(unit: Unit, site: Site) -> None:
@@ -114,16 +115,18 @@ def seeds(unit: Unit, site: Site) -> None:
 
 
 def operate(unit: Unit, site: Site) -> None:
-    """Run the same requests during all of an operator's actions; the server is kept from unit to unit."""
+    """Run the same requests during all of an operator's actions, on two servers in turn, kept from unit to unit."""
     site.early()
-    draw, server = unit.random(), site.long_lived()
+    unit.figures["server"] = variant = (servers.MIXED, servers.REMEMBERING)[unit.index % 2]
+    draw, server = unit.random(), site.long_lived(variant)
     client, log = servers.operator(server), server.log_path.stat().st_size
-    with operations.meanwhile(unit, server, client, random.Random(draw.getrandbits(60))):
+    first = servers.VARIANTS[variant][0]
+    with operations.meanwhile(unit, server, client, random.Random(draw.getrandbits(60)), first):
         _every_kind(unit, site, server, draw)
         clients.come_and_go(unit, client, draw, 4 if site.short else 16)
     asking.compare(unit, site.plain, client, draw.sample(asking.questions(draw, 1), 8))
     check_idle(unit, server, client)
-    check_memory(unit, server, site._begun)
+    check_memory(unit, server, site.begun[variant])
     told = server.log_path.read_bytes()[log:].decode(errors="replace")
     check_log(unit, told, "Timeout|503", site.plain.log_path.read_text())
 

@@ -93,12 +93,19 @@ def parts(tests: Iterable[str]) -> list[Part]:
     return [Part(name, tuple(found[name])) for name in sorted(found, key=rank)]
 
 
-def judged(part: Part, events: Sequence[Mapping[str, Any]], why: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield each test that ended, or that ran when its process ended: *why* says why that ended."""
-    began = {event["began"] for event in events if "began" in event}
+def judged(
+    part: Part, events: Sequence[Mapping[str, Any]], why: str, over: bool = False
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield each test that ended, or that ran when its process ended: *why* says why that ended.
+
+    If the budget was *over*, the last test that began has not run, unless it passed: ending it may make it fail.
+    """
+    began = [event["began"] for event in events if "began" in event]
     ended = {event["ended"]: event for event in events if "ended" in event}
     for test in part.tests:
-        if test in ended:
+        if over and began and test == began[-1] and ended.get(test, {}).get("outcome") != PASSED:
+            yield test, {"outcome": NOT_RUN, "lines": [why]}
+        elif test in ended:
             told = {key: ended[test][key] for key in ("outcome", "seconds", "lines", "figures") if key in ended[test]}
             yield test, {**told, "outcome": told["outcome"] if told["outcome"] in (PASSED, FAILED) else NOT_RUN}
         elif test in began:
@@ -177,16 +184,17 @@ class Run:
         events, code, console = self._pytest(part.name, ["-q", *part.tests], until)
         seconds = time.monotonic() - begin
         over = code is None and time.monotonic() >= self.end
-        why = f"ended with exit code {code}" if code is not None else f"still ran after {seconds:.0f} s"
-        found = dict(judged(part, events, f"its process {why}; the last lines of the part's console follow"))
+        why = f"its process ended with exit code {code}" if code is not None else f"its process ran for {seconds:.0f} s"
+        unfinished = f"{why}; the last lines of the part's console follow"
+        if over:
+            unfinished = f"the budget ended while it ran, after {seconds:.0f} s"
+        found = dict(judged(part, events, unfinished, over))
         for told in found.values():
             if told["outcome"] == FAILED and "seconds" not in told:
                 told["lines"] += last(console)
-                if over:
-                    told |= {"outcome": NOT_RUN, "lines": [f"the budget ended while it ran, after {seconds:.0f} s"]}
         rest = tuple(test for test in part.tests if test not in found)
         if rest and not found and not over:
-            found = {test: {"outcome": FAILED, "lines": [f"its process {why}", *last(console)]} for test in rest}
+            found = {test: {"outcome": FAILED, "lines": [why, *last(console)]} for test in rest}
             rest = ()
         with self.report.lock:
             for test, told in found.items():

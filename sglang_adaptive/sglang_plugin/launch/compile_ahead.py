@@ -118,6 +118,7 @@ def jobs(setup: Setup) -> Iterator[Job]:
         yield _of_flashinfer(gen_topk_module())
     if setup.flashinfer and setup.head is not None:
         from flashinfer.jit.attention import gen_batch_decode_module, gen_batch_prefill_module
+        from flashinfer.jit.cascade import gen_cascade_module
         from flashinfer.utils import determine_attention_backend
 
         # No rotary positions in the kernel, no sliding window, no cap on logits.
@@ -126,6 +127,7 @@ def jobs(setup: Setup) -> Iterator[Job]:
         for kernel in {"fa2", determine_attention_backend(torch.device("cuda"), 0, False, False, dtype, kv)}:
             yield _of_flashinfer(gen_batch_prefill_module(kernel, *shape, False))
         yield _of_flashinfer(gen_batch_decode_module(*shape))
+        yield _of_flashinfer(gen_cascade_module())  # of prefills after a cached prefix
 
     from sglang.kernels.ops.activation.activation import activation_module
     from sglang.kernels.ops.attention.rope import _jit_fused_rope_module

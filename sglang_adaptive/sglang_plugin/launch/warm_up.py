@@ -49,16 +49,28 @@ SAMPLED: Mapping[str, Any] = {"temperature": 1.0, "top_p": 0.9, "top_k": 20}
 UNFILTERED: Mapping[str, Any] = {"temperature": 1.0}
 """Without top-k and top-p SGLang draws with other kernels; seeded, it compiles a function for each kind."""
 NOTHING: Mapping[str, Any] = {}
-LOGPROBS: Mapping[str, Any] = {"return_logprob": True}
-"""SGLang prepares rounds with these requests (``fast_path``), with kernels that other rounds do not need."""
+LOGPROBS: Mapping[str, Any] = {"return_logprob": True, "logprob_start_len": 0}
+"""SGLang prepares rounds with these requests (``fast_path``), with kernels that other rounds do not need. A prompt's
+log-probabilities have a kernel of their own."""
+GRAMMAR: Mapping[str, Any] = {**GREEDY, "regex": "[0-9]{300}"}
+"""Long enough that no text ends in the warm-up; compiled in a millisecond."""
 FEW_SIZES = (1, 3)
 """For passes whose kernels depend only on whether the batch size is 1."""
 SAMPLED_SIZES = (1, 3, 16)
 """For kernels that Triton specializes by whether the number of rows is 1, a multiple of 16 or neither."""
+GRAMMAR_SIZES = (1, 4, 16)
+"""For the kernel that masks logits, which Triton specializes by whether the rows, steps + 1 per request, are 1, a
+multiple of 16 or neither."""
 PREFILL_SIZES = (1, 3, 16)
 PREFILL_TOKENS = (32, 33)
 """Lengths of the last prompt; the others have the first length. Triton specializes by whether the numbers of prompts
 and of their tokens are 1, a multiple of 16 or neither."""
+SHORT = (3, 8, 9, 16)
+"""Lengths of single prompts. With few tokens SGLang's kernel of experts has smaller blocks. Triton specializes it by
+whether tokens times experts per token, and that number padded to whole blocks, are multiples of 16."""
+PREFIX = 1024
+"""Most cached tokens before these. Latent attention has one prefill without cached tokens, one with some, and one from
+8,192 in the batch on, which 16 prompts have."""
 
 
 class ServerEnds(Exception):
@@ -181,33 +193,37 @@ class _Server:
         return self._states()[0]["adaptive"]["startup"]["warm_up_seconds"] is not None
 
     def warm_up(self) -> None:
-        """Run all batch sizes greedily, a few with log-probabilities, penalties, sampling; then flush the cache."""
+        """Run all batch sizes greedily, a few with other parameters, then prompts; then flush the cache."""
         begun = time.perf_counter()
         seconds: dict[str, float] = {}
         with Progress(lambda line: logger.info("adaptive: warm-up: %s", line)) as self._progress:
             try:
                 states = self._states()
-                tiers, largest = states[0]["adaptive"]["tiers"], _largest(states)
+                first = states[0]
+                tiers, largest = first["adaptive"]["tiers"], _largest(states)
                 built = [tier for state in states for tier in state["adaptive"]["startup"]["tiers"]]
                 missed, compiles = [], False
                 for name, sampling, more, sizes in (
                     ("greedy", GREEDY, NOTHING, batch_sizes(largest)),
                     ("logprobs", GREEDY, LOGPROBS, few_sizes(FEW_SIZES, built)),
                     ("penalties", PENALIZED, NOTHING, few_sizes(FEW_SIZES, built)),
+                    ("grammar", GRAMMAR, NOTHING, few_sizes(GRAMMAR_SIZES, built) if _takes_grammars(first) else []),
                     ("sampled", SAMPLED, NOTHING, few_sizes(SAMPLED_SIZES, built)),
                     ("unfiltered", UNFILTERED, NOTHING, few_sizes(FEW_SIZES, built)),
                 ):
                     pass_begun = time.perf_counter()
                     if sampling is SAMPLED:  # asked when the other passes have given the compiler time
                         compiles = not self._can_sample(states, compile_ahead.compiler())
-                    if sampling["temperature"] == 0.0 or not compiles:
-                        fitting = [size for size in sizes if size <= largest]
+                    # Unfiltered requests need one module, SGLang's verify; with rejection sampling it is Triton's.
+                    in_triton = sampling is UNFILTERED and first.get("speculative_use_rejection_sampling")
+                    fitting = [size for size in sizes if size <= largest]
+                    if fitting and (sampling["temperature"] == 0.0 or in_triton or not compiles):
                         missed += self._pass(name, fitting, tiers, sampling, more)
                     seconds[name] = time.perf_counter() - pass_begun
+                pass_begun = time.perf_counter()
                 self._progress.now("prefills")
-                for size in (size for size in PREFILL_SIZES if size <= largest):
-                    for length in PREFILL_TOKENS:
-                        self._generate([PREFILL_TOKENS[0]] * (size - 1) + [length], 1, GREEDY)
+                self._prefills([size for size in PREFILL_SIZES if size <= largest])
+                seconds["prefills"] = time.perf_counter() - pass_begun
             finally:
                 if not self.is_ending():
                     self._set(END)
@@ -221,6 +237,18 @@ class _Server:
             self._states()[0]["adaptive"]["startup"]["warm_up_rounds"],
             f"; not every depth ran at batch sizes {missed}" if missed else "",
         )
+
+    def _prefills(self, sizes: Sequence[int]) -> None:
+        """Run prompts at every size, without a cached prefix and, if the server caches any, with one."""
+        longest = self._send("GET", "/server_info").json()["max_req_input_len"]
+        prefix = self._tokens(min(PREFIX, longest // 2))
+        self._generate([1], 1, GREEDY, prefix=prefix)
+        many = [[PREFILL_TOKENS[0]] * (size - 1) + [length] for size in sizes for length in PREFILL_TOKENS]
+        for before in ([], prefix):
+            for lengths in (*([length] for length in SHORT), *many):
+                texts = self._generate(lengths, 1, GREEDY, prefix=before)
+                if before and not texts[0]["meta_info"]["cached_tokens"]:
+                    return
 
     def _can_sample(self, states: Sequence[Mapping[str, Any]], compiler: Popen[bytes] | None) -> bool:
         """Return whether a sampled request would compile nothing; otherwise run one once the compiler is done."""
@@ -265,13 +293,23 @@ class _Server:
         return missed
 
     def _generate(
-        self, lengths: Sequence[int], tokens: int, sampling: Mapping[str, Any], more: Mapping[str, Any] = NOTHING
-    ) -> None:
-        """Run prompts of *lengths* tokens at once on each replica; one message makes them one batch."""
+        self,
+        lengths: Sequence[int],
+        tokens: int,
+        sampling: Mapping[str, Any],
+        more: Mapping[str, Any] = NOTHING,
+        prefix: Sequence[int] = (),
+    ) -> list[dict[str, Any]]:
+        """Run prompts of *lengths* tokens after *prefix* at once on each replica; one message makes them one batch."""
         # Drawn again each time, because a prompt in the prefix cache would be a shorter prefill.
-        prompts = [[self._draw.randrange(VOCABULARY) for _ in range(length)] for length in [*lengths] * self._replicas]
+        prompts = [[*prefix, *self._tokens(length)] for length in [*lengths] * self._replicas]
         parameters = {**sampling, "max_new_tokens": tokens, "ignore_eos": True}
-        self._send("POST", "/generate", {"input_ids": prompts, "sampling_params": parameters, **more})
+        body = {"input_ids": prompts, "sampling_params": parameters, **more}
+        texts: list[dict[str, Any]] = self._send("POST", "/generate", body).json()
+        return texts
+
+    def _tokens(self, length: int) -> list[int]:
+        return [self._draw.randrange(VOCABULARY) for _ in range(length)]
 
     def _missed(self, sizes: Iterable[int]) -> list[int]:
         """Return those of *sizes* at which not all steps have run on every replica."""
@@ -337,6 +375,11 @@ class _Server:
 
 def _was_told_to_end() -> bool:
     return bool(manager().gracefully_exit)
+
+
+def _takes_grammars(state: Mapping[str, Any]) -> bool:
+    """Whether a server of *state* masks logits with a Triton kernel, which xgrammar does; it needs the tokenizer."""
+    return state.get("grammar_backend") == "xgrammar" and not state["skip_tokenizer_init"]
 
 
 def _largest(states: Sequence[Mapping[str, Any]]) -> int:

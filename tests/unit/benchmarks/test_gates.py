@@ -17,7 +17,9 @@ FLAT = dict.fromkeys(HELD, 80.0)
 
 def turn(ours: float, **held: float) -> dict[str, Any]:
     rates = {**FLAT, **{name.replace("_", "-"): rate for name, rate in held.items()}, OURS: ours}
-    return {"block": 0, "passes": {name: {"rate": rate} for name, rate in rates.items()}}
+    passes = {name: {"rate": rate, "accept": 2.0, "round_ms": 2.0 / rate} for name, rate in rates.items()}
+    passes[OURS]["depths"] = {"3": 30, "1": 10, "15": 10}
+    return {"block": 0, "passes": passes}
 
 
 def test_the_policy_is_compared_with_the_best_of_the_whole_run() -> None:
@@ -25,6 +27,12 @@ def test_the_policy_is_compared_with_the_best_of_the_whole_run() -> None:
     row = verdict("replay", 16, [turn(99, static_3=100), turn(199, static_3=200, static_1=201), unfinished])
     assert (row["best"], row["turns"], row["met"]) == ("static-3", 2, True)
     assert row["reached"] == pytest.approx(298 / 300) and row["worst_turn"] == pytest.approx(0.99)
+
+
+def test_choices_are_compared_without_the_noise_of_the_policys_own_passes() -> None:
+    slow = turn(70, static_3=100, static_1=50)  # 30 of 50 rounds like the best, 10 take twice as long, 10 were copied
+    mean = (30 / 100 + 10 / 50 + 10 / 70) / 50
+    assert verdict("replay", 16, [slow] * 2)["choices"] == pytest.approx(1 / mean / 100)
 
 
 @pytest.mark.parametrize(

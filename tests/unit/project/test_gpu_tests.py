@@ -12,7 +12,7 @@ from typing import Any
 import psutil
 import pytest
 
-from tests.gpu.__main__ import APART, FIRST, KERNELS, ROOT, WITHOUT_SERVERS, parts
+from tests.gpu.__main__ import APART, FIRST, KERNELS, ROOT, WITHOUT_SERVERS, Part, judged, parts
 
 TESTS = {
     "test_hangs.py": """
@@ -80,7 +80,7 @@ def test_every_test_is_accounted_for(folder: Path) -> None:
     assert "one is not two" in lines and "printed before" in lines
     assert found["test_hangs.py::test_skipped"]["outcome"] == "not run"
     assert found["test_hangs.py::test_skipped"]["lines"] == ["needs more"]
-    assert "still ran after" in found["test_hangs.py::test_hangs"]["lines"][0]
+    assert "its process ran for" in found["test_hangs.py::test_hangs"]["lines"][0]
     assert "ended with exit code 7" in found["test_crashes.py::test_crashes"]["lines"][0]
     assert "nothing_like_this" in "\n".join(found["test_broken.py"]["lines"])
     for name in ("test_hangs.py::test_after_the_hang", "test_crashes.py::test_after_the_crash"):
@@ -98,6 +98,14 @@ def test_a_budget_that_is_over_leaves_earlier_results(folder: Path) -> None:
     }  # fmt: skip
     del before["test_broken.py"], content["tests"]["test_broken.py"]
     assert content["tests"] == before
+
+
+@pytest.mark.parametrize(("outcome", "told"), [("failed", "not run"), ("passed", "passed")])
+def test_a_test_that_the_end_of_the_budget_made_fail_has_not_run(outcome: str, told: str) -> None:
+    events = [{"began": "one"}, {"ended": "one", "outcome": "failed"}, {"began": "two"}]
+    events.append({"ended": "two", "outcome": outcome})
+    found = dict(judged(Part("", ("one", "two", "three")), events, "the budget ended", over=True))
+    assert {test: one["outcome"] for test, one in found.items()} == {"one": "failed", "two": told}
 
 
 def test_tests_that_share_servers_are_one_part() -> None:

@@ -149,4 +149,4 @@ def test_the_constants_that_the_page_names() -> None:
 def test_the_codes_of_why() -> None:
     source = (Path(__file__).parents[4] / "sglang_adaptive" / "policy" / "throughput" / "choice.py").read_text()
     shown = re.findall(r"^\| `(\w+)` \|", PAGE, re.M)
-    assert sorted(shown) == sorted(re.findall(r'\bcode\b.* = \(?"(\w+)"', source))
+    assert sorted(shown) == sorted(re.findall(r'\bcode(?:": |\b.* = \(?)"(\w+)"', source))

@@ -74,6 +74,15 @@ def test_a_host_without_a_compiler_says_so_in_one_line(tmp_path: Path) -> None:
     assert "could not compile sampling, topk" in line
 
 
+def test_flashinfers_prefills_after_a_cached_prefix_have_their_module(monkeypatch: pytest.MonkeyPatch) -> None:
+    from flashinfer import jit, utils
+
+    monkeypatch.setattr(utils, "determine_attention_backend", lambda *_: "fa2")
+    monkeypatch.setattr(jit.core.current_compilation_context, "TARGET_CUDA_ARCHS", {(9, "0a")})
+    setup = dataclasses.replace(SETUP, flashinfer=True)
+    assert "cascade" in [name for name, _ in compile_ahead.jobs(setup)]
+
+
 STARTING = """
 import subprocess
 from sglang_adaptive.sglang_plugin.launch import compile_ahead

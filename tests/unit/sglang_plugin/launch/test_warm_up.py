@@ -74,17 +74,25 @@ class Noted(warm_up._Server):
         self.sent: list[tuple[str, Any]] = []
         self.covered_after = 2
         self.seconds: float | None = None
+        self.cached = 16
+        self.about: dict[str, Any] = {}
+        """What differs in the server's state."""
+
+    @property
+    def loads(self) -> list[dict[str, Any]]:
+        return [body for path, body in self.sent if path == "/generate"]
 
     def _set(self, value: int) -> None:
         self.sent.append((WARM_UP_KEY, value))
 
     def _send(self, method: str, path: str, body: Any = None, **_: Any) -> Any:
         self.sent.append((path, body))
-        tries = sum(path == "/generate" for path, _ in self.sent)
-        return answered([1] if tries >= self.covered_after else [], self.seconds)
+        if path == "/generate":
+            return SimpleNamespace(json=lambda: [{"meta_info": {"cached_tokens": self.cached}}])
+        return answered([1] if len(self.loads) >= self.covered_after else [], self.seconds, **self.about)
 
 
-def answered(covered: Sequence[int] = (), seconds: float | None = None) -> Any:
+def answered(covered: Sequence[int] = (), seconds: float | None = None, **about: Any) -> Any:
     """Return the answer of a server that has warmed up the batch sizes *covered*, in *seconds*."""
     startup = {
         "tiers": [{"graph_batch_sizes": [1]}, {"graph_batch_sizes": None}],
@@ -92,26 +100,70 @@ def answered(covered: Sequence[int] = (), seconds: float | None = None) -> Any:
         "warm_up_rounds": 7,
         "warm_up_seconds": seconds,
     }
-    state = {"adaptive": {"tiers": [0, 3], "startup": startup, "off": {}}, "effective_max_running_requests_per_dp": 8}
-    return SimpleNamespace(json=lambda: {"internal_states": [state]}, raise_for_status=lambda: None)
+    state = {
+        "adaptive": {"tiers": [0, 3], "startup": startup, "off": {}},
+        "effective_max_running_requests_per_dp": 8,
+        "grammar_backend": "xgrammar",
+        "skip_tokenizer_init": False,
+        "speculative_use_rejection_sampling": False,
+        **about,
+    }
+    info = {"internal_states": [state], "max_req_input_len": 90}
+    return SimpleNamespace(json=lambda: info, raise_for_status=lambda: None)
 
 
 def test_a_size_is_tried_again_until_every_depth_has_run_and_the_end_is_always_said() -> None:
     server = Noted()
     server.warm_up()
-    loads = [body for path, body in server.sent if path == "/generate"]
-    # One request per replica; passes with log probabilities, penalties, both samplings; prefills of both lengths.
-    assert [len(load["input_ids"]) for load in loads] == [2] * 8
-    assert [load["sampling_params"]["max_new_tokens"] for load in loads] == [3, 12, 3, 3, 3, 3, 1, 1]
-    assert [load["sampling_params"]["temperature"] for load in loads] == [0.0, 0.0, 0.0, 0.0, 1.0, 1.0, 0.0, 0.0]
+    loads = server.loads
+    # One request per replica; passes with log probabilities, penalties, a grammar, both samplings; prefills of both
+    # lengths, first without a cached prefix.
+    assert [len(load["input_ids"]) for load in loads] == [2] * 20
+    assert [load["sampling_params"]["max_new_tokens"] for load in loads] == [3, 12, 3, 3, 3, 3, 3] + [1] * 13
+    assert [load["sampling_params"]["temperature"] for load in loads] == [0.0] * 5 + [1.0, 1.0] + [0.0] * 13
     assert [place for place, load in enumerate(loads) if "presence_penalty" in load["sampling_params"]] == [3]
-    assert [place for place, load in enumerate(loads) if "top_k" in load["sampling_params"]] == [4]
-    assert [load.get("return_logprob", False) for load in loads] == [False, False, True] + [False] * 5
-    assert [[len(ids) for ids in load["input_ids"]] for load in loads[6:]] == [[32, 32], [33, 33]]
-    first_tokens = [tuple(ids[:8]) for load in loads for ids in load["input_ids"]]
+    assert [place for place, load in enumerate(loads) if "regex" in load["sampling_params"]] == [4]
+    assert [place for place, load in enumerate(loads) if "top_k" in load["sampling_params"]] == [5]
+    assert [load.get("return_logprob", False) for load in loads] == [False, False, True] + [False] * 17
+    assert loads[2]["logprob_start_len"] == 0, "of the prompt, too"
+    lengths = [3, 8, 9, 16, 32, 33]
+    assert [[len(ids) for ids in load["input_ids"]] for load in loads[8:14]] == [[length] * 2 for length in lengths]
+    first_tokens = [tuple(ids[:8]) for load in loads[:7] + loads[8:14] for ids in load["input_ids"]]
     assert len(set(first_tokens)) == len(first_tokens)  # not in the prefix cache
-    assert [value for path, value in server.sent if path == WARM_UP_KEY] == [1, 1, 1, 1, 1, 0]
+    filled, *cached = [load["input_ids"] for load in loads[7:8] + loads[14:]]
+    assert [[len(ids) - 45 for ids in prompts] for prompts in cached] == [[length] * 2 for length in lengths]
+    assert {tuple(ids[:45]) for prompts in (filled, *cached) for ids in prompts} == {tuple(filled[0][:45])}
+    assert [value for path, value in server.sent if path == WARM_UP_KEY] == [1, 1, 1, 1, 1, 1, 0]
     assert [path for path, _ in server.sent][-2] == "/flush_cache?timeout=10.0"
+
+
+@pytest.mark.parametrize("about", [{"grammar_backend": "none"}, {"skip_tokenizer_init": True}])
+def test_a_server_without_grammars_gets_no_request_with_one(about: dict[str, Any]) -> None:
+    server = Noted()
+    server.about = about
+    server.warm_up()
+    assert not any("regex" in load["sampling_params"] for load in server.loads)
+
+
+def test_without_cached_tokens_no_further_prompt_begins_with_a_prefix() -> None:
+    server = Noted()
+    server.cached = 0
+    server.warm_up()
+    assert [len(load["input_ids"][0]) for load in server.loads[-8:]] == [46, 3, 8, 9, 16, 32, 33, 48]
+
+
+@pytest.mark.parametrize(("accepts_by_probability", "temperatures"), [(True, {0.0, 1.0}), (False, {0.0})])
+def test_kernels_without_a_module_do_not_wait_for_the_compiler(
+    accepts_by_probability: bool, temperatures: set[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SGLang's verify with rejection sampling is a Triton kernel for each number of steps."""
+    server = Noted()
+    server.about = {"speculative_use_rejection_sampling": accepts_by_probability}
+    monkeypatch.setattr(server, "_can_sample", lambda states, compiler: False)
+    server.warm_up()
+    parameters = [load["sampling_params"] for load in server.loads]
+    assert {sampling["temperature"] for sampling in parameters} == temperatures
+    assert not any("top_k" in sampling for sampling in parameters)
 
 
 def test_the_end_is_said_when_a_request_fails() -> None:
