@@ -15,15 +15,7 @@ from sglang_adaptive.sglang_plugin.stage import Stage
 from sglang_adaptive.sglang_plugin.stages.fast_path.chain_kernel import ChainKernel, attend, parts_of, rows_of
 from sglang_adaptive.sglang_plugin.stages.fast_path.decode_kernel import DecodeKernel
 from tests import checks
-from tests.decode_kernel_checks import (
-    HEADS,
-    MAKERS,
-    ROWS,
-    a_batch,
-    a_layer,
-    drawn_inputs,
-    triton_backend,
-)
+from tests.decode_kernel_checks import HEADS, MAKERS, ROWS, a_batch, a_layer, drawn_inputs, triton_backend
 
 SLOTS, WIDTH = 4096, 4
 

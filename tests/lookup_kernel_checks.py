@@ -15,6 +15,7 @@ import torch
 from benchmarks.traces.lookup import Text
 from sglang_adaptive.policy.observation import DRAFTS, LONGEST, SHORTEST
 from sglang_adaptive.sglang_plugin.stages.lookups import kernel
+from tests import checks
 
 SOURCES = 4
 """Most sources of a request here."""
@@ -91,6 +92,11 @@ def written(kind: str, length: int, seed: int) -> npt.NDArray[np.int32]:
     return text
 
 
+def kernels_look_up_what_the_definition_does() -> None:
+    compared = check(checks.device())
+    assert compared == 28 if INTERPRETED else compared > 50
+
+
 def check(device: str) -> int:
     """Compare launches with the definition, as tensors and as in ``Text``; return the number of lookups."""
     random, compared, from_others = Random(1), 0, 0
@@ -160,4 +166,4 @@ def as_ints(values: list[int], device: str) -> torch.Tensor:
 
 
 if __name__ == "__main__":
-    print(f"{check('cpu' if INTERPRETED else 'cuda')} lookups match the definition")
+    checks.tell("lookup_kernel_checks", globals())

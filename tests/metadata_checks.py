@@ -96,8 +96,7 @@ def elsewhere_an_extend_is_told_as_ever() -> None:
     prepare(None, batch)
     now.around(Stage.replay_extend, prepare)(_graphs(object()), batch)
     now.around(Stage.replay_extend, prepare)(
-        _graphs(backend),
-        SimpleNamespace(**{**vars(batch), "encoder_lens": torch.ones(2)}),
+        _graphs(backend), SimpleNamespace(**{**vars(batch), "encoder_lens": torch.ones(2)})
     )
     backend.use_sliding_window_kv_pool = True
     backend.token_to_kv_pool = SimpleNamespace(full_to_swa_index_mapping=torch.zeros(4))

@@ -39,12 +39,7 @@ class Copy:
 
     def write(self, file: str, text: str) -> None:
         """Write a file of the copy; the installed one stays."""
-        path = self.folder / file
-        for parent in reversed(path.relative_to(self.folder).parents[:-1]):
-            self._unfold(self.folder / parent)
-        self._unfold(path.parent / "__pycache__")  # else Python would write there beside the installed files
-        path.unlink(missing_ok=True)
-        path.write_text(text, encoding="utf-8")
+        self._free(file).write_text(text, encoding="utf-8")
 
     def edit(self, file: str, old: str, new: str, times: int = 1) -> None:
         """Replace *old*, which the file has *times*."""
@@ -64,7 +59,17 @@ class Copy:
     def move(self, file: str, new: str) -> None:
         """Move a module; who imports it is left to `rename`."""
         self.write(new, self.read(file))
-        (self.folder / file).unlink()
+        self._free(file)
+
+    def _free(self, file: str) -> Path:
+        """Return the path of a file after deleting it, in folders of the copy alone; the installed one stays."""
+        path = self.folder / file
+        for parent in reversed(path.relative_to(self.folder).parents[:-1]):
+            self._unfold(self.folder / parent)
+        self._unfold(path.parent / "__pycache__")  # else Python would write there beside the installed files
+        assert not path.parent.resolve().is_relative_to(self._installed / "sglang")
+        path.unlink(missing_ok=True)
+        return path
 
     def _unfold(self, folder: Path) -> None:
         """Make a folder of links of what is a link to a folder."""

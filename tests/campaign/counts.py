@@ -74,7 +74,7 @@ def _error(lines: list[str]) -> str:
     return next((line for line in lines[1:] if line and not line[0].isspace()), "")
 
 
-def check_idle(unit: Unit, server: CpuServer, client: Client, degraded: bool = False) -> None:
+def check_idle(unit: Unit, server: CpuServer, client: Client) -> None:
     """Count whatever is wrong with an idle server as a loss. Raises Lost if it is gone."""
     if not server.is_running():
         raise Lost(f"the server died: {server.log_tail()}")
@@ -84,7 +84,7 @@ def check_idle(unit: Unit, server: CpuServer, client: Client, degraded: bool = F
     except AssertionError as error:
         unit.check(False, "KV slots free + held = pool", error)
     state = adaptive(client)
-    unit.check(state["degraded"] == degraded, "the policy is in force", state["degraded_reason"])
+    unit.check(not state["degraded"], "the policy is in force", state["degraded_reason"])
     rounds = sum(state["rounds_by_tier"].values())
     unit.figures |= {"rounds of the server": rounds, "switches of the server": state["switches"]}
     unit.figures["of these, rounds of lookups"] = sum(

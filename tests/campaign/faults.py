@@ -1,65 +1,24 @@
-"""A policy that raises or returns nonsense at some round, and processes that are killed."""
+"""Processes that are killed."""
 
 from __future__ import annotations
 
-import json
 import random
 import threading
 import time
 from contextlib import suppress
-from dataclasses import dataclass
-from pathlib import Path
 
 import psutil
 
 from sglang_adaptive.client import Client
 from sglang_adaptive.lab.cpu_engine.server import CpuServer
-from tests.campaign import asking, spoiling
+from tests.campaign import asking
 from tests.campaign.counts import check_idle, check_log, processes
 from tests.campaign.record import Unit
-from tests.campaign.servers import JUMPY, operator
-from tests.engine.fault import write_plugin
 from tests.engine.workload import adaptive, has_ended, wait_until
 
-POLICY, KILLED = "policies that fail", "kill -9 of each process"
-PROVOKED = r"degraded to|no history from now on|disabled metrics|could not be shared|Scheduler hit"
-THROUGHPUT = {"policy": "throughput", "throughput": {"candidate_steps": [0, 1, 3, 7], "sync_rounds": 4}}
+KILLED = "kill -9 of each process"
 END_SECONDS = 240.0
 """Seconds until a server with one killed process must be gone completely; SGLang only checks periodically."""
-
-
-@dataclass
-class Spoilt:
-    """A server with the plugin, and the order file that it reads."""
-
-    server: CpuServer
-    order: Path
-
-    def tell(self, **order: object) -> None:
-        part = self.order.with_suffix(".part")
-        part.write_text(json.dumps({"id": time.monotonic_ns(), **order}))
-        part.replace(self.order)
-
-
-def policies(unit: Unit, plain: CpuServer, spoilt: Spoilt, draw: random.Random, faults: int) -> None:
-    """Break the active policy at a random round, repeatedly; no answer may change, and a new policy must recover."""
-    client = operator(spoilt.server)
-    for _ in range(faults):
-        client.configure(draw.choice((JUMPY, THROUGHPUT)))
-        method, nonsense = draw.choice(spoiling.METHODS), len(spoiling.NONSENSE) - 1
-        if method == "choose":
-            nonsense = draw.randrange(len(spoiling.NONSENSE))
-        spoilt.tell(method=method, nonsense=nonsense, rounds=draw.randint(0, 40))
-        asking.compare(unit, plain, client, draw.sample(asking.questions(draw, 1), 12))
-        state = adaptive(client)
-        unit.tried[f"{method} fails"] += 1
-        unit.figures["policies set aside"] = unit.figures.get("policies set aside", 0) + state["degraded"]
-    client.configure(JUMPY)
-    spoilt.tell()
-    asking.compare(unit, plain, client, draw.sample(asking.questions(draw, 1), 8))
-    unit.check(unit.figures["policies set aside"] > 0, "a policy that fails is set aside", "none was")
-    check_idle(unit, spoilt.server, client)
-    check_log(unit, spoilt.server.log_path.read_text(), PROVOKED, plain.log_path.read_text())
 
 
 def killed(unit: Unit, plain: CpuServer, server: CpuServer, draw: random.Random) -> None:
@@ -117,9 +76,3 @@ def _endless(client: Client, draw: random.Random) -> threading.Thread:
     thread = threading.Thread(target=read, daemon=True)
     thread.start()
     return thread
-
-
-def variables(folder: Path) -> dict[str, str]:
-    """Return the environment variables of a server with faults; its order file is ``order.json`` in *folder*."""
-    plugin = write_plugin(folder / "plugin", "tests.campaign.spoiling:register")
-    return {**plugin, spoiling.ORDER: str(folder / "order.json")}

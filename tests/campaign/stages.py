@@ -138,14 +138,6 @@ def doors_of(unit: Unit, site: Site) -> None:
         check_log(unit, server.log_path.read_text(), stock=site.plain.log_path.read_text())
 
 
-def policies(unit: Unit, site: Site) -> None:
-    folder = site.folder / f"{unit.name.replace(' ', '-')}-{os.getpid()}"
-    folder.mkdir(parents=True, exist_ok=True)
-    with servers.adapting(folder, **faults.variables(folder)) as server:
-        spoilt = faults.Spoilt(server, folder / "order.json")
-        faults.policies(unit, site.plain, spoilt, unit.random(), 3 if site.short else 20)
-
-
 def killed(unit: Unit, site: Site) -> None:
     server = servers.profiled(site.folder / "killed", "killed", site.folder / "killed" / "profiles")
     faults.killed(unit, site.plain, server, unit.random())
@@ -177,7 +169,6 @@ STAGES: dict[str, tuple[Callable[[Unit, Site], None], int]] = {
     SEEDS: (seeds, 2),
     OPERATIONS: (operate, 6),
     STEPPED: (stepped, 4),
-    faults.POLICY: (policies, 2),
     faults.KILLED: (killed, 1),
 }
 """Each with its share of the campaign's time."""

@@ -41,7 +41,7 @@ def register():
     def lying(clock, steps, *round_shape):
         seconds = read(clock, steps, *round_shape)
         # Rank 1 sees deep rounds as cheap: on its own clock it would decide otherwise.
-        return seconds if seconds is None or rank() == 0 else seconds / (1 + {lie} * steps)
+        return seconds if seconds is None or rank() == 0 else seconds / (1 + 3 * steps)
 
     def logged(controller, batch_size):
         activate(controller, batch_size)
@@ -58,9 +58,9 @@ def failing_policy(folder: Path, after_rounds: int, steps: int) -> dict[str, str
     return write_plugin(folder, "adaptive_fault:register", source)
 
 
-def lying_clock(folder: Path, log: str, lie: int = 3) -> dict[str, str]:
+def lying_clock(folder: Path, log: str) -> dict[str, str]:
     """Write a plugin that falsifies rank 1's clock and logs each rank's depths to *log* + its number."""
-    return write_plugin(folder, "adaptive_fault:register", _LIAR.format(log=log, lie=lie))
+    return write_plugin(folder, "adaptive_fault:register", _LIAR.format(log=log))
 
 
 def write_plugin(folder: Path, entry: str, source: str = "") -> dict[str, str]:

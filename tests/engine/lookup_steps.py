@@ -48,10 +48,7 @@ class LookupStepper(Stepped):
 
     def __init__(self, folder: Path, *more: str) -> None:
         draft = models.target_path() if "STANDALONE" in more else models.draft_path()
-        config = {
-            "throughput": {"candidate_steps": TIERS, "lookup": True, "lookup_memory_mb": 1},
-            "warm_up": False,
-        }
+        config = {"throughput": {"candidate_steps": TIERS, "lookup": True, "lookup_memory_mb": 1}, "warm_up": False}
         drafting = ("--speculative-eagle-topk", "1", "--speculative-draft-model-path", draft)
         choice.Lookups.rests = False  # type: ignore[method-assign, assignment]  # track text in every round here
         super().__init__(folder, config, *drafting, *more)

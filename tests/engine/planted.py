@@ -21,10 +21,7 @@ PENALTY = "penalties count one token a round"
 TARGET = "a catch-up after zero steps spoils the target's keys and values"
 LOGPROB = "log-probabilities are those of the row before"
 DRAFT = "a catch-up after zero steps spoils the draft's keys and values"
-WRONG_TEXT = (ACCEPTED, PENALTY, TARGET, LOGPROB)
-"""DRAFT changes no output: the target verifies its proposals."""
-WRONG_TOKENS = (ACCEPTED, PENALTY, TARGET)
-"""The faults that the audit in a server sees, which compares only tokens."""
+"""Changes no output: the target verifies its proposals."""
 
 ROUNDS = 10
 """One round in this many has one draft too many."""

@@ -69,14 +69,9 @@ def shuffle_vocabulary(weights: Weights) -> None:
     weights["lm_head.weight"] = weights["lm_head.weight"][order].clone()
 
 
-@pytest.mark.parametrize(
-    "change",
-    [lambda weights: weights.pop("lm_head.weight"), shuffle_vocabulary],
-    ids=["without lm_head", "another vocabulary"],
-)
-def test_drafts_that_sglang_loads_without_a_word(change: Callable[[Weights], object], tmp_path: Path) -> None:
-    """SGLang leaves a missing head uninitialized if the draft's config.json has `draft_vocab_size`."""
-    with drafting_with(tmp_path, change) as server:
+def test_a_draft_of_another_vocabulary(tmp_path: Path) -> None:
+    """SGLang loads it without a word."""
+    with drafting_with(tmp_path, shuffle_vocabulary) as server:
         server.force_steps(1)
         wait_until(lambda: serve(server)["alarms"], "the alarm is raised")
         [alarm] = adaptive(server)["alarms"]
@@ -137,15 +132,3 @@ def test_the_page_shows_it(headless: CpuServer) -> None:
         assert heads == ["Alarm", "Replica", "Since", "What was seen"] and cells[:2] == ["acceptance", "1"]
         browser.value("drawAlarms([{dp_rank: 0, alarms: []}], answer.time)")
         assert browser.value("byId('alarms').hidden")
-
-
-def test_drafts_that_are_rejected_keep_it_and_a_configuration_ends_it(headless: CpuServer) -> None:
-    since = adaptive(headless)["alarms"][0]["since"]
-    headless.force_steps(1)
-    wait_until(lambda: serve(headless)["drafted_by_tier"]["1"] > 1500, "a window of drafts is over")
-    [alarm] = adaptive(headless)["alarms"]
-    assert alarm["since"] == since and alarm["details"]["accepted"] == 0
-    headless.force_steps(None)
-    headless.configure(CONFIG)
-    assert adaptive(headless)["alarms"] == []
-    assert "adaptive: alarm over, acceptance" in headless.log_path.read_text()

@@ -19,8 +19,6 @@ import pytest
 from sglang_adaptive.lab.demo.servers import STATIC_DEPTHS
 from tests.engine.workload import DEADLINE, has_ended
 
-pytestmark = pytest.mark.engine
-
 
 @dataclass
 class Demo:

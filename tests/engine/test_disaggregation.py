@@ -21,7 +21,6 @@ from tests.engine.servers import TIERS, adapting, server, speculation
 from tests.engine.workload import Case, Output, adaptive, grown, require_whole_pool, rotating_depth, rounds, wait_until
 
 pytest.importorskip("mooncake.engine", reason="mooncake is not installed", exc_type=ImportError)
-pytestmark = pytest.mark.engine
 
 Expected = Callable[[list[Case]], list[Output]]
 ROOMS = itertools.count(1)

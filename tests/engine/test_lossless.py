@@ -44,9 +44,8 @@ def test_outputs_while_the_depth_switches(ema: CpuServer, expected: Expected, ca
     require_while_switching(ema, cases, wanted, at_once, streaming=True)
 
 
-@pytest.mark.parametrize("streaming", [False, True])
-def test_outputs_under_the_policy(ema: CpuServer, expected: Expected, cases: list[Case], streaming: bool) -> None:
-    assert run(ema, cases, at_once=3, streaming=streaming) == expected(cases)
+def test_outputs_under_the_policy(ema: CpuServer, expected: Expected, cases: list[Case]) -> None:
+    assert run(ema, cases, at_once=3) == expected(cases)
     require_whole_pool(ema)
 
 

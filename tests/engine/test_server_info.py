@@ -15,26 +15,32 @@ from tests.engine.servers import ADMIN_KEY, LOG_INTERVAL, TIERS
 from tests.engine.workload import Case, adaptive, internal_state, rounds, timeless
 
 
-@pytest.fixture
-def state(ema: CpuServer, easy: list[str], hard: list[str]) -> dict[str, Any]:
-    """Return the internal state after both kinds of text, and after a depth was forced and released."""
+def test_what_was_served_is_told(ema: CpuServer, easy: list[str], hard: list[str]) -> None:
+    """After both kinds of text, and after a depth was forced and released. `test_page.py` compares every field."""
     for steps in (TIERS[0], TIERS[-1], None):
         ema.force_steps(steps)
         Case(easy[0], max_new_tokens=LOG_INTERVAL).whole(ema)
     Case(hard[0], max_new_tokens=LOG_INTERVAL).whole(ema)
-    return internal_state(ema)
-
-
-def test_the_policy_and_its_depths(state: dict[str, Any]) -> None:
-    """`test_page.py` compares every field with docs/json.md."""
+    state = internal_state(ema)
     found = state["adaptive"]
     assert {"startup", "profile_key", "zero_steps", "off", "slots", "config"} <= set(found)
     assert (found["policy"], found["active"], found["degraded"]) == ("ema", True, False)
     assert found["tiers"] == list(TIERS) and found["current_steps"] in TIERS
 
+    counts_agree(found)
+    switches_agree(found)
 
-def test_counts_agree(state: dict[str, Any]) -> None:
-    found = state["adaptive"]
+    assert state["speculative_num_steps"] == found["current_steps"]
+    assert state["speculative_num_draft_tokens"] == found["current_steps"] + 1
+    assert 1 < state["avg_spec_accept_length"] <= TIERS[-1] + 1
+    assert state["speculative_adaptive"] is True
+    assert ema.server_info()["speculative_num_steps"] == found["launch_steps"]
+
+    assert timeless(adaptive(ema)) == timeless(adaptive(ema)) == timeless(found), "looking does not disturb"
+    assert rounds(ema) == sum(found["rounds_by_tier"].values())
+
+
+def counts_agree(found: dict[str, Any]) -> None:
     rounds_of, drafted, accepted = (found[f"{what}_by_tier"] for what in ("rounds", "drafted", "accepted"))
     assert set(rounds_of) <= {str(tier) for tier in TIERS}
     for tier, count in rounds_of.items():
@@ -47,27 +53,14 @@ def test_counts_agree(state: dict[str, Any]) -> None:
     assert all(0 <= length["accepted"] <= length["drafted"] for length in lengths)
 
 
-def test_latest_switches(state: dict[str, Any]) -> None:
-    switches = state["adaptive"]["recent_switches"]
+def switches_agree(found: dict[str, Any]) -> None:
+    switches = found["recent_switches"]
     assert {"forced", "released"} <= {switch["cause"] for switch in switches}
     times = [switch["time"] for switch in switches]
     assert times == sorted(times) and time.time() - 86400 < times[0] <= times[-1] <= time.time()
     for earlier, later in itertools.pairwise(switches):
         assert earlier["to_steps"] == later["from_steps"] != later["to_steps"]
-    assert switches[-1]["to_steps"] == state["adaptive"]["current_steps"]
-
-
-def test_sglang_s_own_fields_keep_working(ema: CpuServer, state: dict[str, Any]) -> None:
-    assert state["speculative_num_steps"] == state["adaptive"]["current_steps"]
-    assert state["speculative_num_draft_tokens"] == state["adaptive"]["current_steps"] + 1
-    assert 1 < state["avg_spec_accept_length"] <= TIERS[-1] + 1
-    assert state["speculative_adaptive"] is True
-    assert ema.server_info()["speculative_num_steps"] == state["adaptive"]["launch_steps"]
-
-
-def test_snapshot_does_not_disturb(ema: CpuServer, state: dict[str, Any]) -> None:
-    assert timeless(adaptive(ema)) == timeless(adaptive(ema)) == timeless(state["adaptive"])
-    assert rounds(ema) == sum(state["adaptive"]["rounds_by_tier"].values())
+    assert switches[-1]["to_steps"] == found["current_steps"]
 
 
 @pytest.mark.parametrize("name", ["plain", "static"])

@@ -26,10 +26,7 @@ from tests.engine.workload import DEADLINE, wait_until_idle
 from tests.forked_servers import ForkedServer
 
 in_cache = smollm2.target_folder().is_dir() and smollm2.draft_folder().is_dir()
-pytestmark = [
-    pytest.mark.engine,
-    pytest.mark.skipif(not in_cache, reason="SmolLM2 is not in the cache; `make smollm2` puts it there"),
-]
+pytestmark = pytest.mark.skipif(not in_cache, reason="SmolLM2 is not in the cache; `make smollm2` puts it there")
 PROGRAM = [sys.executable, "-m", "sglang_adaptive.cli"]
 
 

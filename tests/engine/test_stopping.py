@@ -10,15 +10,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from sglang_adaptive.lab.cpu_engine.server import CpuServer
 from sglang_adaptive.policy.profile import loads_profile
 from tests.engine import servers
 from tests.engine.servers import TIERS
 from tests.engine.workload import Case, Output, adaptive, run, wait_until
 
-pytestmark = pytest.mark.engine
 SECONDS = 20.0
 """A container has 30. SGLang looks every five seconds whether it was told to end, and then whether requests run."""
 FEW = ("--max-running-requests", "8")
@@ -48,36 +45,21 @@ def end(server: CpuServer) -> None:
     print(f"ended after {time.monotonic() - begun:.1f} s")
 
 
-def require_profile(folder: Path) -> None:
-    """Fail unless the round times of this start are on disk."""
-    (file,) = (folder / "profiles").glob("*.json")
-    assert sum(cell.rounds or 0 for cell in loads_profile(file.read_text(), file.name).cells) > 0
-
-
-@pytest.mark.parametrize("workers", [1, 2])
-def test_audits_stop(workers: int, tmp_path: Path, easy: list[str], hard: list[str]) -> None:
-    """As long as they go on, SGLang waits for the next one; eight of 150 tokens held it for 97 s."""
-    many = ("--tokenizer-worker-num", str(workers))
-    with launched(tmp_path, *FEW, *many, audit={"share": 1.0}) as server:
+def test_audits_stop_and_a_running_request_comes_to_its_end(tmp_path: Path, easy: list[str], hard: list[str]) -> None:
+    """As long as audits go on, SGLang waits for the next one; eight of 150 tokens held it for 97 s."""
+    with launched(tmp_path, *FEW, audit={"share": 1.0}) as server, ThreadPoolExecutor(1) as pool:
         wait_until(server.poll, "it is ready")
         prompts = (easy + hard)[: int(FEW[1])]
         run(server, [Case(prompt, 300) for prompt in prompts], at_once=len(prompts))
-        assert adaptive(server)["audit"]["waiting"] > 4
-        end(server)
-    if workers == 1:  # with several HTTP workers SGLang kills its schedulers at once
-        require_profile(tmp_path)
-
-
-def test_a_running_request_comes_to_its_end(tmp_path: Path, easy: list[str]) -> None:
-    with launched(tmp_path, *FEW, audit={"share": 1.0}) as server, ThreadPoolExecutor(1) as pool:
-        wait_until(server.poll, "it is ready")
         asked = pool.submit(run, server, [Case(easy[0], LONG)], 1)
         wait_until(lambda: server.get("/v1/loads")["loads"][0]["num_running_reqs"], "it runs")
         server.force_steps(TIERS[-1], 3600)
+        assert adaptive(server)["audit"]["waiting"] > 4
         end(server)
         (answer,) = asked.result()
     assert isinstance(answer, Output) and len(answer.ids) == LONG
-    require_profile(tmp_path)
+    (file,) = (tmp_path / "profiles").glob("*.json")
+    assert sum(cell.rounds or 0 for cell in loads_profile(file.read_text(), file.name).cells) > 0
     drafted = [line for line in (tmp_path / "rounds.trace").read_text().splitlines() if line.startswith("7 ")]
     assert sum(int(line.split()[1], 36) + 1 for line in drafted) > 2 * LONG / 3, "the trace has the last rounds"
 

@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
-import pytest
-
 from sglang_adaptive.lab.cpu_engine import models
 from sglang_adaptive.lab.cpu_engine.server import CpuServer
 from tests.engine.workload import Case, Output, adaptive, require_whole_pool, rotating_depth, rounds, run
@@ -67,16 +65,3 @@ def test_in_the_middle_of_requests(standalone: CpuServer, expected: Expected, ea
         assert told(standalone) == lines + 1
         held = rounds(standalone) - before
     require_whole_pool(standalone)
-
-
-def test_what_was_learnt_counts_for_little(standalone: CpuServer, easy: list[str]) -> None:
-    standalone.force_steps(3)
-    run(standalone, [Case(prompt) for prompt in easy[:6]], at_once=3)
-    before = adaptive(standalone)["acceptance"]
-    update(standalone)
-    after = adaptive(standalone)["acceptance"]
-    standalone.force_steps(None)
-    for now, then in zip(after, before, strict=True):
-        assert now["probability"] == pytest.approx(then["probability"], abs=0.1)
-        assert now["trials"] <= then["trials"]
-    assert after[0]["trials"] < before[0]["trials"]

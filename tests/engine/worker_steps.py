@@ -173,6 +173,17 @@ class BlockStepper(Arriving):
         with mock.patch.object(self.worker, "_append_target_hidden_to_draft_kv_by_loc", forgetful):
             return self.write(depths, overlap=False)
 
+    def write_at_once(self, depths: Sequence[int]) -> list[dict[str, Any]]:
+        """Run the same without held rounds, and with a fault in the append of held ones: SGLang appends each round."""
+        deferred, every = self.worker.deferred, self.worker.deferred._every
+        before = deferred.snapshot()
+        deferred.set_every(1)
+        found = [{**self.write(depths, overlap=True), "kept": deferred.snapshot() | {"extend_every": every} == before}]
+        deferred.set_every(every)
+        with mock.patch.object(deferred, "_run", side_effect=RuntimeError("planted")):
+            failed = super().write(depths, overlap=True)
+        return [*found, {**failed, "kept": deferred._pending.rounds > 0, "error": deferred.guard.error}]
+
     def sample(self) -> dict[str, Any]:
         """Sample with one width per turn; return what the verify of choices used and whether it left probabilities."""
         accept, shapes, memories = self.worker._selector_sampling_accept, [], []
@@ -252,7 +263,7 @@ def blocks(folder: Path, draft: str) -> dict[str, Any]:
         True: ((15,), BLOCK_DEPTHS, (7, 7, 1, 1, 1, 0, 3), (0, 0, 15), long),
     }
     found = {"runs": _written(lab, ladders), "forgetful": lab.write_without_features((15, 0)), "built": lab.built()}
-    return {**found, "sampled": lab.sample()}
+    return {**found, "sampled": lab.sample(), "at_once": lab.write_at_once((0, 0, 15))}
 
 
 DRAFTS: dict[str, Callable[[Path], Any]] = {

@@ -26,6 +26,8 @@ from sglang_adaptive.lab.models.smollm2 import target_folder
 from tests.engine.workload import Case
 
 START_SECONDS = 600.0
+STARTS = ("In", "def", "On", "class", "By", "import", "a", "If")
+"""Beginnings of eight prompts."""
 EMPTY: Mapping[str, str] = {}
 CACHE = "--enable-hierarchical-cache"
 """The flag of a server that keeps prompts, which the others do not."""

@@ -14,10 +14,9 @@ from sglang_adaptive.audit import sampled
 from sglang_adaptive.client import Client
 from tests.campaign.clients import samples_of
 from tests.engine.workload import Case, adaptive, rotating_depth, run
-from tests.gpu.servers import Line, serving_together, tiny_pair
+from tests.gpu.servers import STARTS, Line, serving_together, tiny_pair
 
 TIERS = (0, 1, 3, 7)
-STARTS = ("In", "def", "On", "class", "By", "import", "a", "If")
 CASES = [Case(f"{start} the", max_new_tokens=96) for start in STARTS]
 MANY = ("--max-running-requests", "32", "--cuda-graph-max-bs-decode", "32")
 KINDS = [kind for kind in sampled.KINDS if "min_p" not in kind]

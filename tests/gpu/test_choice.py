@@ -25,9 +25,6 @@ def test_the_likeliest_of_a_large_vocabulary(requests: int, record_property: Cal
     from sglang_adaptive.sglang_plugin.stages.fast_path import greedy
 
     logits = torch.randn(requests, 128_256, device="cuda").to(torch.bfloat16)
-    for name, run in (
-        ("torch_us", lambda: torch.argmax(logits, dim=-1)),
-        ("ours_us", lambda: greedy.choose(logits)),
-    ):
+    for name, run in (("torch_us", lambda: torch.argmax(logits, dim=-1)), ("ours_us", lambda: greedy.choose(logits))):
         record_property(name, 1000 * do_bench(run, return_mode="median"))
     assert torch.equal(greedy.choose(logits)[0].to(torch.int64), torch.argmax(logits, dim=-1))

@@ -12,10 +12,9 @@ from sglang_adaptive.client import Client
 from sglang_adaptive.lab.cpu_engine import models
 from tests.engine.worker_steps import choosing
 from tests.engine.workload import Case
-from tests.gpu.servers import answers, serving, tiny_pair
+from tests.gpu.servers import STARTS, answers, serving, tiny_pair
 
 WIDTHS = (0, 1, 3, 7, 15)
-STARTS = ("In", "def", "On", "class", "By", "import", "a", "If")
 CASES = [Case(f"{start} the", max_new_tokens=120) for start in STARTS]
 
 

@@ -8,11 +8,10 @@ from typing import Any
 
 from sglang_adaptive.policy.throughput.lookups import KINDS
 from tests.engine.workload import Case
-from tests.gpu.servers import answers, serving, tiny_pair
+from tests.gpu.servers import STARTS, answers, serving, tiny_pair
 from tests.lookup_kernel_checks import check
 
 CONFIG = {"throughput": {"candidate_steps": [0, 1, 3, 7], "lookup": True}}
-STARTS = ("In", "def", "On", "class", "By", "import", "a", "If")
 TAILS = (40, 36, 32, 28)
 """Tokens of a third copy with which prompts end."""
 AT_ONCE = (1, *sorted(sizes[-1] for sizes in KINDS.values()))

@@ -10,10 +10,9 @@ import pytest
 
 from sglang_adaptive.client import Client
 from tests.engine.workload import Case, Output, adaptive, rotating_depth, run
-from tests.gpu.servers import serving, tiny_pair
+from tests.gpu.servers import STARTS, serving, tiny_pair
 
 TIERS = (0, 1, 3, 7)
-STARTS = ("In", "def", "On", "class", "By", "import", "a", "If")
 CASES = [Case(f"{start} the", max_new_tokens=96) for start in STARTS]
 SAVED = (
     *("--enable-memory-saver", "--enable-weights-cpu-backup", "--enable-draft-weights-cpu-backup"),

@@ -9,11 +9,10 @@ import pytest
 
 from sglang_adaptive.client import Client
 from tests.engine.workload import Case, Output, adaptive, rotating_depth, run
-from tests.gpu.servers import Line, serving_together, tiny_pair
+from tests.gpu.servers import STARTS, Line, serving_together, tiny_pair
 
 TIERS = (0, 1, 3, 7)
 VARIANTS: dict[str, dict[str, str]] = {"off": {}, "on": {"SGLANG_ENABLE_OVERLAP_PLAN_STREAM": "1"}}
-STARTS = ("In", "def", "On", "class", "By", "import", "a", "If")
 
 
 def outputs(client: Client) -> dict[str, Any]:

@@ -11,9 +11,8 @@ import pytest
 
 from sglang_adaptive.client import Client
 from tests.engine.workload import Case, adaptive, grown, wait_until
-from tests.gpu.servers import answers, serving, tiny_pair
+from tests.gpu.servers import STARTS, answers, serving, tiny_pair
 
-STARTS = ("In", "def", "On", "class", "By", "import", "a", "If")
 STEPS, PENDING = 3, 32
 """Rounds that a draft of its own may leave pending."""
 ENDLESS = 6000

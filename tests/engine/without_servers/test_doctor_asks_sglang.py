@@ -16,8 +16,6 @@ from sglang_adaptive.serve_cpu import default_arguments
 from tests import forked_servers
 from tests.engine.examples import PROGRAM, examples
 
-pytestmark = pytest.mark.engine
-
 
 @pytest.fixture
 def asked(elsewhere: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:

@@ -12,10 +12,7 @@ from tests.forked_servers import NO_MODEL, OURS
 
 CANNOT = {
     "no algorithm": ((), "no --speculative-algorithm is given"),
-    "LoRA": (
-        ("--speculative-algorithm", "EAGLE3", "--enable-lora"),
-        "LoRA's graph metadata is built for one depth",
-    ),
+    "LoRA": (("--speculative-algorithm", "EAGLE3", "--enable-lora"), "LoRA's graph metadata is built for one depth"),
 }
 
 
@@ -40,10 +37,7 @@ IGNORED = pytest.mark.xfail(strict=True, raises=AssertionError, reason="0.5.23: 
 STOCK = f"import os; os.environ['SGLANG_PLUGINS'] = {PLUGIN!r}"
 
 
-@pytest.mark.parametrize(
-    "before",
-    [pytest.param("", id="ours"), pytest.param(STOCK, id="stock", marks=IGNORED)],
-)
+@pytest.mark.parametrize("before", [pytest.param("", id="ours"), pytest.param(STOCK, id="stock", marks=IGNORED)])
 def test_configuration_alone_is_not_ignored(tmp_path: Path, before: str) -> None:
     missing = tmp_path / "nowhere.json"
     asked = ["--speculative-algorithm", "EAGLE3", "--speculative-adaptive-config", str(missing)]

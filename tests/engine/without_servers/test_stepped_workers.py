@@ -132,6 +132,15 @@ def test_a_block_depends_on_the_text_and_on_its_width_alone(blocks: dict[str, An
     assert blocks["forgetful"]["outputs"] == blocks["runs"][0]["outputs"]
 
 
+def test_without_held_rounds_and_after_a_fault_each_round_is_appended(blocks: dict[str, Any]) -> None:
+    one_by_one, failed = blocks["at_once"]
+    assert one_by_one["kept"] and not failed["kept"] and failed["error"] == "RuntimeError: planted"
+    assert one_by_one["drafts"] == blocks["runs"][-2]["drafts"], "those of held rounds"
+    for found in blocks["at_once"]:
+        assert found["outputs"] == blocks["runs"][0]["outputs"]
+        assert (found["free_slots"], found["degraded"]) == (SLOTS, None)
+
+
 def test_choices_that_were_sampled_are_verified_by_their_chances(blocks: dict[str, Any]) -> None:
     """At every width, finally in memory shared by all widths, which holds zeros between rounds."""
     sampled = blocks["sampled"]

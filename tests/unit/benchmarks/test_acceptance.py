@@ -13,16 +13,7 @@ import pytest
 import torch
 
 from benchmarks.harness import acceptance, internals
-from benchmarks.harness.acceptance import (
-    TRACE_FILE,
-    Declared,
-    Draw,
-    Meter,
-    Process,
-    Replay,
-    chances_of,
-    drawn_ahead,
-)
+from benchmarks.harness.acceptance import TRACE_FILE, Declared, Draw, Meter, Process, Replay, chances_of, drawn_ahead
 from sglang_adaptive.lab.cpu_engine.kernels.tree import verify_tree_greedy_cpu
 from sglang_adaptive.policy.choice import drafted
 from sglang_adaptive.policy.observation import RoundNote

@@ -13,15 +13,7 @@ from typing import Any
 import pytest
 
 from benchmarks.harness.results import Report
-from benchmarks.harness.turns import (
-    LEAST_TURNS,
-    Race,
-    Ratio,
-    best_single,
-    mean_ratio,
-    percentiles,
-    ratio,
-)
+from benchmarks.harness.turns import LEAST_TURNS, Race, Ratio, best_single, mean_ratio, percentiles, ratio
 
 # -- ratios -----------------------------------------------------------------------------------------------------
 

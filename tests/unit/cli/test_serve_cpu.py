@@ -11,14 +11,7 @@ import pytest
 
 from sglang_adaptive import serve_cpu
 from sglang_adaptive.lab.cpu_engine.server import READY, BootLog
-from sglang_adaptive.serve_cpu import (
-    ATTENTION_BACKEND,
-    PLUGIN,
-    LaunchError,
-    command,
-    default_arguments,
-    environment,
-)
+from sglang_adaptive.serve_cpu import ATTENTION_BACKEND, PLUGIN, LaunchError, command, default_arguments, environment
 
 
 def options(arguments: list[str]) -> dict[str, str]:

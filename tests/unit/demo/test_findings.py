@@ -123,16 +123,12 @@ def test_a_missing_request_is_not_taken_for_equality() -> None:
 HARD = phase(1, "hard", 1)
 
 
-def chart(run: Run, columns: int = 80, encoding: str = "utf-8") -> list[str]:
-    console = console_of(io.TextIOWrapper(io.BytesIO(), encoding=encoding))
+def rows(run: Run, columns: int = 80) -> dict[int, list[str]]:
+    console = console_of(io.TextIOWrapper(io.BytesIO(), encoding="utf-8"))
     console.width = columns
     with console.capture() as captured:
         console.print(timeline(run, console))
-    return captured.get().splitlines()
-
-
-def rows(run: Run, columns: int = 80) -> dict[int, list[str]]:
-    found = [re.match(r"│ *(\d+)│(.*)│$", line) for line in chart(run, columns)]
+    found = [re.match(r"│ *(\d+)│(.*)│$", line) for line in captured.get().splitlines()]
     return {int(row[1]): row[2].split("│") for row in found if row}
 
 

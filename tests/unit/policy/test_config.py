@@ -366,9 +366,6 @@ def test_a_repeated_key_among_many_is_found_in_one_pass(tmp_path: Path) -> None:
     assert f"{path}: last: the key is given more than once" in str(refusal(path))
 
 
-ANY_SLOTS = {"1": {"candidate_steps": [1, 3]}}
-
-
 @pytest.mark.parametrize("policy", [{}, {"1": {"candidate_steps": [0, 1, 3]}}], ids=["throughput", "ema"])
 @pytest.mark.parametrize(
     ("name", "given", "read", "default"),

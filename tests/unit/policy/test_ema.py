@@ -16,11 +16,7 @@ from sglang_adaptive.policy.config import check_config, load_config
 from sglang_adaptive.policy.ema import AdaptiveSpeculativeParams, AdaptiveStepSlot, SlotConfig
 from sglang_adaptive.policy.observation import RoundObservation
 
-THREE_SLOTS = {
-    "4": {"candidate_steps": [2]},
-    "8": {"candidate_steps": [3]},
-    "32": {"candidate_steps": [5]},
-}
+THREE_SLOTS = {"4": {"candidate_steps": [2]}, "8": {"candidate_steps": [3]}, "32": {"candidate_steps": [5]}}
 
 
 def policy(graphs: list[int] | None = None) -> AdaptiveSpeculativeParams:

@@ -20,7 +20,7 @@ from sglang_adaptive.policy.config import check_config, load_config
 from sglang_adaptive.policy.ema import AdaptiveSpeculativeParams as Ema
 from sglang_adaptive.policy.observation import RoundObservation
 
-EXAMPLES = 1500
+EXAMPLES = 600
 """Of fourteen faults added to our policy, three draws each, the rarest took 302 examples to show, half at most 5."""
 
 BATCH_SIZES = (1, 2, 3, 5, 7, 8, 9, 16, 24, 31, 32, 33, 48, 63, 64, 65, 128)

@@ -47,8 +47,7 @@ def test_a_draft_learns_and_leaves_the_target_alone(train, target, capsys):
 
 
 @pytest.mark.parametrize(
-    ("steps", "expected"),
-    [(0, [1, 1, 1, 1, 1, 1]), (1, [2, 1, 2, 1]), (3, [3, 2, 1]), (7, [3, 2, 1])],
+    ("steps", "expected"), [(0, [1, 1, 1, 1, 1, 1]), (1, [2, 1, 2, 1]), (3, [3, 2, 1]), (7, [3, 2, 1])]
 )
 def test_rounds_advance_by_what_was_accepted(steps, expected):
     #          anchor 0  1  2  3  4  5  6  7

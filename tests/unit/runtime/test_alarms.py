@@ -15,15 +15,7 @@ from sglang_adaptive.policy.base import AdaptivePolicy
 from sglang_adaptive.policy.choice import Choice, Source, drafted
 from sglang_adaptive.policy.observation import RoundNote, RoundObservation
 from sglang_adaptive.policy.throughput import ThroughputPolicy
-from sglang_adaptive.runtime.alarms import (
-    BACK,
-    CAUSES,
-    FALLEN,
-    WINDOW_DRAFTS,
-    WINDOW_SECONDS,
-    AcceptanceWatch,
-    Finding,
-)
+from sglang_adaptive.runtime.alarms import BACK, CAUSES, FALLEN, WINDOW_DRAFTS, WINDOW_SECONDS, AcceptanceWatch, Finding
 from sglang_adaptive.runtime.controller import AdaptiveController
 from sglang_adaptive.runtime.round_times import RoundClock
 from tests import fakes

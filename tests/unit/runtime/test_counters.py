@@ -97,9 +97,9 @@ def test_the_way_into_a_probe_and_back_is_told_from_a_decision(
     assert [switch["cause"] for switch in controller.snapshot()["recent_switches"]] == causes
 
 
-def learnt(budget: float = 0.05) -> tuple[ThroughputPolicy, list[ProbeTotals], Counter[bool]]:
+def learnt() -> tuple[ThroughputPolicy, list[ProbeTotals], Counter[bool]]:
     """Return a policy after text of changing acceptance, with the totals and probe rounds seen along the way."""
-    policy, rng = ThroughputPolicy(3, ThroughputOptions(probe_budget=budget)), random.Random(1)
+    policy, rng = ThroughputPolicy(3, ThroughputOptions(probe_budget=0.05)), random.Random(1)
     totals, probing = [], Counter[bool]()
     for index in range(3000):
         p, batch = 0.9 if index // 300 % 2 else 0.2, (1, 2, 8, 16, 32, 4)[index // 100 % 6]

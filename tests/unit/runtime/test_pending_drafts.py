@@ -68,19 +68,6 @@ def test_in_order_is_what_needs_no_looking_up(rounds: list[list[int]]) -> None:
     assert plan.is_one_of_each([len(keys) for keys in rounds]) == (alike and [*map(list, plan.sources)] == straight)
 
 
-def test_steady_rounds_are_in_order_until_somebody_joins() -> None:
-    pending = PendingDrafts()
-    for _ in range(3):
-        pending.hold("abc")
-    plan = pending.catch_up("abc")
-    assert plan is not None and plan.is_one_of_each([3, 3, 3])
-    swapped = pending.catch_up("bac")
-    assert swapped is not None and not swapped.is_one_of_each([3, 3, 3])
-    pending.hold("abcd")
-    joined = pending.catch_up("abcd")
-    assert joined is not None and not joined.is_one_of_each([3, 3, 3, 4])
-
-
 def test_who_is_left_out_of_the_last_round_is_told_what_it_owes_until_the_next_is_settled() -> None:
     pending = PendingDrafts()
     for _ in range(3):

@@ -39,27 +39,6 @@ HARD, EASY = (1.0, 0.85, 0.84), (1.0, 0.36, 0.2)
 EARLY, LATE = (10.0, 11.0, 12.0), (20.0, 30.0, 60.0)
 
 
-def test_one_rank_runs_the_depth_that_its_texts_are_done_soonest_with() -> None:
-    assert agreed([rank(4, EASY, EARLY)], DEPTHS, 2) == 5
-    assert agreed([rank(4, HARD, LATE, live=5)], DEPTHS, 2) == 0
-
-
-def test_all_ranks_count_by_their_requests() -> None:
-    assert agreed([rank(9, HARD, EARLY), rank(8, EASY, EARLY)], DEPTHS, 2) == 5  # not the minimum of the two
-    assert agreed([rank(90, HARD, EARLY), rank(1, EASY, EARLY)], DEPTHS, 2) == 2
-
-
-def test_the_rank_with_most_requests_sets_the_price_wherever_it_stands() -> None:
-    small, large = rank(2, EASY, EARLY), rank(20, HARD, LATE)
-    assert agreed([small], DEPTHS, 2) == 5
-    assert agreed([small, large], DEPTHS, 2) == agreed([large, small], DEPTHS, 2) == 0
-
-
-def test_of_equal_batches_the_first_sets_the_price() -> None:
-    one, other = rank(4, EASY, EARLY), rank(4, EASY, LATE)
-    assert (agreed([one, other], DEPTHS, 2), agreed([other, one], DEPTHS, 2)) == (5, 2)
-
-
 def test_ranks_without_a_say_change_nothing() -> None:
     voter = rank(4, EASY, EARLY)
     rows = [silent(DEPTHS).row(), voter, silent(DEPTHS, 5, 900, failed=True).row()]

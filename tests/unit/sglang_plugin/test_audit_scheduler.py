@@ -166,7 +166,9 @@ def test_a_report_travels_in_a_name() -> None:
     handler = TakeReport(mine := audits())
     handler.validate(REPORT_KEY, message.server_args[REPORT_KEY])
     handler.apply(REPORT_KEY, message.server_args[REPORT_KEY])
-    assert mine.report()["wrong"] == 1
+    assert mine.report()["wrong"] == 1 and mine.report()["proved"] and not mine.is_on
+    mine.change(AuditOptions(1.0))
+    assert mine.report()["wrong"] == 1 and mine.report()["proved"] is None and mine.is_on
     for taken in (TakeReport(None), handler):
         with pytest.raises(UpdateRejected, match="expected a report"):
             taken.validate(REPORT_KEY, 1)

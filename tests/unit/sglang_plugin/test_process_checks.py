@@ -14,8 +14,9 @@ from tests.checks import Findings
 
 PLAIN = ["worker", "reserve", "isolation", "attention_dp"]
 INTERPRETED = [
-    *("metadata", "greedy", "penalty", "graph_input", "tile", "device_plan", "layer", "decode_kernel"), "chain_kernel",
-]  # fmt: skip
+    *("metadata", "greedy", "penalty", "graph_input", "tile", "device_plan", "layer", "decode_kernel"),
+    *("chain_kernel", "lookup_kernel"),
+]
 MODULES: dict[str, dict[str, str]] = {f"{name}_checks": {} for name in PLAIN}
 MODULES |= {f"{name}_checks": {"TRITON_INTERPRET": "1"} for name in INTERPRETED}
 EVERY = [(module, check) for module in MODULES for check in checks.named_in(module)]

@@ -70,10 +70,7 @@ def scores_of(**figures: float) -> Scores:
 
 
 def test_targets_are_missed_on_the_wrong_side_of_their_bound() -> None:
-    results = {
-        "stationary": scores_of(share=0.975, switches=1.5),
-        "step-change": scores_of(zero_window=0.98),
-    }
+    results = {"stationary": scores_of(share=0.975, switches=1.5), "step-change": scores_of(zero_window=0.98)}
     assert {(one["suite"], one["figure"]): one["met"] for one in report.outcomes(results)} == {
         ("stationary", "share of oracle, mean"): False,
         ("stationary", "share of oracle, worst trace"): True,

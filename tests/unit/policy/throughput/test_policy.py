@@ -51,28 +51,6 @@ def trace(batch: int, p: Any, seed: int = 0, given: Any = COST, rounds: int = 12
     return Scene(COST, who, by_round, np.full(rounds, 0.97), given=given).build(rng)
 
 
-def test_the_default_depths() -> None:
-    assert ThroughputPolicy(3).candidate_steps == [0, 1, 2, 3, 5, 7]
-
-
-@pytest.mark.parametrize("batch", [1, 8, 64])
-@pytest.mark.parametrize("p", [0.0, 0.3, 0.6, 0.9])
-def test_it_settles_within_two_percent_of_the_best_depth(batch: int, p: float) -> None:
-    policy = ThroughputPolicy(3, profile=H200)
-    serve(policy, p, batch, 400)
-    seconds = {s: t for (b, s), t in COST.cells().items() if b == batch}
-    rates = {s: sum(p**j for j in range(s + 1)) / seconds[s] for s in LADDER}
-    assert rates[policy._choice.live] >= 0.98 * max(rates.values())
-
-
-def test_a_result_is_credited_to_the_depth_that_drafted_it() -> None:
-    policy = ThroughputPolicy(7, profile=H200)
-    policy.choose(Coming(4))
-    policy.observe(RoundObservation(drafted(1), [1] * 4, 4))
-    assert policy._acceptance.trials(1) > 3.0
-    assert policy._acceptance.trials(2) == 0.0
-
-
 def test_the_ladder_never_changes_and_no_graphs_means_none() -> None:
     policy = ThroughputPolicy(3, profile=H200)
     policy.set_cuda_graph_bs(None)
@@ -144,14 +122,6 @@ def test_ranks_with_one_table_decide_alike_whatever_their_clocks_say() -> None:
     # The clock does matter: a rank that used its wrong times would diverge from the others.
     alone: list[str | None] = []
     assert drive_replica(ThroughputPolicy(3, profile=H200), alone, lying=True) != first
-
-
-def test_between_hand_overs_the_clock_changes_nothing() -> None:
-    policy = ThroughputPolicy(3, profile=H200)
-    before = policy._times.at(8).seconds[3]
-    for _ in range(3):
-        policy.observe(RoundObservation(drafted(3), [2] * 8, 8, 1.0))
-    assert policy._times.at(8).seconds[3] == before
 
 
 class Recorded:
@@ -372,7 +342,7 @@ def test_expected_improvement_is_the_mean_of_the_positive_part() -> None:
 
 @pytest.mark.parametrize("batch", [8, 32])
 def test_steady_load_is_left_alone(batch: int) -> None:
-    """Fewer than one switch in 150 rounds after the first minute, averaged over two draws; a probe or look is two."""
-    found = [steady_switches.measure(batch, seed, rounds=20_000) for seed in (1, 2)]
-    assert math.fsum(one["minutes"] for one in found) > 4.0
-    assert math.fsum(one["switches_per_hour"] * one["minutes"] / 60.0 for one in found) < 2 * 20_000 / 150
+    """Fewer than one switch in 150 rounds after the first minute; a probe or look is two."""
+    found = steady_switches.measure(batch, seed=1, rounds=20_000)
+    assert found["minutes"] > 2.0
+    assert found["switches_per_hour"] * found["minutes"] / 60.0 < 20_000 / 150

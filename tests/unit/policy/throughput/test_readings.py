@@ -14,15 +14,7 @@ import pytest
 from sglang_adaptive.policy.choice import drafted
 from sglang_adaptive.policy.observation import RoundObservation, ZeroCycle
 from sglang_adaptive.policy.throughput.cost import CostModel
-from sglang_adaptive.policy.throughput.readings import (
-    LONE_NOISES,
-    NEAR_ROUNDS,
-    NOISE,
-    SIDE,
-    SINGLE,
-    Readings,
-    middle,
-)
+from sglang_adaptive.policy.throughput.readings import LONE_NOISES, NEAR_ROUNDS, NOISE, SIDE, SINGLE, Readings, middle
 from sglang_adaptive.runtime.pending_drafts import extend_schedule, rounds_between_outputs
 from sglang_adaptive.runtime.round_times import RoundTimes
 

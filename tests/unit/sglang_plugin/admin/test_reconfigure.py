@@ -232,9 +232,9 @@ def post(route: AdminRoute, body: bytes, method: str = "POST") -> tuple[int, byt
     return asyncio.run(posted(route, body, method))
 
 
-def routed(path: str | None = None) -> tuple[AdminRoute, Schedulers]:
+def routed() -> tuple[AdminRoute, Schedulers]:
     schedulers = Schedulers(SLOTS)
-    changes = ConfigChanges(schedulers, schedulers.in_force, BUILT, path, None)
+    changes = ConfigChanges(schedulers, schedulers.in_force, BUILT, None, None)
     return AdminRoute(stock, [0, 1, 3, 7], None, changes), schedulers
 
 

@@ -96,16 +96,6 @@ def test_a_running_server_keeps_its_memory_or_turns_it_off(
         assert str(refused.value) == f"F: throughput.{line}"
 
 
-def test_a_request_finds_its_text_again(made: LookupRounds) -> None:
-    one, other = Req("one", [1, 2, 3]), Req("other", [4, 5])
-    made.begin(batch(one, other))
-    assert [text(made, row) for row in (0, 1)] == [[1, 2, 3], [4, 5]]
-    made.begin(batch(other))
-    one.output_ids.extend([7, 8])
-    made.begin(batch(other, one))
-    assert [text(made, row) for row in (0, 1)] == [[4, 5], [1, 2, 3, 7, 8]]
-
-
 def test_an_id_that_is_used_again_names_another_text(made: LookupRounds) -> None:
     made.begin(batch(Req("same", [1, 2, 3, 4, 5])))
     for prompt in ([9, 8], [7] * 20):

@@ -1,11 +1,8 @@
-"""The texts for lookups: on the host, and by the kernels in an interpreter."""
+"""The texts for lookups, on the host."""
 
 from __future__ import annotations
 
-import os
 import random
-import subprocess
-import sys
 
 import numpy as np
 import torch
@@ -82,12 +79,3 @@ def test_a_text_may_end_with_its_row() -> None:
     room = texts._texts.shape[1]
     texts.write(0, 0, np.arange(room + 5) % VOCABULARY, comes=True)
     assert follow(texts, 0, room - 1, [1, 2, 3, 4], 4)[2] >= 0
-
-
-def test_kernels_look_up_what_the_definition_does() -> None:
-    """Runs in Triton's interpreter, in a separate process because Triton reads its mode only once."""
-    variables = {**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-m", "tests.lookup_kernel_checks"]
-    ran = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=400, check=False)
-    assert ran.returncode == 0, ran.stderr[-2000:]
-    assert "28 lookups match the definition" in ran.stdout

@@ -22,12 +22,7 @@ from sglang_adaptive.sglang_plugin import guard
 from sglang_adaptive.sglang_plugin.repairs import at_the_widest
 from sglang_adaptive.sglang_plugin.workers import ngram_inputs
 from sglang_adaptive.sglang_plugin.workers.choice import needs_lengths_on_host
-from sglang_adaptive.sglang_plugin.workers.ngram_inputs import (
-    PROMPT_TOKENS,
-    Prompts,
-    cut,
-    tokens_at_most,
-)
+from sglang_adaptive.sglang_plugin.workers.ngram_inputs import PROMPT_TOKENS, Prompts, cut, tokens_at_most
 from tests.token_trees import links, tree_batches
 
 WIDEST = 12
