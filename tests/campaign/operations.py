@@ -23,8 +23,8 @@ from tests.campaign.record import Unit
 from tests.campaign.servers import COPYING
 from tests.engine.workload import adaptive
 
-PAUSE = (0.0, 0.15)
-"""Seconds between two operations."""
+PAUSE, LONG_PAUSE = 0.15, 1.0
+"""Most seconds between two operations; longer where lookups are to begin again after a new configuration."""
 JUMPY_EMA: dict[str, Any] = {"ema_alpha": 1.0, "update_interval": 1, "warmup_batches": 0}
 REFUSED: list[Any] = [None, 3, [], {"1": {"candidate_steps": [2]}}, {"1": {"candidate_steps": []}}, {"policy": "x"}]
 BUSY = "400"
@@ -195,7 +195,7 @@ def meanwhile(
                 unit.check(False, name, f"{type(error).__name__}: {error}")
                 if not server.is_running():
                     return
-            done.wait(draw.uniform(*PAUSE))
+            done.wait(draw.uniform(0.0, LONG_PAUSE if desk.copies else PAUSE))
 
     with ThreadPoolExecutor(1) as pool:
         work = pool.submit(operate)
