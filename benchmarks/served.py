@@ -250,10 +250,11 @@ def tokenized(target: Path) -> list[list[int]]:
 def one_pass(contender: Contender, requests: int, concurrency: int, make: Make) -> dict[str, Any]:
     """Serve *requests* requests, *concurrency* at a time, and return the figures of the decode rounds meanwhile.
 
-    Rounds count if they follow another decode round, both with fewer free places than are filled at once. The rate is
-    *concurrency* x tokens per request and round / seconds per round; otherwise contenders whose requests end together
-    would seem to run more requests. ``wall`` is every token over every second, including prefills and gaps. Raises
-    RuntimeError if no rounds count.
+    Times count of rounds that follow another decode round, both with fewer free places than are filled at once. The
+    rate is *concurrency* x tokens per request and round / seconds per round; otherwise contenders whose requests end
+    together would seem to run more requests. The tokens are those of all rounds, so that one text yields the same at
+    the same steps, whichever of its rounds are timed. ``wall`` is every token over every second, including prefills and
+    gaps. Raises RuntimeError if no time counts.
     """
     process = contender.server.process
     contender.take_over()
@@ -264,7 +265,7 @@ def one_pass(contender: Contender, requests: int, concurrency: int, make: Make) 
     counted = process.read() - before
     if counted.full_rounds < 3:
         raise RuntimeError(f"only {counted.full_rounds:.0f} rounds at batch {concurrency}; {done.failed[:1]}")
-    accept, seconds = counted.full_tokens / counted.full_requests, counted.full_seconds / counted.full_rounds
+    accept, seconds = counted.tokens / counted.requests, counted.full_seconds / counted.full_rounds
     found = {
         "rate": concurrency * accept / seconds,
         "wall": done.tokens / done.seconds,
