@@ -29,7 +29,7 @@ from benchmarks.harness.acceptance import QUESTION, TRACE_FILE
 from benchmarks.harness.load import Blocks, Body, Make, greedy, in_blocks
 from benchmarks.harness.results import Report, command_parser
 from benchmarks.harness.start import DEPTHS, POLICIES, Contender, Host, Policy, Server
-from benchmarks.harness.turns import LEAST_TURNS, Race, percentiles
+from benchmarks.harness.turns import LEAST_TURNS, Race, behind, percentiles
 from benchmarks.traces import prompts
 from sglang_adaptive.lab import traces
 
@@ -209,10 +209,18 @@ class Phase:
                     contender.take_over()
                     load.run_list(contender.server.client.url, size, size, make_of(0, size), patience=60)
         self.report.say(f"warmed up in {time.monotonic() - begin:.1f} s")
-        return Race(
-            lambda size, number: contenders, self.given.batches, serve, self.report, end=end, error=self.given.error,
+
+        def taking_part(size: int, number: int) -> list[Contender]:
+            gone = behind(
+                race.turns[size], {one.name for one in contenders if one.steps is not None}, self.given.behind
+            )
+            return [one for one in contenders if one.name not in gone]
+
+        race = Race(
+            taking_part, self.given.batches, serve, self.report, end=end, error=self.given.error,
             least=self.given.turns, ours=ours,
         )  # fmt: skip
+        return race
 
     def questions(self) -> list[list[int]]:
         return _questions(self.given)
@@ -559,6 +567,7 @@ def parser() -> argparse.ArgumentParser:
         add("--tokens", type=int, default=192, help="new tokens per request; the maximum in replay")
         add("--error", type=float, default=0.01, help="stop early at this relative standard error")
         add("--turns", type=int, default=LEAST_TURNS, help="turns of every batch size before --error counts")
+        add("--behind", type=float, default=0.0, help="leave out held steps below this share of the best in two turns")
         add("--warm", action="store_true", help="the servers served these batches before: do not warm them up")
         add("--depths", type=start.ints, default=[], help="depths to hold in turn on our server")
         add("--context", type=int, default=1000, help="tokens per prompt (replay)")

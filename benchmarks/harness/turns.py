@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from statistics import fmean, geometric_mean, stdev
@@ -60,7 +60,7 @@ def best_single(rates: Sequence[Mapping[str, float]]) -> str | None:
     return max(sorted(common), key=lambda name: geometric_mean([case[name] for case in rates]), default=None)
 
 
-def rates_by_name(turns: Sequence[Pass]) -> dict[str, dict[int, float]]:
+def rates_by_name(turns: Sequence[Mapping[str, Any]]) -> dict[str, dict[int, float]]:
     """Return each contender's rates by turn."""
     found: dict[str, dict[int, float]] = {}
     for index, turn in enumerate(turns):
@@ -79,6 +79,16 @@ def over(turns: Sequence[Pass], other: str, ours: str) -> Ratio | None:
     rates = rates_by_name(turns)
     both = sorted(set(rates.get(ours, {})) & set(rates.get(other, {})))
     return ratio([rates[ours][turn] for turn in both], [rates[other][turn] for turn in both]) if both else None
+
+
+def behind(turns: Sequence[Mapping[str, Any]], names: Collection[str], share: float) -> set[str]:
+    """Return those of *names* that were below *share* of the best of them in each of their turns, at least two."""
+    rates = {name: rate for name, rate in rates_by_name(turns).items() if name in names and len(rate) > 1}
+    best: dict[int, float] = {}
+    for rate in rates.values():
+        for turn, one in rate.items():
+            best[turn] = max(one, best.get(turn, 0.0))
+    return {name for name, rate in rates.items() if all(one < share * best[turn] for turn, one in rate.items())}
 
 
 def percentiles(seconds: Sequence[float]) -> dict[str, float] | None:
@@ -138,13 +148,18 @@ class Race:
         left = self._end - self._clock()
         timely = [
             case for case in self.turns
-            if case not in self._closed and left > max(1.05 * self._longest_turn[case], self._seconds(case), 0.0)
+            if case not in self._closed and left > max(1.05 * self._turn_seconds(case), self._seconds(case), 0.0)
         ]  # fmt: skip
         few = [case for case in timely if len(self.turns[case]) < self._least]
         if few:
             return min(few, key=lambda case: len(self.turns[case]))
         worst = {case: self.worst_error(case) for case in timely if len(self.turns[case]) < self._most}
         return max((case for case in worst if worst[case] > self._error), key=lambda case: worst[case], default=None)
+
+    def _turn_seconds(self, case: Case) -> float:
+        """Return how long a turn may take: as long as the longest, or less if fewer take part."""
+        passes = len(self._contenders(case, len(self.turns[case]))) * self._longest_pass[case]
+        return min(self._longest_turn[case], passes)
 
     def worst_error(self, case: Case) -> float:
         """Return the largest relative standard error of ours over another."""

@@ -29,6 +29,16 @@ def test_the_policy_is_compared_with_the_best_of_the_whole_run() -> None:
     assert row["reached"] == pytest.approx(298 / 300) and row["worst_turn"] == pytest.approx(0.99)
 
 
+def test_steps_that_are_far_behind_are_left_out() -> None:
+    turns = [turn(100, static_3=100, static_2=90) for _ in range(4)]
+    for later in turns[2:]:
+        del later["passes"]["static-0"]  # at 80
+    row = verdict("replay", 16, turns)
+    assert (row["best"], row["turns"]) == ("static-3", 4)
+    del turns[3]["passes"]["static-2"]  # out of time
+    assert verdict("replay", 16, turns)["turns"] == 3
+
+
 def test_choices_are_compared_without_the_noise_of_the_policys_own_passes() -> None:
     slow = turn(70, static_3=100, static_1=50)  # 30 of 50 rounds like the best, 10 take twice as long, 10 were copied
     mean = (30 / 100 + 10 / 50 + 10 / 70) / 50
