@@ -207,9 +207,9 @@ class _Server:
                     ("greedy", GREEDY, NOTHING, batch_sizes(largest)),
                     ("logprobs", GREEDY, LOGPROBS, few_sizes(FEW_SIZES, built)),
                     ("penalties", PENALIZED, NOTHING, few_sizes(FEW_SIZES, built)),
+                    ("grammar", GRAMMAR, NOTHING, few_sizes(GRAMMAR_SIZES, built) if _takes_grammars(first) else []),
                     ("sampled", SAMPLED, NOTHING, few_sizes(SAMPLED_SIZES, built)),
                     ("unfiltered", UNFILTERED, NOTHING, few_sizes(FEW_SIZES, built)),
-                    ("grammar", GRAMMAR, NOTHING, few_sizes(GRAMMAR_SIZES, built) if _takes_grammars(first) else []),
                 ):
                     pass_begun = time.perf_counter()
                     if sampling is SAMPLED:  # asked when the other passes have given the compiler time

@@ -116,14 +116,14 @@ def test_a_size_is_tried_again_until_every_depth_has_run_and_the_end_is_always_s
     server = Noted()
     server.warm_up()
     loads = server.loads
-    # One request per replica; passes with log probabilities, penalties, both samplings, a grammar; prefills of both
+    # One request per replica; passes with log probabilities, penalties, a grammar, both samplings; prefills of both
     # lengths, first without a cached prefix.
     assert [len(load["input_ids"]) for load in loads] == [2] * 20
     assert [load["sampling_params"]["max_new_tokens"] for load in loads] == [3, 12, 3, 3, 3, 3, 3] + [1] * 13
-    assert [load["sampling_params"]["temperature"] for load in loads] == [0.0] * 4 + [1.0, 1.0] + [0.0] * 14
+    assert [load["sampling_params"]["temperature"] for load in loads] == [0.0] * 5 + [1.0, 1.0] + [0.0] * 13
     assert [place for place, load in enumerate(loads) if "presence_penalty" in load["sampling_params"]] == [3]
-    assert [place for place, load in enumerate(loads) if "regex" in load["sampling_params"]] == [6]
-    assert [place for place, load in enumerate(loads) if "top_k" in load["sampling_params"]] == [4]
+    assert [place for place, load in enumerate(loads) if "regex" in load["sampling_params"]] == [4]
+    assert [place for place, load in enumerate(loads) if "top_k" in load["sampling_params"]] == [5]
     assert [load.get("return_logprob", False) for load in loads] == [False, False, True] + [False] * 17
     assert loads[2]["logprob_start_len"] == 0, "of the prompt, too"
     lengths = [3, 8, 9, 16, 32, 33]
