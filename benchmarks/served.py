@@ -210,10 +210,10 @@ class Phase:
                     load.run_list(contender.server.client.url, size, size, make_of(0, size), patience=60)
         self.report.say(f"warmed up in {time.monotonic() - begin:.1f} s")
 
+        held = {one.name for one in contenders if one.steps is not None}
+
         def taking_part(size: int, number: int) -> list[Contender]:
-            gone = behind(
-                race.turns[size], {one.name for one in contenders if one.steps is not None}, self.given.behind
-            )
+            gone = behind(race.turns[size], held, self.given.behind)
             return [one for one in contenders if one.name not in gone]
 
         race = Race(

@@ -131,7 +131,8 @@ class Race:
         self._end, self._error, self._ours, self._clock = end, error, ours, clock
         self._least, self._most = least, math.inf if most is None else most
         self._around, self._seconds, self._told = around, seconds, told
-        self._longest_turn, self._longest_pass = dict.fromkeys(cases, 0.0), dict.fromkeys(cases, 0.0)
+        self._longest_share, self._longest_pass = dict.fromkeys(cases, 0.0), dict.fromkeys(cases, 0.0)
+        """Seconds: of a turn, what surrounds it included, over its contenders; of a pass."""
         self._failed: dict[str, int] = {}
         self._closed: set[Case] = set()
         """Cases that have no time or no contenders left."""
@@ -139,16 +140,17 @@ class Race:
     def run(self) -> None:
         """Continue until every ratio is precise enough, or no turn would end in time."""
         while (case := self._next()) is not None:
-            begin = self._clock()
+            begin, many = self._clock(), self._many(case)
             self._turn(case)
-            self._longest_turn[case] = max(self._longest_turn[case], self._clock() - begin)
+            self._longest_share[case] = max(self._longest_share[case], (self._clock() - begin) / max(1, many))
 
     def _next(self) -> Case | None:
         """Return the case that most needs a turn, among those with time for one."""
         left = self._end - self._clock()
         timely = [
             case for case in self.turns
-            if case not in self._closed and left > max(1.05 * self._turn_seconds(case), self._seconds(case), 0.0)
+            if case not in self._closed
+            and left > max(1.05 * self._longest_share[case] * self._many(case), self._seconds(case), 0.0)
         ]  # fmt: skip
         few = [case for case in timely if len(self.turns[case]) < self._least]
         if few:
@@ -156,10 +158,9 @@ class Race:
         worst = {case: self.worst_error(case) for case in timely if len(self.turns[case]) < self._most}
         return max((case for case in worst if worst[case] > self._error), key=lambda case: worst[case], default=None)
 
-    def _turn_seconds(self, case: Case) -> float:
-        """Return how long a turn may take: as long as the longest, or less if fewer take part."""
-        passes = len(self._contenders(case, len(self.turns[case]))) * self._longest_pass[case]
-        return min(self._longest_turn[case], passes)
+    def _many(self, case: Case) -> int:
+        """Return how many contenders the next turn of *case* has; later ones may have fewer."""
+        return len(self._contenders(case, len(self.turns[case])))
 
     def worst_error(self, case: Case) -> float:
         """Return the largest relative standard error of ours over another."""
