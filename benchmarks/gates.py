@@ -39,6 +39,7 @@ from sglang_adaptive.runtime.profile_store import ProfileStore
 
 SCHEMA = "gates-1"
 DENSE, EXPERTS, LATENT_EXPERTS = "llama8b", "qwen3-30b-a3b", "moonlight"
+SPARSE, COMPRESSED = "deepseek-v3.2-cut", "deepseek-v4-flash-cut"
 WRONG, BUSY = "wrong", "busy"
 _REPLAYED = ("--context", "300", "--requests", "1:2,4:8,16:32,64:112")
 
@@ -76,6 +77,9 @@ SCENES: dict[str, Scene] = {
     SMOLLM2: Scene(SMOLLM2, (1, 16, 64), 0.99, options=("--requests", "1:1,16:16,64:64", "--tokens", "448")),
     # A mixture of experts with latent attention and a NextN layer.
     "latent": Scene(LATENT_EXPERTS, _DENSE, 0.98, asked=True),
+    # Sparse attention over a latent, and DeepSeek-V4's compressed attention.
+    "sparse": Scene(SPARSE, _DENSE, 0.98, asked=True),
+    "compressed": Scene(COMPRESSED, _DENSE, 0.98, asked=True),
 }
 """The gates, in the order in which a GPU's scenes are driven; the one that needs the whole host comes last."""
 
@@ -85,7 +89,7 @@ _SHAPE = ("--kv-tokens", "38000")
 SERVERS: dict[str, tuple[str, Sequence[str]]] = {
     DENSE: (REPLAY, ("--pair", DENSE, *_SHAPE)),
     EXPERTS: (REPLAY, ("--pair", EXPERTS, *_SHAPE)),
-    LATENT_EXPERTS: (REPLAY, ("--pair", LATENT_EXPERTS, *_SHAPE)),
+    **{name: (REPLAY, ("--pair", name, *_SHAPE)) for name in (LATENT_EXPERTS, SPARSE, COMPRESSED)},
     SMOLLM2: (SMOLLM2, ()),
 }
 """Servers by name: the scene of ``benchmarks.served`` that starts one, and its options."""
