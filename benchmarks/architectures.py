@@ -77,6 +77,8 @@ class Family:
     depths: tuple[int, ...] = (0, 1, 2, 3, 5)
     warm_up: bool | None = None
     """As in the adaptive configuration: None warms up only on a GPU."""
+    lookups: bool = True
+    """Whether rounds look drafts up where the algorithm can."""
     static: tuple[str, ...] = ()
     """Arguments of SGLang's own server with static speculation at the deepest steps; without them there is none."""
 
@@ -129,6 +131,7 @@ FAMILIES: tuple[Family, ...] = (
     _own(
         "deepseek-v4", "DeepSeek-V4", "NextN", shapes.DEEPSEEK_V4, (),
         needs="nvcc compiles SGLang's kernels for compressed attention, and DeepGEMM's",
+        lookups=False,  # their drafts do not fit in its rings
     ),
     Family("gemma-4", "Gemma-4", "EAGLE", "Frozen-KV MTP", shapes.GEMMA_4, shapes.GEMMA_4_ASSISTANT, TRITON),
     _eagle3("llama-triton", "Llama 3.x, Triton backend", shapes.LLAMA, TRITON),
@@ -207,7 +210,7 @@ def family_server(family: Family, folder: Path, kind: str, cpu: bool, **variable
             given += ["--speculative-draft-model-path", str(draft)]
     throughput = {
         "candidate_steps": list(family.depths), "profile_dir": str(folder / "learnt" / family.name),
-        "lookup": family.algorithm not in WITHOUT_LOOKUPS,
+        "lookup": family.lookups and family.algorithm not in WITHOUT_LOOKUPS,
     }  # fmt: skip
     warm_up = {} if family.warm_up is None else {"warm_up": family.warm_up}
     config = {"policy": "throughput", **warm_up, "throughput": throughput} if kind == ADAPTIVE else None

@@ -367,8 +367,11 @@ class CapturedSteps:
         """Return the depths that have graphs at *batch_size*, one of ``graph_sizes``."""
         return frozenset(steps for steps, sizes in self.graphs.items() if sizes is None or batch_size in sizes)
 
-    def require(self, config: AdaptiveConfig) -> None:
-        """Reject *config* if it needs something that was not built.
+    def require(self, config: AdaptiveConfig, running: Mapping[str, Any] | None = None) -> None:
+        """Reject *config* if it needs something that was not built, unless it asks for it as *running* does.
+
+        *running* is the configuration in force, as ``as_dict`` returns it: a server that cannot look drafts up starts
+        without, whatever its configuration says, and that configuration must pass again with another option changed.
 
         A depth without graphs would run, only slowly. Start-up gives graphs to every depth that may run at a batch
         size, and a later configuration must meet the same rule. A policy that keeps to depths with graphs
@@ -378,10 +381,16 @@ class CapturedSteps:
             ConfigError: With one line that names the key, the depth and those that were built.
         """
         keeps_to_graphs = POLICIES[config.policy].policy.keeps_to_graphs
+        asked_before = (running or {}).get(config.policy, {}).get("lookup") is True
         for place, steps, low, high in config.options.depths_by_batch():
             looks_up = steps[0] in config.options.lookup_kinds
             if looks_up and self.graph_sizes and not any(low <= size < high for size in self.graph_sizes):
                 continue  # its rounds would have no graphs
+            if looks_up and not self.lookups:
+                if asked_before:
+                    continue
+                expected = 'false or "auto"'
+                raise ConfigError(config.source, place, "asks for rounds that the server started without", expected)
             missing = [depth for depth in steps if depth not in self.graphs or (depth in self.lookups) != looks_up]
             if missing:
                 problem = f"needs {_listed(missing)}, which was not built when the server started"

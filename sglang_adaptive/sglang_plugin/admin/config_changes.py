@@ -87,8 +87,9 @@ class ConfigChanges:
 
     async def _apply(self, content: dict[str, Any], source: str, by: str) -> list[bool]:
         config = self._fit(check_config(content, source))
-        config.after_start(content, await self._ask_in_force())
-        self._built.require(config)
+        running = await self._ask_in_force()
+        config.after_start(content, running)
+        self._built.require(config, running)
         async with self._one_at_a_time:
             updated = await self._send(Change(content, source, by))
             if not all(updated):

@@ -255,7 +255,7 @@ class Reconfigure(OfController):
             if value.by == WATCH and config.as_dict() == running:
                 return None
             built = controller.states.captured
-            built.require(config)
+            built.require(config, running)
             if self._lookups is not None:
                 self._lookups.require(config)
             policy = build_successor(config, controller.policy, controller.states.live.steps, built)

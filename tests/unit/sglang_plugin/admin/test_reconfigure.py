@@ -186,6 +186,13 @@ def test_configuration_that_fits(cfg: dict[str, Any]) -> None:
     CapturedSteps(dict.fromkeys(BUILT.graphs)).require(check_config(cfg, "my.json"))
 
 
+def test_lookups_that_the_server_started_without() -> None:
+    asked = check_config({"throughput": {"candidate_steps": [0, 1, 3], "lookup": True}}, "my.json")
+    with pytest.raises(ConfigError, match=r"^my.json: throughput.lookup: asks for rounds that the server started wit"):
+        BUILT.require(asked, check_config({}, "my.json").as_dict())
+    BUILT.require(asked, asked.as_dict())  # another option may change beside it
+
+
 def test_change_is_told_in_one_line() -> None:
     before = check_config(SLOTS, "f").as_dict()
     after = check_config({**SLOTS, "8": {"candidate_steps": [1, 3], "ema_alpha": 0.4}, "watch": True}, "f").as_dict()
