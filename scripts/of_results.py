@@ -13,7 +13,7 @@ from benchmarks import compare
 from benchmarks.architectures import FAILED, FAMILIES, REFUSED, verdict_on
 from benchmarks.compare import best_static, case_of, is_static, rates, shares
 from benchmarks.harness.texts import DIFFERENT, EQUAL, TIE
-from benchmarks.harness.turns import Ratio, best_single, mean_rates, mean_ratio, over, rates_by_name, ratio
+from benchmarks.harness.turns import Ratio, best_single, mean_rates, mean_ratio, over, rates_by_name
 
 RESULTS = Path(__file__).parents[1] / "benchmarks" / "results"
 Lines = Iterator[str]
@@ -320,20 +320,6 @@ def every_rate(content: Content) -> Lines:
         yield row(title(name), *(f"{rate[name]:.0f}" if name in rate else "" for rate in found.values()))
 
 
-def poisson(content: Content) -> Lines:
-    """Yield latencies of every contender, and the mean latency over ours on the same requests."""
-    turns = content.get("turns", [])
-    head = ("latency p50, ms", "p95", "first token p50", "p95", "mean latency over that of `throughput`")
-    yield from table("", *head)
-    for name in dict.fromkeys(name for turn in turns for name in turn["passes"]):
-        passes = [turn["passes"][name] for turn in turns if name in turn["passes"]]
-        columns = [(what, key) for what in ("latency", "first_token") for key in ("p50_ms", "p95_ms")]
-        both = [turn["passes"] for turn in turns if {name, OURS} <= set(turn["passes"])]
-        pairs = [pair for one in both for pair in zip(one[name]["group_ms"], one[OURS]["group_ms"], strict=True)]
-        against = ratio([a for a, _ in pairs], [b for _, b in pairs]) if pairs and name != OURS else ""
-        yield row(title(name), *(f"{fmean(one[a][b] for one in passes):.0f}" for a, b in columns), against)
-
-
 def equality(content: Content) -> Lines:
     """Yield how many greedy outputs equal those without speculation, and how near ties the others were."""
     yield from table("steps", "questions", "equal", "ties", "different", "largest gap, nats", "rounds", "switches")
@@ -370,10 +356,8 @@ def _told_apart(one: Content) -> Content:
 SERVED: dict[str, tuple[str, Callable[[Content], Lines]]] = {
     "served-greedy": ("greedy", race),
     "served-sampled": ("sampled", race),
-    "served-poisson": ("poisson", poisson),
     "served-equal": ("equal", equality),
     "served-host": ("host-time", host_time),
-    "served-long": ("replay-16000", race),
     "served-blocks": ("replay-blocks", race),
     "served-blocks-rates": ("replay-blocks", every_rate),
 }
@@ -506,7 +490,7 @@ def start_up(content: Content) -> Lines:
         yield row(f"the {name} sampled request", *(f"{one['sampled_requests_s'][number]:.2f}" for one in told.values()))
 
 
-PERFORMANCE = ("served-long", "served-greedy", "served-sampled")
+PERFORMANCE = ("served-greedy", "served-sampled")
 BLOCKS = ("served-blocks", "served-blocks-rates")
 
 
