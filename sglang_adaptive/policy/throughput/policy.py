@@ -238,6 +238,7 @@ class ThroughputPolicy(AdaptivePolicy):
         if self._cost.load(payload["noise"], payload["places"]):
             self._times.forget()
             self._times.at(self._batch_size)  # built here, so that the next round does not wait for it
+        self._prober.settle(self._times)
 
     def export_profile(self, key: ProfileKey, measured: str) -> CostProfile:
         cells = (cell for cell in self._cost.cells() if (cell.rounds or 0) >= LEAST_READINGS)

@@ -15,7 +15,7 @@ from typing import Any
 from sglang_adaptive.policy.throughput.acceptance import AcceptanceEstimator
 from sglang_adaptive.policy.throughput.base_cost import nearness
 from sglang_adaptive.policy.throughput.cost import CostModel
-from sglang_adaptive.policy.throughput.rows import RoundTimeRow
+from sglang_adaptive.policy.throughput.rows import RoundTimeRow, RoundTimeTable
 
 HORIZON_ROUNDS = 100.0
 """Rounds for which the result of a probe is assumed to hold. Without probes spells of 2 cost 0.03 (emulated)."""
@@ -98,6 +98,9 @@ class Prober:
         """The current probe's steps, anchor batch size, remaining rounds, and readings that end it."""
         self._unseen, self._others = 0, False
         """Probe rounds whose result has not arrived yet, and whether they belong to another rank's probe."""
+        self._owed: list[tuple[int, int, int, float, bool]] = []
+        """Of each probe round that is not charged yet: batch size, steps, live steps, its tokens over theirs, and
+        whether this rank chose it."""
         self._rounds: dict[int, int] = {}
         """Rounds by anchor."""
         self._seen: dict[tuple[int, int], int] = {}
@@ -163,7 +166,7 @@ class Prober:
         return not self._left
 
     def account(self, steps: int, live: int, row: RoundTimeRow) -> bool:
-        """Count a verified round, and charge it if it was a probe's; return whether it was."""
+        """Count a verified round, and note it if it was a probe's; return whether it was."""
         self._alike = self._alike + 1 if row.padded == self._batch_size else 1
         self._batch_size = row.padded
         seconds = row.seconds.get(steps, 0.0)
@@ -176,10 +179,22 @@ class Prober:
             return False
         self._unseen -= 1
         tokens = self._acceptance.tokens
-        lost = max(0.0, seconds - row.seconds.get(live, seconds) * tokens[steps] / tokens[live])
-        self.lost_seconds += 0.0 if self._others else lost
-        self._credits[row.anchor] -= lost
+        self._owed.append((row.padded, steps, live, tokens[steps] / tokens[live], not self._others))
         return True
+
+    def settle(self, times: RoundTimeTable) -> None:
+        """Charge the latest probe, now that *times* have its readings, with what it lost.
+
+        Charged with what it might have lost, a wrong belief about 64 requests used up the credit for 5,000 rounds, at
+        0.75 of the best steps (emulated).
+        """
+        for batch_size, steps, live, gain, own in self._owed:
+            row = times.at(batch_size)
+            seconds = row.seconds.get(steps, 0.0)
+            lost = max(0.0, seconds - row.seconds.get(live, seconds) * gain)
+            self.lost_seconds += lost if own else 0.0
+            self._credits[row.anchor] -= lost
+        self._owed.clear()
 
     def draft_seen(self, now: int, at_zero: bool = False) -> None:
         """Note that the draft's first position was verified, or seen at zero steps with *at_zero*."""
@@ -187,7 +202,7 @@ class Prober:
 
     def consider(self, row: RoundTimeRow, live: int, now: int) -> int:
         """Start a probe or a look if worthwhile; return its most rounds, 0 without one."""
-        if not self.budget or self._left or now % CHECK_ROUNDS or self._alike < QUIET_ROUNDS:
+        if not self.budget or self._left or self._owed or now % CHECK_ROUNDS or self._alike < QUIET_ROUNDS:
             return 0
         if live not in row.seconds or row.anchor not in self._credits:
             return 0

@@ -134,8 +134,15 @@ class Served:
         steps = self.live if probing is None else probing
         self.prober.saw(steps, at, self.now, timed, True)
         self.prober.account(steps, self.live, at)
+        if not self.prober._left:
+            self.learn(at)
         self.prober.consider(at, self.live, self.now)
         return probing
+
+    def learn(self, at: RoundTimeRow) -> None:
+        """Hand over times: those of *at*."""
+        times: Any = SimpleNamespace(at=lambda batch_size: at)
+        self.prober.settle(times)
 
     def looks(self, at: RoundTimeRow, rounds: int) -> list[tuple[int, int]]:
         """Return the round and the steps of each look that starts within *rounds*."""
@@ -220,6 +227,20 @@ def test_a_look_waits_until_the_credit_covers_it() -> None:
     assert served.prober.lost_seconds == pytest.approx(probing.LOOK_ROUNDS * LOST)
     assert served.prober._credits[8] == pytest.approx(before - probing.LOOK_ROUNDS * LOST + 0.005 * probing.MOST_LOOKED)
     assert not Served(3, budget=0.0).looks(at, 9000)
+
+
+def test_a_look_costs_what_its_readings_say() -> None:
+    feared, found = row({1: 3.0, 3: 1.0}), row({1: 1.0, 3: 1.0})
+    served = Served(3)
+    served.first(feared)
+    before = served.prober._credits[8]
+    while served.prober.take_round(feared):
+        served.prober.account(1, 3, feared)
+        served.prober.saw(1, feared, served.now, True, True)
+    served.learn(found)
+    assert served.prober.lost_seconds == pytest.approx(probing.LOOK_ROUNDS * LOST)
+    grown = probing.LOOK_ROUNDS * 0.005 * 3.0
+    assert served.prober._credits[8] == pytest.approx(min(3.0 * 3.0, before + grown) - probing.LOOK_ROUNDS * LOST)
 
 
 @pytest.mark.parametrize(("timed", "rounds"), [(True, 2), (False, 6)])
