@@ -21,9 +21,6 @@ HORIZON_ROUNDS = 100.0
 """Rounds for which the result of a probe is assumed to hold. Without probes spells of 2 cost 0.03 (emulated)."""
 LEAST_GAIN_ROUNDS = 1.0
 """Minimum expected gain of a probe, in rounds of the live steps, and the credit that probes leave to looks."""
-BORROWED = 0.2
-"""Share of its expected gain by which a probe may use that credit. Without this, a belief that one wrong difference
-spoiled at batch 64 cost 0.29 of 300 rounds (emulated)."""
 PROBE_ROUNDS, LOOK_ROUNDS = 4, 2
 """Readings that end a probe and a look."""
 MOST_PROBED, MOST_LOOKED = 9, 6
@@ -213,7 +210,7 @@ class Prober:
             deeper = self._acceptance.ratio_deviation(live, steps) if steps > live > 0 else 0.0
             gain = probe_gain(gap, row.deviation[steps], row.noise, deeper)
             rounds = PROBE_ROUNDS + 1 if steps else ZERO_ROUNDS
-            if gain and _affordable(rounds * lost + LEAST_GAIN_ROUNDS - BORROWED * gain, credit):
+            if gain and _affordable(rounds * lost + LEAST_GAIN_ROUNDS, credit):
                 return self._start(steps, PROBE_ROUNDS, MOST_PROBED if steps else ZERO_ROUNDS, row)
         return 0 if now % LOOK_CHECK_ROUNDS else self._consider_look(row, live, now, credit)
 

@@ -14,7 +14,16 @@ import pytest
 from sglang_adaptive.policy.choice import drafted
 from sglang_adaptive.policy.observation import RoundObservation, ZeroCycle
 from sglang_adaptive.policy.throughput.cost import CostModel
-from sglang_adaptive.policy.throughput.readings import LONE_NOISES, NEAR_ROUNDS, NOISE, SIDE, SINGLE, Readings, middle
+from sglang_adaptive.policy.throughput.readings import (
+    LONE_NOISES,
+    LONE_SHARE,
+    NEAR_ROUNDS,
+    NOISE,
+    SIDE,
+    SINGLE,
+    Readings,
+    middle,
+)
 from sglang_adaptive.runtime.pending_drafts import extend_schedule, rounds_between_outputs
 from sglang_adaptive.runtime.round_times import RoundTimes
 
@@ -168,13 +177,24 @@ def test_the_two_sides_of_a_short_visit_count_once() -> None:
     """The machine slows down within the visit or at one end: the mean of both sides halves the error."""
     readings = Readings()
     read(readings, 3, *[1.0] * 20)
-    read(readings, 5, 1.2, 1.2)
+    read(readings, 5, 1.12, 1.12)
     one = pairs(readings)[3, 5]
     read(readings, 3, *[1.1] * 20)
     both = pairs(readings)[3, 5]
     assert (one[2], both[2]) == (1, 1)
-    assert (one[0], both[0]) == (pytest.approx(1.2), pytest.approx(1.2 / math.sqrt(1.1)))
+    assert (one[0], both[0]) == (pytest.approx(1.12), pytest.approx(1.12 / math.sqrt(1.1)))
     assert both[1] > 1.1 * one[1]  # sides that differ are worth less
+
+
+def test_a_large_lone_difference_is_doubted() -> None:
+    """The machine may have slowed down just then: a second one that agrees shows that it did not."""
+    readings, deviations = Readings(), []
+    for _ in range(2):
+        read(readings, 3, *[1.0] * 20)
+        read(readings, 5, *[2.0] * SIDE)
+        deviations.append(pairs(readings)[3, 5][1])
+    assert deviations[0] == pytest.approx(LONE_SHARE * math.log(2.0))
+    assert deviations[1] < 0.3 * deviations[0]
 
 
 def test_a_long_visit_has_a_difference_at_either_end() -> None:

@@ -117,7 +117,7 @@ def test_the_constants_that_the_page_names() -> None:
         f"A pair keeps its latest {readings.SIDE} differences, a kind its latest {readings.OWN_KEPT} readings",
         f"a single reading on a side has a weight of {readings.SINGLE:g}",
         f"Two differences that agree, {readings.CHANGED:g} off the earlier ones, start a pair anew",
-        f"of a lone difference at least {readings.LONE:g} or {readings.LONE_NOISES:g} times the noise",
+        f"of a lone difference at least {readings.LONE:g}, {readings.LONE_NOISES:g} times the noise, or half its size",
         f"that of `g_k` is {base_cost.PROFILED:.0%} for profiled times and {base_cost.GUESSED:.0%} for others",
         f"{SYNC_AFTER} rounds after the start or a switch, after a probe, and every `sync_rounds`",
         f"at {choice.HOLD_ROUNDS:g} rounds the best depth is taken",
