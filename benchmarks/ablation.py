@@ -76,11 +76,6 @@ def _forget_levels(policy: ThroughputPolicy) -> None:
     levels.update = pooled  # type: ignore[method-assign]
 
 
-def _forget_hysteresis(policy: ThroughputPolicy) -> None:
-    """Switch to the best steps at once."""
-    policy._choice.stays = lambda gain: False  # type: ignore[method-assign]
-
-
 def no_cost(launch: Launch) -> ThroughputPolicy:
     """Return a policy that knows no times: every depth of its profile has the same cost."""
     cost = launch.given
@@ -95,12 +90,8 @@ no_shrinkage = partial(whole, shrinkage=0.001)  # each position is learned indep
 no_levels = partial(whole, forget=_forget_levels)
 no_clock = partial(whole, forget=_tell(seconds=None))  # the profile is trusted
 no_hearing = partial(whole, forget=_tell(shadow_accepts=()))  # at zero steps only probes measure the draft
-no_hysteresis = partial(whole, forget=_forget_hysteresis)
 no_probing = partial(whole, probe_budget=0.0)
-PARTS = (
-    *("no_censoring", "no_shrinkage", "no_levels", "no_cost"),
-    *("no_clock", "no_hearing", "no_hysteresis", "no_probing"),
-)
+PARTS = ("no_censoring", "no_shrinkage", "no_levels", "no_cost", "no_clock", "no_hearing", "no_probing")
 
 
 def main(argv: Sequence[str]) -> int:

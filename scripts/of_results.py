@@ -117,7 +117,6 @@ LEFT_OUT = {
     "no_cost": "cost: every round takes as long",
     "no_clock": "the clock: the profile is never corrected",
     "no_hearing": "shadow acceptance",
-    "no_hysteresis": "hysteresis: the best steps run at once",
     "no_probing": "probes",
 }
 """By the name in `benchmarks.ablation`."""

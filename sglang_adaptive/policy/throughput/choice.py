@@ -13,8 +13,6 @@ from sglang_adaptive.policy.throughput.acceptance import AcceptanceEstimator
 from sglang_adaptive.policy.throughput.cost import CostModel
 from sglang_adaptive.policy.throughput.rows import RoundTimeRow
 
-HOLD_ROUNDS = 0.03
-"""Cost of staying, in rounds, at which the steps change. With 0.2 the emulated replay loses 0.3%."""
 WINDOW_ROUNDS = 500
 """Rounds of the bound; losses decay over the same number of rounds."""
 ALLOWANCE = 3.5
@@ -35,16 +33,12 @@ class StepChoice:
         """The chosen steps; a probe does not change them."""
         self.lost = 0.0
         """Rounds recently lost against zero steps and not regained, without probes out of zero steps."""
-        self._cost = 0.0
-        """Recent cost of staying, in rounds."""
 
     def decide(self, row: RoundTimeRow, acceptance: AcceptanceEstimator) -> None:
-        """Keep the live steps or change them."""
+        """Choose the live steps."""
         live, slower = self.live, acceptance.slower(self.live)
         times = {steps: seconds * slower[rung] for rung, steps, seconds in row.rungs}
-        best = min(times, key=times.__getitem__, default=live)
-        if live in times and self.stays(times[live] / times[best] - 1.0):
-            best = live
+        best = min(times, key=lambda steps: (times[steps], steps != live), default=live)
         if best and row.zero is not None:
             gain = times[0] / times[best] - 1.0
             unsure = acceptance.ratio_deviation(0, best) if self.lost else 0.0
@@ -52,13 +46,7 @@ class StepChoice:
                 best = 0
         if best == 0 and live and self._tolerates_loss(row, acceptance):
             best = min((steps for steps in times if steps), key=times.__getitem__)
-        if best != live:
-            self.live, self._cost = best, 0.0
-
-    def stays(self, gain: float) -> bool:
-        """Count a round in which other steps promise *gain* (relative) over the live ones; return whether to stay."""
-        self._cost = self._cost + gain if gain > 0.0 else 0.5 * self._cost
-        return self._cost < HOLD_ROUNDS
+        self.live = best
 
     def book(self, loss: float) -> None:
         """Add a round's loss against zero steps; negative for a gain."""
@@ -113,9 +101,10 @@ def why(ran: Choice, live: int, rounds: int, voted: bool, promised: list[dict[st
         code, words = "best", f"{running} {_verb('promise', steps)} the highest speed for this text"
     elif steps == 0:
         code, words = "guard", f"no speculation: {_steps(best)} {_verb('do', best)} not promise enough more to risk it"
+    elif best == 0:
+        code, words = "hold", f"{running}, as little is lost yet: no speculation promises more, but not for usual text"
     else:
-        does = _verb("do", best)
-        code, words = "hold", f"{running} {_verb('stay', steps)}: {best} {does} not promise enough more to switch"
+        code, words = "stale", f"{running}, chosen before the latest results"
     if rival is not None:
         words += f" ({_steps(rival)}: {100.0 * gain:+.1f}%)"
     return {"code": code, "rival_steps": rival, "rival_gain": gain, "words": words}

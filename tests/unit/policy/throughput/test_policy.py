@@ -22,7 +22,6 @@ from sglang_adaptive.policy.choice import FORCED, Choice, Coming, drafted
 from sglang_adaptive.policy.observation import RoundObservation
 from sglang_adaptive.policy.profile import CostProfile, ProfileCell, ProfileKey, ordered
 from sglang_adaptive.policy.throughput import ThroughputOptions, ThroughputPolicy
-from sglang_adaptive.policy.throughput.choice import HOLD_ROUNDS, StepChoice
 from sglang_adaptive.policy.throughput.probing import ALLOWANCE_ROUNDS, expected_improvement
 from sglang_adaptive.policy.throughput.rows import MOST_ROWS
 from tests.unit.policy.throughput.test_acceptance import drafts
@@ -68,31 +67,6 @@ def test_depths_that_cannot_win_never_run() -> None:
     policy.set_cuda_graph_bs([1, 64, 512])
     assert policy.cuda_graph_bs_for_step(7) == [1, 64, 512]
     assert max(serve(policy, 0.95, 512, 300)[1:]) <= 3
-
-
-@pytest.mark.parametrize(("gain", "rounds"), [(0.5, 1), (1.1 * HOLD_ROUNDS, 1), (0.4 * HOLD_ROUNDS, 3), (1e-4, 301)])
-def test_steps_change_once_staying_has_cost_enough(gain: float, rounds: int) -> None:
-    choice = StepChoice(3)
-    stayed = [choice.stays(gain) for _ in range(rounds)]
-    assert stayed == [True] * (rounds - 1) + [False]
-
-
-def test_what_staying_cost_is_forgotten_while_the_live_steps_are_best() -> None:
-    choice = StepChoice(3)
-    assert all(choice.stays(gain) for _ in range(500) for gain in (0.3 * HOLD_ROUNDS, 0.0))
-    for _ in range(3):
-        choice.stays(0.3 * HOLD_ROUNDS)
-    assert not choice.stays(0.3 * HOLD_ROUNDS)
-
-
-def test_after_a_switch_the_cost_of_staying_counts_anew() -> None:
-    policy = ThroughputPolicy(3, ThroughputOptions(probe_budget=0.0), H200)
-    serve(policy, 0.95, 8, 300)
-    row, choice = policy._times.at(8), policy._choice
-    assert choice.live > 3
-    choice.live, choice._cost = 1, 0.9 * HOLD_ROUNDS
-    choice.decide(row, policy._acceptance)
-    assert choice.live > 3 and choice._cost == 0.0
 
 
 def drive_replica(policy: ThroughputPolicy, payloads: list[str | None], lying: bool) -> list[int]:

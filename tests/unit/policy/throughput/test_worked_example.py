@@ -72,16 +72,13 @@ def test_times(policy: ThroughputPolicy) -> None:
 
 
 def test_choice(policy: ThroughputPolicy) -> None:
-    live, batch = ROUND["steps"], len(ROUND["accepted"])
-    chosen = policy.choose(Coming(batch)).steps
-    times = {rate["steps"]: rate["times_running"] for rate in policy.snapshot()["rates"]}
-    best = max(times, key=lambda steps: times[steps])
-    stayed, gain = policy._choice._cost, times[best] - 1.0
-    verdict = (
-        f"{best} steps promise {gain:.2%} more speed than {live}. Staying costs {stayed:.4f} of a round, less than "
-        f"{choice.HOLD_ROUNDS:g}, so {chosen} steps run next. With another such gain the cost is {stayed + gain:.4f}, "
-        f"and {policy.choose(Coming(batch)).steps} steps run."
-    )
+    live, slower = ROUND["steps"], policy._acceptance.slower(ROUND["steps"])
+    chosen = policy.choose(Coming(len(ROUND["accepted"]))).steps
+    rates = policy.snapshot()["rates"]
+    times = {rate["steps"]: rate["seconds"] * rounds for rate, rounds in zip(rates, slower, strict=True)}
+    best = min(times, key=lambda steps: times[steps])
+    gain = times[live] / times[best] - 1.0
+    verdict = f"{best} steps promise {gain:.2%} more speed than {live}, so {chosen} steps run next."
     assert verdict in " ".join(EXAMPLE.split())
 
 
@@ -120,7 +117,6 @@ def test_the_constants_that_the_page_names() -> None:
         f"of a lone difference at least {readings.LONE:g}, {readings.LONE_NOISES:g} times the noise, or half its size",
         f"that of `g_k` is {base_cost.PROFILED:.0%} for profiled times and {base_cost.GUESSED:.0%} for others",
         f"{SYNC_AFTER} rounds after the start or a switch, after a probe, and every `sync_rounds`",
-        f"at {choice.HOLD_ROUNDS:g} rounds the best depth is taken",
         f"speculation must promise {choice.MARGIN:.0%} more, and {choice.DEVIATIONS_PER_LOST:g} standard deviations",
         f"{choice.ALLOWANCE:g} lost rounds are tolerated",
         f"forgotten over {choice.WINDOW_ROUNDS} rounds",
