@@ -152,6 +152,15 @@ def after_an_error_sglang_plans_with_lengths_of_the_device() -> None:
     assert with_lengths(told).seq_lens_sum == sum(LENGTHS)
 
 
+def a_draft_extend_without_a_graph_is_planned_with_lengths_before_it() -> None:
+    """A catch-up wider than the graphs of its batch size: FlashInfer's planner asks which requests have a prefix."""
+    one, seen = _pass(EXTENDS), list[Any]()
+    one.extend_prefix_lens_cpu, one.extend_prefix_lens = None, one.seq_lens - WIDTH
+    DevicePlans(DecodeKernel()).plan(lambda backend, told: seen.append(told), FlashInferAttnBackend(), one)
+    assert seen[0].seq_lens_cpu.tolist() == list(LENGTHS)
+    assert seen[0].extend_prefix_lens_cpu == [length - WIDTH for length in LENGTHS]
+
+
 def _planned(backend: Any, one: Any, decodes: bool = False, plans: DevicePlans | None = None) -> bool:
     with _a_gpu():
         return (plans or DevicePlans(DecodeKernel())).planned(backend, one, decodes)

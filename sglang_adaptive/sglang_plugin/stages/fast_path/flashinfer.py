@@ -57,7 +57,10 @@ class DevicePlans(Stage):
 
     def plan(self, rest: Rest, backend: Any, forward_batch: Any, *args: Any, **kwargs: Any) -> None:
         """Let SGLang plan a pass without a graph, with the lengths that its planner reads."""
-        rest(backend, with_lengths(forward_batch), *args, **kwargs)
+        told = with_lengths(forward_batch)
+        if told.extend_prefix_lens_cpu is None and told.extend_prefix_lens is not None:
+            told.extend_prefix_lens_cpu = told.extend_prefix_lens.tolist()
+        rest(backend, told, *args, **kwargs)
 
     def plan_replay(self, rest: Rest, backend: Any, forward_batch: Any, in_capture: bool = False) -> None:
         """Plan a pass that is captured or replayed."""

@@ -262,7 +262,8 @@ def _states(worker: Any, built: RuntimeStates) -> list[SpecRuntimeState]:
     """Return the runtime states, plus an extend-only state of many tokens for a draft that is a whole model."""
     states, graphs = built.by_steps, built.captured.graphs[built.launch.steps]
     sizes = None if graphs is None else [size for size in graphs if size <= WIDE_REQUESTS]
-    wide_enough = states[-1].speculative_num_draft_tokens >= WIDE_TOKENS
+    widest = states[-1]  # of lookups, perhaps, whose graphs are for fewer requests
+    wide_enough = widest.speculative_num_draft_tokens >= WIDE_TOKENS and (not sizes or has_graph(widest, max(sizes)))
     if wide_enough or sizes == [] or worker.speculative_algorithm.is_eagle():
         return states
     # Ranks with different states would catch up in different rounds.
