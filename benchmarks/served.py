@@ -1,8 +1,8 @@
 """Measure real text on live servers. See benchmarks/README.md.
 
 start SCENE    start all servers of smollm2 or replay together and leave them running
-drive PHASE    run greedy, sampled, poisson, equal, sampling, pace or host-time (smollm2), replay or host-time (replay)
-               on them and write one JSON file
+drive PHASE    run greedy, sampled, equal, sampling, pace or host-time (smollm2), replay or host-time (replay) on
+               them and write one JSON file
 stop SCENE     stop them
 """
 
@@ -29,7 +29,7 @@ from benchmarks.harness.acceptance import QUESTION, TRACE_FILE
 from benchmarks.harness.load import Blocks, Body, Make, greedy, in_blocks
 from benchmarks.harness.results import Report, command_parser
 from benchmarks.harness.start import DEPTHS, POLICIES, Contender, Host, Policy, Server
-from benchmarks.harness.turns import LEAST_TURNS, Race, behind, percentiles
+from benchmarks.harness.turns import LEAST_TURNS, Race, behind
 from benchmarks.traces import prompts
 from sglang_adaptive.lab import traces
 
@@ -59,10 +59,6 @@ VOCABULARY = 200
 SETTLE_SECONDS = 0.05
 FORCE_SECONDS = 0.01
 """Seconds between two forced changes: a few rounds of a small model."""
-
-ARRIVAL_SECONDS, GROUPS, STREAM_INTERVAL = 8.0, 8, 8
-"""For arrivals: the seconds of a turn; the parts of it that count as samples, because consecutive requests wait
-together; the tokens per part of the answer, because one part per token would keep the client and the front end busy."""
 
 SAMPLES, SAMPLES_A_CALL, SAMPLED_PROMPTS = 20_000, 500, 32
 
@@ -321,54 +317,6 @@ def context_of(place: int, tokens: int) -> list[int]:
     return found
 
 
-def poisson(phase: Phase) -> None:
-    """Requests that arrive at random, streamed: latencies of every contender on the same arrivals."""
-    phase.attach(REAL, temperature=0)
-    rate = phase.given.rate or _half_load(phase)
-    phase.report.content["plan"]["requests_a_second"] = rate
-    found = phase.questions()
-
-    def body(number: int) -> Body:
-        return {"input_ids": found[number % len(found)], "sampling_params": greedy(phase.given.tokens)}
-
-    def serve(contender: Contender, case: str, number: int) -> dict[str, Any]:
-        times = load.arrival_times(rate, ARRIVAL_SECONDS, number + 1, GROUPS)
-        bodies = [{**body(at + 97 * (number + 1)), "stream": True} for at in range(len(times))]
-        for one in bodies:
-            one["sampling_params"]["stream_interval"] = STREAM_INTERVAL
-        return latencies(load.at_times(contender.server.client, times, bodies))
-
-    for server in phase.servers:
-        load.run_list(server.client.url, 16, 16, lambda number, place: body(number))
-    everyone = [Contender(server) for server in phase.servers]
-    race = Race(lambda case, number: everyone, ["arrivals"], serve, phase.report, end=phase.end, error=-1.0, ours=OURS)
-    phase.report.content["turns"] = race.turns["arrivals"]
-    race.run()
-
-
-def latencies(answers: Sequence[load.Answer]) -> dict[str, Any]:
-    """Return percentiles, and the mean latency in ms of each of GROUPS parts, in order of arrival."""
-    found = [answer.latency for answer in answers]
-    size = len(found) / GROUPS
-    parts = [found[round(index * size) : round((index + 1) * size)] for index in range(GROUPS)]
-    return {
-        "rate": 1.0 / fmean(found),
-        "requests": len(answers),
-        "first_token": percentiles([answer.time_to_first_token for answer in answers]),
-        "latency": percentiles(found),
-        "group_ms": [1000 * fmean(part) for part in parts],
-    }
-
-
-def _half_load(phase: Phase) -> float:
-    """Return half the requests per second that no speculation served at batch 16 in the greedy phase."""
-    try:
-        turns = json.loads((phase.given.results / "greedy.json").read_text())["batches"]["16"]
-        return 0.5 * fmean(turn["passes"][NONE]["wall"] for turn in turns) / phase.given.tokens
-    except (OSError, ValueError, KeyError) as problem:
-        raise ValueError(f"--rate is needed: the greedy phase says nothing of batch 16 ({problem!r})") from None
-
-
 def equal(phase: Phase) -> None:
     """Whether our greedy output equals that of no speculation, on every question, while the steps change.
 
@@ -532,7 +480,7 @@ def _stacks(phase: Phase, one: Contender, size: int, make: Make, turns: Sequence
 
 
 PHASES: dict[str, Callable[[Phase], None]] = {
-    "greedy": partial(_text, temperature=0.0), "sampled": partial(_text, temperature=1.0), "poisson": poisson,
+    "greedy": partial(_text, temperature=0.0), "sampled": partial(_text, temperature=1.0),
     "equal": equal, "sampling": sampling, "pace": pace, "host-time": host_time, "replay": replay,
 }  # fmt: skip
 
@@ -571,7 +519,6 @@ def parser() -> argparse.ArgumentParser:
         add("--warm", action="store_true", help="the servers served these batches before: do not warm them up")
         add("--depths", type=start.ints, default=[], help="depths to hold in turn on our server")
         add("--context", type=int, default=1000, help="tokens per prompt (replay)")
-        add("--rate", type=float, help="requests per second (poisson); default: half of none's rate at batch 16")
     return made
 
 
