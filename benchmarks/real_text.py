@@ -1,10 +1,10 @@
-"""Measure the throughput policy: on recorded text, on random suites, its switches in steady load, and its own cost.
+"""Measure the throughput policy: on recorded text, on random suites, and its own cost.
 
     python -m benchmarks.real_text [--texts F]... [--rounds N] [--quick] [--no-oracles] [--json F]
 
 Takes minutes on one CPU core. Every cell of recorded text runs on every shipped cost profile. All random suites run on
-the default profile, and the one with a wrong profile also on the others. Steady load is one draw per batch size. The
-last rows are wall time of this machine. ``--quick`` runs only recorded text, without the oracles.
+the default profile, and the one with a wrong profile also on the others. The last rows are wall time of this machine.
+``--quick`` runs only recorded text, without the oracles.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks import policy_overhead, steady_switches, text_gates
+from benchmarks import policy_overhead, text_gates
 from benchmarks.text_gates import Gate
 from sglang_adaptive.lab.simulate.contenders import Contender, chosen
 from sglang_adaptive.lab.simulate.cost import SHIPPED, SimulationError
@@ -30,8 +30,6 @@ from sglang_adaptive.lab.simulate.score import run_suite
 from sglang_adaptive.lab.simulate.text import recorded
 
 WRONG_PROFILE = "profile-15"
-STEADY_ROUNDS = 60_000
-"""Rounds of steady load, equal to 6 to 15 minutes of serving."""
 ROW = ("texts", "scene", "load", "profile", "best single", "best single over no speculation", "slowest", "switches")
 """A row's values before the contenders' shares; the last two are the throughput policy's, as in ``definition``."""
 DECISIONS, DECISION_BATCH = 20_000, 64
@@ -51,7 +49,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2
     found = text_gates.gates(cells)
     if not options.quick:
-        found += [*drawn(setting), *steady(), *decision()]
+        found += [*drawn(setting), *decision()]
     report = real.json_report(words, setting, options.texts, cells)
     report["provenance"]["command"] = " ".join(["python -m benchmarks.real_text", *words])
     report["gates"] = [gate.as_json() for gate in found]
@@ -101,15 +99,6 @@ def drawn(setting: real.Setting) -> list[Gate]:
         worst = min(score.share for score in run_suite(SUITES[WRONG_PROFILE], own, _policy(own))[JUDGED])
         found.append(Gate(f"drawn suites: worst trace of {WRONG_PROFILE}, {name}", worst, 0.95))
     return found
-
-
-def steady() -> list[Gate]:
-    """Return switches per hour under constant load."""
-    draws = [steady_switches.measure(batch, 1, STEADY_ROUNDS) for batch in steady_switches.BATCHES]
-    return [
-        Gate(f"steady load, switches an hour, batch {draw['batch_size']}", draw["switches_per_hour"], 60, ceiling=True)
-        for draw in draws
-    ]
 
 
 def decision() -> list[Gate]:

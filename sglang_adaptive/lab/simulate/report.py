@@ -120,7 +120,6 @@ STARTED = 500
 """A start without a profile must reach its speed within this many rounds."""
 
 MEAN, WORST = "share of oracle, mean", "share of oracle, worst trace"
-SWITCHES, MOST_SWITCHES = "switches in 200 rounds, mean", "switches in 200 rounds, worst trace"
 ZERO, RECOVERY = "against zero steps, worst 500 rounds", "rounds until within 5%, slowest"
 START = "share of oracle, rounds 450 to 500"
 
@@ -143,8 +142,6 @@ SHARES: Mapping[str, tuple[float, float]] = {
 TARGETS: Sequence[tuple[str, str, float]] = (
     *((suite, figure, pair[at]) for suite, pair in SHARES.items() for at, figure in enumerate((MEAN, WORST))),
     ("step-change", RECOVERY, 30),
-    ("stationary", SWITCHES, 1),
-    ("stationary", MOST_SWITCHES, 1),
     ("cold-start", START, 0.95),
     ("*", ZERO, 0.99),
 )
@@ -158,8 +155,6 @@ def figures(scores: Sequence[TraceScore]) -> dict[str, float]:
         MEAN: float(np.mean([score.share for score in scores])),
         WORST: min(score.share for score in scores),
         ZERO: min(score.zero_window for score in scores),
-        SWITCHES: float(np.mean([score.switches for score in scores])),
-        MOST_SWITCHES: max(score.switches for score in scores),
         RECOVERY: max((float(rounds) for score in scores for rounds in score.recoveries), default=0.0),
         START: float(curve[min(STARTED // BUCKET, len(curve)) - 1]),
     }
@@ -172,7 +167,7 @@ def outcomes(results: Mapping[str, Scores]) -> list[dict[str, Any]]:
     for suite, figure, bound in TARGETS:
         of_suites = [of[figure] for name, of in ran.items() if suite in (name, "*")]
         if of_suites:
-            most = figure in (SWITCHES, MOST_SWITCHES, RECOVERY)
+            most = figure == RECOVERY
             measured = max(of_suites) if most else min(of_suites)
             met = measured <= bound if most else measured >= bound
             found.append({"suite": suite, "figure": figure, "measured": round(measured, 5), "bound": bound})
