@@ -102,9 +102,9 @@ def why(ran: Choice, live: int, rounds: int, voted: bool, promised: list[dict[st
     elif steps == 0:
         code, words = "guard", f"no speculation: {_steps(best)} {_verb('do', best)} not promise enough more to risk it"
     elif best == 0:
-        code, words = "hold", f"{running}, as little is lost yet: no speculation promises more, but not for usual text"
+        code, words = "hold", f"{running}: usual text pays, and little is lost yet"
     else:
-        code, words = "stale", f"{running}, chosen before the latest results"
+        code, words = "stale", f"{running}: chosen before the latest results"
     if rival is not None:
         words += f" ({_steps(rival)}: {100.0 * gain:+.1f}%)"
     return {"code": code, "rival_steps": rival, "rival_gain": gain, "words": words}

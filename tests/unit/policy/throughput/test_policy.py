@@ -21,6 +21,7 @@ from sglang_adaptive.policy.choice import FORCED, Choice, Coming, drafted
 from sglang_adaptive.policy.observation import RoundObservation
 from sglang_adaptive.policy.profile import CostProfile, ProfileCell, ProfileKey, ordered
 from sglang_adaptive.policy.throughput import ThroughputOptions, ThroughputPolicy
+from sglang_adaptive.policy.throughput.choice import why
 from sglang_adaptive.policy.throughput.probing import ALLOWANCE_ROUNDS, expected_improvement
 from sglang_adaptive.policy.throughput.rows import MOST_ROWS
 from tests.unit.policy.throughput.test_acceptance import drafts
@@ -268,7 +269,7 @@ def test_the_snapshot_is_made_of_builtins_and_says_why() -> None:
     serve(policy, 0.9, 8, 200)
     told = policy.snapshot()
     assert json.loads(json.dumps(told)) == told
-    assert told["why"]["code"] in ("best", "hold", "probe")
+    assert told["why"]["code"] in ("best", "stale", "probe")
     assert str(told["steps"]) in told["why"]["words"]
     assert [entry["position"] for entry in told["acceptance"]] == list(range(1, 8))
     assert [rate["steps"] for rate in told["rates"]] == list(LADDER)
@@ -278,6 +279,13 @@ def test_the_snapshot_is_made_of_builtins_and_says_why() -> None:
     assert table["seconds"][row] == [rate["seconds"] for rate in told["rates"]]
     assert table["source"][row] == [rate["source"] for rate in told["rates"]]
     assert sorted(serve(policy, 0.0, 8, 300)[-100:])[50] in (0, 1)
+
+
+@pytest.mark.parametrize(("best", "code"), [(3, "best"), (0, "hold"), (5, "stale")])
+def test_why_steps_run_that_are_not_best(best: int, code: str) -> None:
+    shares = {0: 0.8, 3: 1.0, 5: 0.9, best: 1.1}
+    promised = [{"steps": steps, "times_running": share, "allowed": True} for steps, share in shares.items()]
+    assert why(drafted(3), 3, 10, False, promised)["code"] == code
 
 
 def test_the_cost_table_goes_a_little_beyond_what_is_known() -> None:
