@@ -123,7 +123,6 @@ def _drop(move: dict[str, Any]) -> str:
 def _of_options(options: dict[str, Any]) -> Iterator[str]:
     ladder = options["candidate_steps"]
     if len(ladder) > 1 and "probe_budget" in options:
-        yield "Takes the depth with the highest expected speed before every round."
         if ladder[0] == 0:
             yield f"May stop drafting (0 steps) at any batch size where no depth promises {100 * MARGIN:g}% more speed."
         else:

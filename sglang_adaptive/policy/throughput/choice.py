@@ -35,7 +35,7 @@ class StepChoice:
         """Rounds recently lost against zero steps and not regained, without probes out of zero steps."""
 
     def decide(self, row: RoundTimeRow, acceptance: AcceptanceEstimator) -> None:
-        """Choose the live steps."""
+        """Choose the live steps; of equally fast ones, those that run already."""
         live, slower = self.live, acceptance.slower(self.live)
         times = {steps: seconds * slower[rung] for rung, steps, seconds in row.rungs}
         best = min(times, key=lambda steps: (times[steps], steps != live), default=live)
