@@ -5,56 +5,25 @@ Needs mooncake, which SGLang does not install (``pip install mooncake-transfer-e
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
-from dataclasses import dataclass
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from sglang_adaptive.client import RequestError
 from sglang_adaptive.lab.cpu_engine.server import CpuServer, free_port
+from tests.engine.apart import Apart
 from tests.engine.servers import TIERS, adapting, server, speculation
 from tests.engine.workload import Case, Output, adaptive, grown, require_whole_pool, rotating_depth, rounds, wait_until
 
 pytest.importorskip("mooncake.engine", reason="mooncake is not installed", exc_type=ImportError)
 
 Expected = Callable[[list[Case]], list[Output]]
-ROOMS = itertools.count(1)
-
-
-@dataclass
-class Apart:
-    """A prefill server and the decode server behind it."""
-
-    prefill: CpuServer
-    decode: CpuServer
-    port: int
-    """Where the prefill server tells decode servers about itself."""
-
-    def ask(self, case: Case, pool: ThreadPoolExecutor, rid: str | None = None) -> Future[dict[str, Any]]:
-        """Send *case* to both as a router does; return the decode server's answer to come."""
-        sampling = {"temperature": 0, "max_new_tokens": case.max_new_tokens, **case.sampling}
-        meeting = {"bootstrap_host": "127.0.0.1", "bootstrap_port": self.port, "bootstrap_room": next(ROOMS)}
-        body = {"text": case.prompt, "sampling_params": sampling, "rid": rid, **meeting}
-
-        def prefill() -> None:
-            with suppress(OSError, RequestError):  # a test stops this server
-                self.prefill.post("/generate", body)
-
-        pool.submit(prefill)
-        return pool.submit(self.decode.post, "/generate", body)
-
-    def run(self, cases: list[Case]) -> list[Output]:
-        with ThreadPoolExecutor(2 * len(cases)) as pool:
-            return [Output.of(answer.result()) for answer in [self.ask(case, pool) for case in cases]]
 
 
 @pytest.fixture(scope="module")
-def apart(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Apart]:
+def apart(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Apart[CpuServer]]:
     folder, port = tmp_path_factory.mktemp("apart"), free_port()
 
     def made(name: str, *more: str) -> CpuServer:
@@ -81,13 +50,13 @@ def cases(easy: list[str], hard: list[str]) -> list[Case]:
     ]
 
 
-def test_only_the_decode_server_adapts(apart: Apart) -> None:
+def test_only_the_decode_server_adapts(apart: Apart[CpuServer]) -> None:
     assert adaptive(apart.decode)["active"] and set(adaptive(apart.decode)["tiers"]) == set(TIERS)
     assert "a prefill server drafts nothing" in Path(apart.prefill.log_path).read_text()
 
 
 @pytest.mark.parametrize("steps", TIERS)
-def test_outputs_at_every_depth(apart: Apart, expected: Expected, cases: list[Case], steps: int) -> None:
+def test_outputs_at_every_depth(apart: Apart[CpuServer], expected: Expected, cases: list[Case], steps: int) -> None:
     apart.decode.force_steps(steps)
     before = adaptive(apart.decode)["rounds_by_tier"]
     assert apart.run(cases) == expected(cases)
@@ -96,7 +65,7 @@ def test_outputs_at_every_depth(apart: Apart, expected: Expected, cases: list[Ca
     require_whole_pool(apart.decode)
 
 
-def test_outputs_while_the_depth_switches(apart: Apart, expected: Expected, cases: list[Case]) -> None:
+def test_outputs_while_the_depth_switches(apart: Apart[CpuServer], expected: Expected, cases: list[Case]) -> None:
     before = adaptive(apart.decode)["switches"]
     with rotating_depth(apart.decode):
         for _ in range(3):
@@ -105,7 +74,7 @@ def test_outputs_while_the_depth_switches(apart: Apart, expected: Expected, case
     assert apart.run(cases) == expected(cases)  # by the policy
 
 
-def test_aborted_requests_leave_nothing_behind(apart: Apart, easy: list[str]) -> None:
+def test_aborted_requests_leave_nothing_behind(apart: Apart[CpuServer], easy: list[str]) -> None:
     with ThreadPoolExecutor(4) as pool:
         before = rounds(apart.decode)
         answer = apart.ask(Case(easy[0], max_new_tokens=4000), pool, rid="runs")
@@ -116,7 +85,7 @@ def test_aborted_requests_leave_nothing_behind(apart: Apart, easy: list[str]) ->
 
 
 @pytest.mark.usefixtures("plain")  # the other tests need it, and this is the last one
-def test_a_prefill_server_that_ends_is_told_in_one_line(apart: Apart, easy: list[str]) -> None:
+def test_a_prefill_server_that_ends_is_told_in_one_line(apart: Apart[CpuServer], easy: list[str]) -> None:
     apart.prefill.stop()
     with ThreadPoolExecutor(2) as pool, pytest.raises(RequestError, match="Lost connection with prefill instance"):
         apart.ask(Case(easy[0]), pool).result()

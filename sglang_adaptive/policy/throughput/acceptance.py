@@ -36,7 +36,7 @@ slope of 0.7, steady load at batch 1 sees 72 switches per hour instead of 44 (si
 SATURATION = 16.0
 """A round of ``n`` requests weighs like ``n / (1 + n / 16)``, because requests of one round are not independent."""
 FIRST_ROUNDS = 32
-"""Rounds after which a round updates only one bin of the batch, so that no update takes long."""
+"""Rounds after which a round updates only one bin, if the batch has it, so that no update takes long."""
 _LARGEST_WEIGHT = 1e9
 
 # Changes.
@@ -105,11 +105,12 @@ class AcceptanceEstimator:
         if not steps or self._rounds < FIRST_ROUNDS or self._weight > _LARGEST_WEIGHT:
             self._refresh()
         else:
-            turn = self._rounds % len(self._mix)
-            if not turn:
+            bin = self._rounds % BINS
+            if not bin:
                 self._find_change()
                 self._find_slope()
-            self._bring_up_to_date(list(self._mix)[turn])
+            if bin in self._mix:
+                self._bring_up_to_date(bin)
 
     def doubt(self, first: int = 0) -> None:
         """Keep at most DOUBTED trials per bin at each position from index *first* on, as after a weight update."""
