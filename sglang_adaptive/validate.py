@@ -14,7 +14,6 @@ from sglang_adaptive.command_line import BAD_INPUT, DONE, PROGRAM, CommandParser
 from sglang_adaptive.policy import options
 from sglang_adaptive.policy.config import AdaptiveConfig, load_config, presets, require_texts
 from sglang_adaptive.policy.errors import ConfigError
-from sglang_adaptive.policy.throughput.choice import MARGIN
 from sglang_adaptive.policy.throughput.lookups import LEAST_SECONDS
 
 MEASURED = {
@@ -124,7 +123,7 @@ def _of_options(options: dict[str, Any]) -> Iterator[str]:
     ladder = options["candidate_steps"]
     if len(ladder) > 1 and "probe_budget" in options:
         if ladder[0] == 0:
-            yield f"May stop drafting (0 steps) at any batch size where no depth promises {100 * MARGIN:g}% more speed."
+            yield "May stop drafting (0 steps) at any batch size where no depth promises more speed."
         else:
             yield "Always drafts: 0 is not among the depths."
         if (budget := options["probe_budget"]) == 0:

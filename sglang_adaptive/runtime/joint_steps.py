@@ -35,8 +35,6 @@ from sglang_adaptive.runtime.controller import AdaptiveController
 
 logger = logging.getLogger(__name__)
 
-MARGIN = 10
-"""Gain over the live depth, in thousandths, that another depth must promise."""
 ROUND, SECOND, MOST_REQUESTS, MOST = 1 << 10, 10**9, (1 << 31) - 1, 1 << 40
 FIELDS = 5
 """Columns before those of the depths."""
@@ -130,12 +128,12 @@ class Agreement:
     """The most steps that fit the requests of every rank, voting or not; None if all depths do."""
 
 
-def agree(rows: Sequence[Sequence[int]], depths: Sequence[int], launch_steps: int, margin: int = MARGIN) -> Agreement:
+def agree(rows: Sequence[Sequence[int]], depths: Sequence[int], launch_steps: int) -> Agreement:
     """Return the result of the gathered *rows*, which are in rank order.
 
     *depths* and *launch_steps* are the same on all ranks. The launch steps run if no rank votes or if the leader can
-    run none of *depths*. Ties go to the shallower depth. The vote leaves the leader's live depth only for a gain of
-    more than *margin* thousandths. Raises ValueError if a row is not ``width(depths)`` wide.
+    run none of *depths*. Ties go to the leader's live depth, then to the shallower one. Raises ValueError if a row is
+    not ``width(depths)`` wide.
     """
     ballots = [read(row, depths) for row in rows]
     voters = [place for place, ballot in enumerate(ballots) if ballot.counts]
@@ -149,9 +147,7 @@ def agree(rows: Sequence[Sequence[int]], depths: Sequence[int], launch_steps: in
             if price
         }
         if times:
-            best = min(times, key=lambda depth: (times[depth], depth))
-            stays = slowest.live in times and 1000 * times[slowest.live] <= (1000 + margin) * times[best]
-            steps = slowest.live if stays else best
+            steps = min(times, key=lambda depth: (times[depth], depth != slowest.live, depth))
         running = slowest.probe if slowest.probe in times else steps
     most = min((ballot.most for ballot in ballots if ballot.most is not None), default=None)
     return Agreement(steps, running, leader, most)

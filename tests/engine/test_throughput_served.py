@@ -70,7 +70,7 @@ def test_server_info_says_what_each_depth_promises_and_why_one_was_chosen(
     assert [position["position"] for position in found["acceptance"]] == list(range(1, LADDER[-1] + 1))
     assert all(0.0 <= position["probability"] <= 1.0 for position in found["acceptance"])
     assert [rate["steps"] for rate in found["rates"]] == LADDER
-    codes = ("start", "probe", "best", "guard", "hold", "stale", "lookup")
+    codes = ("start", "probe", "best", "stale", "lookup")
     assert found["why"]["words"] and found["why"]["code"] in codes
 
 

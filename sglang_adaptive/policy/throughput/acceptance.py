@@ -35,8 +35,9 @@ LEAST_SLOPE = 0.5
 slope of 0.7, steady load at batch 1 sees 72 switches per hour instead of 44 (simulated)."""
 SATURATION = 16.0
 """A round of ``n`` requests weighs like ``n / (1 + n / 16)``, because requests of one round are not independent."""
-FIRST_ROUNDS = 32
-"""Rounds after which a round updates only one bin, if the batch has it, so that no update takes long."""
+FIRST_ROUNDS, TURNS = 32, 4
+"""Rounds after which a round updates at most one of the batch's bins, and the fewest rounds until it is updated again,
+because decisions take host time."""
 _LARGEST_WEIGHT = 1e9
 
 # Changes.
@@ -102,14 +103,15 @@ class AcceptanceEstimator:
         now = self.levels.bins
         self._mix = {bin: now.count(bin) / len(now) for bin in sorted(set(now))}
         self._rounds += 1
-        if not steps or self._rounds < FIRST_ROUNDS or self._weight > _LARGEST_WEIGHT:
+        if self._rounds < FIRST_ROUNDS or self._weight > _LARGEST_WEIGHT:
             self._refresh()
-        else:
-            bin = self._rounds % BINS
-            if not bin:
-                self._find_change()
-                self._find_slope()
-            if bin in self._mix:
+            return
+        turn = self._rounds % max(TURNS, len(self._mix))
+        if not turn:
+            self._find_change()
+            self._find_slope()
+        for place, bin in enumerate(self._mix):
+            if place == turn or not steps:  # few rounds of zero steps have a shadow accept
                 self._bring_up_to_date(bin)
 
     def doubt(self, first: int = 0) -> None:
@@ -147,11 +149,6 @@ class AcceptanceEstimator:
     def tokens(self) -> Sequence[float]:
         """Expected tokens per request of the batch in a round, by steps from 0."""
         return self._mean([self._tokens[bin] for bin in self._mix])
-
-    @property
-    def usual_tokens(self) -> Sequence[float]:
-        """Expected tokens of a request at the usual level in a round, by steps from 0."""
-        return self._tokens[bisect_right(EDGES, self.levels.usual)]
 
     @property
     def conditional(self) -> list[float]:
@@ -368,7 +365,7 @@ class ShadowTrust:
         if accepted:
             one[0] = one[0] * fade + trials * (1.0 - accepted.count(0) / len(accepted))
             one[1] = one[1] * fade + trials
-        if min(one[1], other[1]) < DOUBTED:
+        if not min(one[1], other[1]):
             return False
         common = _rate(one[0] + other[0], one[1] + other[1])
         rates = _rate(*one), _rate(*other)

@@ -1,8 +1,4 @@
-"""Which steps to run, and why: those with the highest expected rate, with a bound on what speculation may lose.
-
-Against zero steps, speculation may cost 1% of the throughput over any 500 rounds. Losses are counted in rounds at zero
-steps: a round that takes ``t`` and yields ``m`` tokens per request loses ``t / t0 - m`` rounds.
-"""
+"""Which steps to run, and why: those with the highest expected rate."""
 
 from __future__ import annotations
 
@@ -13,51 +9,17 @@ from sglang_adaptive.policy.throughput.acceptance import AcceptanceEstimator
 from sglang_adaptive.policy.throughput.cost import CostModel
 from sglang_adaptive.policy.throughput.rows import RoundTimeRow
 
-WINDOW_ROUNDS = 500
-"""Rounds of the bound; losses decay over the same number of rounds."""
-ALLOWANCE = 3.5
-"""Rounds that may be lost in a window: 1% of it, minus what the rounds in flight lose."""
-DEVIATIONS_PER_LOST = 0.5
-"""Standard deviations by which speculation must beat zero steps, per round lost. A fixed gain would disable speculation
-for good: with one request most of a loss is bad luck. With 0.25, a draft that fails at once costs 1.1% of 500 rounds at
-batch 1 (simulated)."""
-MARGIN = 0.01
-"""Minimum gain over zero steps that speculation must promise."""
 
+def fastest(live: int, row: RoundTimeRow, acceptance: AcceptanceEstimator) -> int:
+    """Return the steps that serve the batch's text in the least time; of equally fast ones *live*, if it is one.
 
-class StepChoice:
-    """Decides before every round that is not a probe."""
-
-    def __init__(self, live: int) -> None:
-        self.live = live
-        """The chosen steps; a probe does not change them."""
-        self.lost = 0.0
-        """Rounds recently lost against zero steps and not regained, without probes out of zero steps."""
-
-    def decide(self, row: RoundTimeRow, acceptance: AcceptanceEstimator) -> None:
-        """Choose the live steps; of equally fast ones, those that run already."""
-        live, slower = self.live, acceptance.slower(self.live)
-        times = {steps: seconds * slower[rung] for rung, steps, seconds in row.rungs}
-        best = min(times, key=lambda steps: (times[steps], steps != live), default=live)
-        if best and row.zero is not None:
-            gain = times[0] / times[best] - 1.0
-            unsure = acceptance.ratio_deviation(0, best) if self.lost else 0.0
-            if gain < max(MARGIN, DEVIATIONS_PER_LOST * self.lost * unsure):
-                best = 0
-        if best == 0 and live and self._tolerates_loss(row, acceptance):
-            best = min((steps for steps in times if steps), key=times.__getitem__)
-        self.live = best
-
-    def book(self, loss: float) -> None:
-        """Add a round's loss against zero steps; negative for a gain."""
-        self.lost = max(0.0, self.lost * (1.0 - 1.0 / WINDOW_ROUNDS) + loss)
-
-    def _tolerates_loss(self, row: RoundTimeRow, acceptance: AcceptanceEstimator) -> bool:
-        """Whether usual text pays and little is lost yet: hard text may end soon, which zero steps notice late."""
-        if row.zero is None or self.lost >= ALLOWANCE:
-            return False
-        usual = acceptance.usual_tokens
-        return any(usual[steps] * row.zero > (1.0 + MARGIN) * seconds for _, steps, seconds in row.rungs if steps)
+    Nothing holds zero steps or the live ones back: a bound on what speculation had lost against zero steps changed none
+    of the worst 500 rounds of a bad draft (0.988 of zero steps with it and without), and recorded text on all shipped
+    profiles has 1.0076 of the best single depth with it and without (simulated).
+    """
+    slower = acceptance.slower(live)
+    times = {steps: seconds * slower[rung] for rung, steps, seconds in row.rungs}
+    return min(times, key=lambda steps: (times[steps], steps != live), default=live)
 
 
 def rates(
@@ -99,10 +61,6 @@ def why(ran: Choice, live: int, rounds: int, voted: bool, promised: list[dict[st
         code, words = "vote", f"{running}: what all ranks agreed on"
     elif steps == best:
         code, words = "best", f"{running} {_verb('promise', steps)} the highest speed for this text"
-    elif steps == 0:
-        code, words = "guard", f"no speculation: {_steps(best)} {_verb('do', best)} not promise enough more to risk it"
-    elif best == 0:
-        code, words = "hold", f"{running}: usual text pays, and little is lost yet"
     else:
         code, words = "stale", f"{running}: chosen before the latest results"
     if rival is not None:

@@ -18,6 +18,7 @@ from typing import Any
 from sglang_adaptive.policy.profile import CostProfile, ProfileCell
 from sglang_adaptive.policy.throughput.base_cost import BaseCost, nearness
 from sglang_adaptive.policy.throughput.fit import Evidence, Fit, fit
+from sglang_adaptive.policy.throughput.readings import CHANGED
 
 PULL = 8.0
 """Weight of the base table in the shape: eight neighbors pass on half of their error. 4 and 16 do as well."""
@@ -93,6 +94,20 @@ class CostModel:
         if self.readings.get((anchor, drafts), 0) < CONFIRMED and len(ratios) > 1:
             ratios.pop(drafts, None)
         return base * math.exp(self._now[anchor] + ratios.get(drafts, median(ratios.values()))), base
+
+    def lone(self, anchor: int) -> list[tuple[int, int, float]]:
+        """Return the latest differences at *anchor* that no other one agrees with.
+
+        That is two numbers of steps, and the log of the time of the second over that of the first.
+        """
+        if anchor not in self._evidence:
+            return []
+        base = dict(zip(self.ladder, self.base.seconds(anchor), strict=True))
+        return [
+            (one, other, latest + math.log(base[other] / base[one]))
+            for one, other, usual, _, count, latest in self._evidence[anchor].pairs
+            if (count == 1 or abs(latest - usual) > CHANGED) and {one, other} <= base.keys()
+        ]
 
     def cells(self) -> list[ProfileCell]:
         """Return the measured times of steps, at the anchors."""

@@ -29,8 +29,8 @@ class Evidence:
     """The kind that ran last."""
     own: Sequence[tuple[int, float, float, int]]
     """Kind, level, deviation and readings."""
-    pairs: Sequence[tuple[int, int, float, float, int]]
-    """Two kinds, their difference, its deviation, and the differences behind it."""
+    pairs: Sequence[tuple[int, int, float, float, int, float]]
+    """Two kinds, their difference, its deviation, the differences behind it, and the latest of them."""
 
     def like(self, other: Evidence | None, change: float) -> bool:
         """Whether *other* says the same, but for changes of levels by less than *change*."""
@@ -108,7 +108,7 @@ def fit(evidence: Evidence, shape: Mapping[int, tuple[float, float]], *, from_ba
     kinds = sorted({*(kind for kind, *_ in evidence.own), *shape})
     index = {kind: at for at, kind in enumerate(kinds)}
     own = [(index[kind], level, deviation**2) for kind, level, deviation, _ in evidence.own]
-    pairs = [(index[a], index[b], value, deviation**2) for a, b, value, deviation, _ in evidence.pairs]
+    pairs = [(index[a], index[b], value, deviation**2) for a, b, value, deviation, *_ in evidence.pairs]
     expected = [(away, deviation**2) for away, deviation in (shape.get(kind, (0.0, GUESSED)) for kind in kinds)]
     facts = _Facts(own, pairs, expected)
     level = median(value - expected[at][0] for at, value, _ in own)

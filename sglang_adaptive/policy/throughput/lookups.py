@@ -36,7 +36,6 @@ from sglang_adaptive.policy.choice import Choice, Coming, Source
 from sglang_adaptive.policy.observation import LONGEST, SHORTEST, RoundObservation
 from sglang_adaptive.policy.options import PolicyOptions
 from sglang_adaptive.policy.throughput.acceptance import AcceptanceEstimator
-from sglang_adaptive.policy.throughput.choice import WINDOW_ROUNDS
 from sglang_adaptive.policy.throughput.rows import RoundTimeRow
 
 KINDS: Mapping[int, range] = {4: range(17, 33), 8: range(9, 17), 15: range(1, 9), 31: range(1, 5)}
@@ -53,9 +52,9 @@ FURTHEST = DRAFTS[-1]
 """Longest agreement that is distinguished, in tokens."""
 MARGIN = 0.03
 """Gain that lookups must promise: in a short run, a switch there and back costs about as much."""
-MARGIN_PER_LOST = 0.5
-"""Additional gain that they must promise per round of the live steps lost and not regained. Other rounds do not change
-that: if losses are forgotten over 500 rounds of any kind, the worst of 87 cells with rounds of 2 ms is at 0.988 of the
+MARGIN_PER_LOST, LOST_ROUNDS = 0.5, 500
+"""Additional gain that they must promise per round of the live steps lost and not regained, and the lookup rounds over
+which losses decay. If rounds of any kind decay them, the worst of 87 cells with rounds of 2 ms is at 0.988 of the
 policy without lookups instead of 0.990. With 0.2 a mixture of experts, whose lookup rounds are slow, is served at worst
 at 0.986 of it, with 0.5 at 0.990 (simulated)."""
 TRACKING_SECONDS, TRACKING_TRUST = 1e-4, 3.0
@@ -289,7 +288,7 @@ class Lookups:
         self._paid = False
         """Whether lookups have ever earned more than a look."""
         self._lost = 0.0
-        """Rounds of the live steps lost by the last WINDOW_ROUNDS lookup rounds and not regained."""
+        """Rounds of the live steps lost by the last LOST_ROUNDS lookup rounds and not regained."""
         self._drafted = Drafted(), Drafted()
         """Where the draft model is compared with the own text, and with memory."""
         self.brought = [0, 0], [0, 0]
@@ -366,7 +365,7 @@ class Lookups:
             for count, one in zip(counts, found, strict=True)
         )
         loss = row.lookups[observation.steps] / row.seconds[live] - worth / len(counts)
-        self._lost = max(0.0, self._lost * (1.0 - 1.0 / WINDOW_ROUNDS) + loss)
+        self._lost = max(0.0, self._lost * (1.0 - 1.0 / LOST_ROUNDS) + loss)
         earned = -EARNED * loss * row.seconds[live] / self.tracking.seconds
         if self._left > -1.0 - self.behind:  # the round began before a rest
             most = MOST_EARNED if self.tracking.known else UNKNOWN_EARNED

@@ -15,7 +15,7 @@ from sglang_adaptive.policy.options import PolicyOptions, automatic, depths, int
 from sglang_adaptive.policy.profile import CostProfile, ProfileKey, ordered
 from sglang_adaptive.policy.throughput import lookups
 from sglang_adaptive.policy.throughput.acceptance import AcceptanceEstimator, ShadowTrust
-from sglang_adaptive.policy.throughput.choice import StepChoice, rates, why
+from sglang_adaptive.policy.throughput.choice import fastest, rates, why
 from sglang_adaptive.policy.throughput.cost import MEASURED, CostModel
 from sglang_adaptive.policy.throughput.probing import Prober
 from sglang_adaptive.policy.throughput.readings import SIDE, Readings
@@ -107,7 +107,8 @@ class ThroughputPolicy(AdaptivePolicy):
         self._trust = ShadowTrust()
         self._prober = Prober(options.probe_budget, self._acceptance, self._cost)
         start = min(self._ladder, key=lambda steps: (abs(steps - initial_steps), steps))
-        self._choice = StepChoice(start)
+        self._live = start
+        """The chosen steps; a probe does not change them."""
         self._ran = drafted(start)
         """What the latest round does."""
         self._votes, self._leads = False, True
@@ -131,11 +132,10 @@ class ThroughputPolicy(AdaptivePolicy):
         return self._ran
 
     def _next(self, coming: Coming, row: RoundTimeRow) -> Choice:
-        probed, former = self._prober.take_round(row), self._choice.live
+        probed, former = self._prober.take_round(row), self._live
         if probed is not None:
             return drafted(probed, probe=probed != former, why="probe")
-        self._choice.decide(row, self._acceptance)
-        live = self._choice.live
+        live = self._live = fastest(former, row, self._acceptance)
         if live != former:
             self._next_sync = min(self._next_sync, self._round + SYNC_AFTER)
         drafts = self._lookups.chosen(coming, row, live, self._ran, self._acceptance) if row.lookups else 0
@@ -149,7 +149,7 @@ class ThroughputPolicy(AdaptivePolicy):
         self._round += 1
         row = self._times.at(observation.batch_size)
         if self._lookups_allowed:
-            self._lookups.learn(observation, row, self._choice.live, self._acceptance)
+            self._lookups.learn(observation, row, self._live, self._acceptance)
         self._learn_acceptance(observation)
         if self._prober.saw(steps, row, self._round, observation.seconds is not None, observation.extended):
             # At once: the next probe, which may follow soon, puts syncs off.
@@ -166,9 +166,9 @@ class ThroughputPolicy(AdaptivePolicy):
             self.cost_sync_due = True
         if not self._leads or not observation.chosen:
             return
-        if rounds := self._prober.consider(row, self._choice.live, self._round):
+        if rounds := self._prober.consider(row, self._live, self._round):
             self._next_sync = self._round + rounds + SYNC_LAG
-        elif self._choice.live == 0:
+        elif self._live == 0:
             self._prober.leave_zero(row, self._round)
 
     def _learn_acceptance(self, observation: RoundObservation) -> None:
@@ -185,13 +185,10 @@ class ThroughputPolicy(AdaptivePolicy):
 
     def _book(self, row: RoundTimeRow, observation: RoundObservation) -> None:
         """Add a round to the accounts; the prober accounts for its own rounds."""
-        steps, counts = observation.steps, observation.num_correct_drafts_per_req
         if observation.looked_up:
-            self._lookups.book(observation, row, self._choice.live, self._acceptance)
-        elif self._prober.account(steps, self._choice.live, row) and self._choice.live == 0:
-            pass  # a probe out of zero steps
-        elif row.zero is not None and counts:
-            self._choice.book(row.seconds[steps] / row.zero - 1.0 - sum(counts) / len(counts) if steps else 0.0)
+            self._lookups.book(observation, row, self._live, self._acceptance)
+        else:
+            self._prober.account(observation.steps, self._live, row)
 
     # -- what a policy may offer (see ``base``) ---------------------------------------------------------------
 
@@ -256,7 +253,6 @@ class ThroughputPolicy(AdaptivePolicy):
         self._times.set_captured({size: built.at(size) for size in built.graph_sizes})
         if isinstance(former, ThroughputPolicy):
             self._acceptance.adopt(former._acceptance)
-            self._choice.lost = former._choice.lost
             self._trust = former._trust
             self._prober.inherit_from(former._prober)
             self._lookups = former._lookups
@@ -270,7 +266,7 @@ class ThroughputPolicy(AdaptivePolicy):
 
     def follow(self, batch_size: int, choice: Choice, steps: int, leads: bool) -> None:
         self._batch_size, self._ran = batch_size, choice
-        self._choice.live = min(steps, self._ladder[-1])
+        self._live = min(steps, self._ladder[-1])
         self._votes, self._leads = True, leads
         row = self._times.at(batch_size)
         if leads and self._prober.wanted(row) in (None, choice.steps):
@@ -299,7 +295,7 @@ class ThroughputPolicy(AdaptivePolicy):
     def snapshot(self) -> dict[str, Any]:
         batch_size = max(1, self._batch_size)  # of the latest round
         row = self._times.at(batch_size)
-        ran, live = self._ran, self._choice.live
+        ran, live = self._ran, self._live
         running = live if ran.source is Source.LOOKUP else ran.steps
         promised = rates(batch_size, running, row, self._acceptance, self._cost)
         return {

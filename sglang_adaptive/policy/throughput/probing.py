@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
 from sglang_adaptive.policy.throughput.acceptance import AcceptanceEstimator
 from sglang_adaptive.policy.throughput.base_cost import nearness
 from sglang_adaptive.policy.throughput.cost import CostModel
+from sglang_adaptive.policy.throughput.readings import CHANGED
 from sglang_adaptive.policy.throughput.rows import RoundTimeRow, RoundTimeTable
 
 HORIZON_ROUNDS = 100.0
@@ -82,6 +83,20 @@ def _novelty(anchor: int, known: Iterable[int]) -> float:
     return 1.0 - max((nearness(anchor, other) for other in known), default=0.0)
 
 
+class _ProbeRound(NamedTuple):
+    """A round of a probe."""
+
+    batch_size: int
+    steps: int
+    live: int
+    gain: float
+    """Its tokens over those of the live steps."""
+    longer: float
+    """Its time over that of the live steps, as measured before its readings came; 0 if unknown."""
+    own: bool
+    """Whether this rank chose it."""
+
+
 class Prober:
     """The current probe, the budget for probes, and when each depth was last seen."""
 
@@ -95,13 +110,14 @@ class Prober:
         """The current probe's steps, anchor batch size, remaining rounds, and readings that end it."""
         self._unseen, self._others = 0, False
         """Probe rounds whose result has not arrived yet, and whether they belong to another rank's probe."""
-        self._owed: list[tuple[int, int, int, float, bool]] = []
-        """Of each probe round that is not charged yet: batch size, steps, live steps, its tokens over theirs, and
-        whether this rank chose it."""
+        self._owed: list[_ProbeRound] = []
+        """Probe rounds that are not charged yet."""
         self._rounds: dict[int, int] = {}
         """Rounds by anchor."""
         self._seen: dict[tuple[int, int], int] = {}
         """By anchor and steps, the count of the anchor's rounds when they were last timed there."""
+        self._followed: dict[tuple[int, int, int], float] = {}
+        """The lone differences that looks have followed (see ``_disputes``)."""
         self._looks: set[tuple[int, int]] = set()
         """Anchors and steps that were probed or looked at."""
         self._drafted: dict[int, int] = {}
@@ -162,8 +178,8 @@ class Prober:
             self._left = 0
         return not self._left
 
-    def account(self, steps: int, live: int, row: RoundTimeRow) -> bool:
-        """Count a verified round, and note it if it was a probe's; return whether it was."""
+    def account(self, steps: int, live: int, row: RoundTimeRow) -> None:
+        """Count a verified round, and note it if it was a probe's."""
         self._alike = self._alike + 1 if row.padded == self._batch_size else 1
         self._batch_size = row.padded
         seconds = row.seconds.get(steps, 0.0)
@@ -172,26 +188,44 @@ class Prober:
         if credit is None:
             credit = most * _novelty(row.anchor, self._credits)
         self._credits[row.anchor] = min(most, credit + self.budget * seconds)
-        if not self._unseen or steps != self._steps or steps == live:
-            return False
-        self._unseen -= 1
-        tokens = self._acceptance.tokens
-        self._owed.append((row.padded, steps, live, tokens[steps] / tokens[live], not self._others))
-        return True
+        if self._unseen and steps == self._steps != live:
+            self._unseen -= 1
+            tokens = self._acceptance.tokens
+            known = live in row.seconds and (row.anchor, steps) in self._cost.readings
+            longer = seconds / row.seconds[live] if known else 0.0
+            self._owed.append(
+                _ProbeRound(row.padded, steps, live, tokens[steps] / tokens[live], longer, not self._others)
+            )
 
     def settle(self, times: RoundTimeTable) -> None:
-        """Charge the latest probe, now that *times* have its readings, with what it lost.
+        """Charge the latest probe, now that *times* have its readings, with what it lost; learn from a surprise.
 
         Charged with what it might have lost, a wrong belief about 64 requests used up the credit for 5,000 rounds, at
-        0.75 of the best steps (emulated).
+        0.75 of the best steps (emulated). If one belief was wrong, others may be: after a machine has changed, the
+        worst of 100 drawn ones has 0.91 of the best steps instead of 0.76.
         """
-        for batch_size, steps, live, gain, own in self._owed:
-            row = times.at(batch_size)
-            seconds = row.seconds.get(steps, 0.0)
-            lost = max(0.0, seconds - row.seconds.get(live, seconds) * gain)
-            self.lost_seconds += lost if own else 0.0
-            self._credits[row.anchor] -= lost
+        for one in self._owed:
+            row = times.at(one.batch_size)
+            if not {one.steps, one.live} <= row.seconds.keys():
+                continue  # another configuration's
+            usual, seconds = row.seconds[one.live], row.seconds[one.steps]
+            if one.longer and abs(math.log(seconds / usual / one.longer)) > CHANGED:
+                self._doubt_others(row.anchor, one)
+            for low, high, longer in self._cost.lone(row.anchor):
+                if {low, high} == {one.steps, one.live}:
+                    seconds = usual * math.exp(longer if high == one.steps else -longer)
+            lost = max(0.0, seconds - usual * one.gain)
+            self.lost_seconds += lost if one.own else 0.0
+            # A deeper debt would end probes for long where they are needed the most.
+            self._credits[row.anchor] = max(-ALLOWANCE_ROUNDS * usual, self._credits[row.anchor] - lost)
         self._owed.clear()
+
+    def _doubt_others(self, anchor: int, known: _ProbeRound) -> None:
+        """Let all steps but those of a probe be looked at soon."""
+        for place, seen in self._seen.items():
+            if place[0] == anchor and place[1] not in (known.steps, known.live):
+                self._seen[place] = min(seen, self._rounds[anchor] - int(2.0 * MOST_REST))
+        self._next_look = 0
 
     def draft_seen(self, now: int, at_zero: bool = False) -> None:
         """Note that the draft's first position was verified, or seen at zero steps with *at_zero*."""
@@ -230,17 +264,19 @@ class Prober:
             if first:
                 novelty = _novelty(row.anchor, (anchor for anchor, kind in readings if kind == steps))
                 rest = min(rest, FIRST * cost / max(1e-3, novelty * min(4.0, max(0.5, row.surprise))))
-            due = self._age(row, steps) / rest
+            disputes = self._disputes(steps, row)
+            due = self._age(row, steps) / (1.0 if disputes else rest)
             if steps > live > 0:
                 unseen = now - max((at for other, at in self._drafted.items() if other >= steps), default=0)
                 due = max(due, unseen / next_deeper)
                 next_deeper = max(DEEPER, FAR_DEEPER * cost)
             self._saving = self._saving or due >= 1.0
-            if due >= most and (first or now >= self._next_look) and _affordable(cost, credit):
+            if due >= most and (first or disputes or now >= self._next_look) and _affordable(cost, credit):
                 most, chosen = due, steps
         if chosen is None:
             return 0
         self._next_look = now + PAUSE
+        self._followed |= self._disputes(chosen, row)
         return self._start(chosen, LOOK_ROUNDS, MOST_LOOKED, row)
 
     def leave_zero(self, row: RoundTimeRow, now: int) -> None:
@@ -261,6 +297,19 @@ class Prober:
 
     def _age(self, row: RoundTimeRow, steps: int) -> int:
         return self._rounds.get(row.anchor, 0) - self._seen.get((row.anchor, steps), 0)
+
+    def _disputes(self, steps: int, row: RoundTimeRow) -> dict[tuple[int, int, int], float]:
+        """Return lone differences of *steps* that contradict *row* and that no look has followed yet.
+
+        By anchor and both numbers of steps, the log of the ratio of their times.
+        """
+        return {
+            (row.anchor, low, high): longer
+            for low, high, longer in self._cost.lone(row.anchor)
+            if steps in (low, high) and {low, high} <= row.seconds.keys()
+            and abs(longer - math.log(row.seconds[high] / row.seconds[low])) > CHANGED
+            and self._followed.get((row.anchor, low, high)) != longer
+        }  # fmt: skip
 
     def _shortfall(self, steps: int, live: int, row: RoundTimeRow) -> tuple[float, float]:
         """Return the share by which text is served slower at *steps* than at *live*, and the *live* rounds it costs."""

@@ -140,7 +140,7 @@ class Place:
         """Return as builtins what ``CostModel.load`` needs.
 
         That is the latest kind and its level, [kind, level, deviation, readings] of each kind and [kind, kind,
-        difference, deviation, differences] of each pair.
+        difference, deviation, differences, latest difference] of each pair.
         """
         if self._exported is None:
             assert self._visit is not None, "a place has a reading"
@@ -152,7 +152,9 @@ class Place:
             pairs = {kinds: list(found) for kinds, found in self._pairs.items()}
             if self._change is not None:
                 pairs.setdefault(self._change.kinds, []).append(self._change.difference())
-            told = [[*kinds, *summary(found[-SIDE:], noise.of_differences)] for kinds, found in pairs.items()]
+            told = [
+                [*kinds, *summary(found[-SIDE:], noise.of_differences), found[-1][0]] for kinds, found in pairs.items()
+            ]
             self._exported = [latest, self._level(latest), own, told]
         return self._exported
 
@@ -262,7 +264,8 @@ def summary(found: Iterable[tuple[float, float]], noise: float) -> tuple[float, 
     reached = list(accumulate(weight for _, weight in ordered))
     total = reached[-1]
     # Two values where half of the weight is on either side.
-    center = fmean(ordered[bisect_left(reached, 0.5 * total + by)][0] for by in (-1e-9, 1e-9))
+    low, high = (ordered[bisect_left(reached, 0.5 * total + by)][0] for by in (-1e-9, 1e-9))
+    center = 0.5 * (low + high)
     away = 1.48 * median(abs(value - center) for value, _ in ordered)
     spread = (2.0 * noise + away * total) / (2.0 + total)
     least = max(LONE, LONE_NOISES * noise, LONE_SHARE * abs(center) if len(ordered) == 1 else 0.0)

@@ -8,7 +8,6 @@ from dataclasses import replace
 import pytest
 
 from sglang_adaptive.runtime.joint_steps import (
-    MARGIN,
     MOST,
     SECOND,
     Ballot,
@@ -31,8 +30,8 @@ def rank(
     return believed(DEPTHS, live, requests, dict(zip(DEPTHS, rounds, strict=True)), seconds, probe).row()
 
 
-def agreed(rows: list[list[int]], depths: tuple[int, ...], launch_steps: int, margin: int = MARGIN) -> int:
-    return agree(rows, depths, launch_steps, margin).steps
+def agreed(rows: list[list[int]], depths: tuple[int, ...], launch_steps: int) -> int:
+    return agree(rows, depths, launch_steps).steps
 
 
 HARD, EASY = (1.0, 0.85, 0.84), (1.0, 0.36, 0.2)
@@ -81,11 +80,10 @@ def test_a_probe_changes_no_agreement_and_is_run_where_it_can_be() -> None:
         assert agree([rank(20, EASY, EARLY, probe=probe)], DEPTHS, 2).running == 5
 
 
-def test_the_live_depth_stays_for_less_than_the_margin() -> None:
-    nearly = (1.0, 1 / 1.1, 1 / 1.205)
-    assert agreed([rank(4, nearly, EARLY, live=2)], DEPTHS, 2, margin=10) == 2
-    assert agreed([rank(4, nearly, EARLY, live=2)], DEPTHS, 2, margin=0) == 5
-    assert agreed([rank(4, nearly, EARLY, live=5)], DEPTHS, 2, margin=10) == 5
+def test_of_equally_fast_depths_the_live_one_stays() -> None:
+    same = Ballot(4, False, 2, (132,) * 3, (7,) * 3)
+    assert agreed([same.row()], DEPTHS, 5) == 2
+    assert agreed([replace(same, live=3).row()], DEPTHS, 5) == 0  # no such depth: the shallowest
 
 
 @pytest.mark.parametrize("factor", [0.01, 100.0])

@@ -154,7 +154,7 @@ def test_a_doubt_drops_evidence() -> None:
     assert max(row[0] for row in learner._reached) / learner._weight <= DOUBTED + 1e-9
 
 
-@pytest.mark.parametrize(("before", "after", "rounds", "off"), [(0.9, 0.2, 20, 0.4), (0.2, 0.9, 100, 0.15)])
+@pytest.mark.parametrize(("before", "after", "rounds", "off"), [(0.9, 0.2, 32, 0.4), (0.2, 0.9, 100, 0.15)])
 def test_a_change_of_deeper_positions_alone_is_noticed(before: float, after: float, rounds: int, off: float) -> None:
     """Evidence of the former acceptance is dropped there, and kept of the first two positions."""
     learner, rng = estimator(), random.Random(3)

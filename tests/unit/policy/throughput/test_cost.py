@@ -38,7 +38,7 @@ def load(
     for batch in sorted({b for b, _ in cells}):
         base = dict(zip(LADDER, model.base.seconds(batch), strict=True))
         own = [[s, math.log(by * t / base[s]), 0.1, 9 * differences] for (b, s), t in cells.items() if b == batch]
-        pairs = [[own[0][0], s, level - own[0][1], deviation, differences] for s, level, *_ in own[1:]]
+        pairs = [[own[0][0], s, m := level - own[0][1], deviation, differences, m] for s, level, *_ in own[1:]]
         places.append([batch, *own[0][:2], own, pairs])
     return model.load(0.02, places)
 

@@ -124,7 +124,7 @@ class Served:
 
     def __init__(self, live: int, timed: Mapping[tuple[int, int], int] | None = None, budget: float = 0.005) -> None:
         acceptance: Any = SimpleNamespace(tokens=TOKENS, ratio_deviation=lambda one, other: 0.0)
-        cost: Any = SimpleNamespace(readings=dict(timed or {}))
+        cost: Any = SimpleNamespace(readings=dict(timed or {}), lone=lambda anchor: [])
         self.live, self.prober, self.now = live, probing.Prober(budget, acceptance, cost), 0
 
     def round(self, at: RoundTimeRow, timed: bool = True) -> int | None:

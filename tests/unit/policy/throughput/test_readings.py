@@ -125,7 +125,7 @@ def read(readings: Readings, kind: int, *seconds: float) -> None:
 def pairs(readings: Readings) -> dict[tuple[int, int], tuple[float, float, int]]:
     """Return ratio, deviation and number of the differences by pair, at batch 8."""
     (place,) = readings.export()["places"]
-    return {(low, high): (math.exp(middle), deviation, count) for low, high, middle, deviation, count in place[4]}
+    return {(low, high): (math.exp(middle), deviation, count) for low, high, middle, deviation, count, _ in place[4]}
 
 
 def levels(readings: Readings) -> dict[int, tuple[float, float, int]]:

@@ -17,14 +17,12 @@ from sglang_adaptive.policy.throughput import (
     ThroughputPolicy,
     acceptance,
     base_cost,
-    choice,
     lookups,
     probing,
     readings,
 )
 from sglang_adaptive.policy.throughput.acceptance import EDGES, USUAL
 from sglang_adaptive.policy.throughput.policy import SYNC_AFTER, ThroughputOptions
-from sglang_adaptive.runtime import joint_steps as vote
 
 PAGE = (Path(__file__).parents[4] / "docs" / "how-it-decides.md").read_text()
 EXAMPLE = PAGE.split("<!-- example: begin -->")[1].split("<!-- example: end -->")[0]
@@ -117,9 +115,6 @@ def test_the_constants_that_the_page_names() -> None:
         f"of a lone difference at least {readings.LONE:g}, {readings.LONE_NOISES:g} times the noise, or half its size",
         f"that of `g_k` is {base_cost.PROFILED:.0%} for profiled times and {base_cost.GUESSED:.0%} for others",
         f"{SYNC_AFTER} rounds after the start or a switch, after a probe, and every `sync_rounds`",
-        f"speculation must promise {choice.MARGIN:.0%} more, and {choice.DEVIATIONS_PER_LOST:g} standard deviations",
-        f"{choice.ALLOWANCE:g} lost rounds are tolerated",
-        f"forgotten over {choice.WINDOW_ROUNDS} rounds",
         f"until it has {probing.PROBE_ROUNDS} readings, at most {probing.MOST_PROBED} rounds",
         f"for {probing.HORIZON_ROUNDS:g} rounds, less its cost, comes to a round",
         f"it takes {probing.LOOK_ROUNDS} readings of a depth",
@@ -132,7 +127,6 @@ def test_the_constants_that_the_page_names() -> None:
         f"at most {probing.ALLOWANCE_ROUNDS:g} rounds' worth, separate for each batch size",
         f"Looks at depths that ran before are {probing.PAUSE} rounds apart",
         f"once the draft was not seen for {probing.UNSEEN_ROUNDS} rounds",
-        f"stay unless others promise {vote.MARGIN / 1000:.0%} more",
         *(f"{drafts} for {sizes[0]} to {sizes[-1]} requests" for drafts, sizes in lookups.KINDS.items()),
         f"they may take {lookups.LOOKING:.1%} of the time, and at least {lookups.MOST_REST} rounds",
         f"is {lookups.MARGIN:.0%} above the live steps, plus {lookups.MARGIN_PER_LOST:.0%} for each round",
