@@ -476,10 +476,18 @@ def conclude(rows: Sequence[Mapping[str, Any]], path: Path) -> int:
 def join(paths: Sequence[Path], results: Path) -> int:
     """Write RESULTS/gates.json from the files of runs with other scenes each; return the exit code.
 
-    The last run that has a scene counts, and a scene keeps the commit of its run. Raises BadResult.
+    Of a batch size the last run with enough turns counts; the scene's ``commits`` name it. Raises BadResult.
     """
     runs = [read(path) for path in paths]
-    scenes = {name: scene for run in runs for name, scene in run["scenes"].items()}
+    scenes: dict[str, dict[str, Any]] = {}
+    for run in runs:
+        for name, scene in run["scenes"].items():
+            known = scenes.get(name, {"batches": {}, "commits": {}})
+            for size, turns in scene["batches"].items():
+                if len(turns) >= LEAST_TURNS or size not in known["batches"]:
+                    known["batches"][size] = turns
+                    known["commits"][size] = scene.get("commits", {}).get(size, scene["commit"])
+            scenes[name] = {**scene, **{key: known[key] for key in ("batches", "commits")}}
     driven = {name: {int(size): turns for size, turns in one["batches"].items()} for name, one in scenes.items()}
     joined = [name for name in SCENES if name in USUAL or name in driven]
     rows = verdicts({name: SCENES[name].batches for name in joined}, driven)

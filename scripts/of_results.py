@@ -71,9 +71,10 @@ def first_figure() -> Lines:
         ("the best static depth", best),
     ):
         yield row(rival, *(f"{rates[size][OURS] / rates[size][name]:.2f}" for size, name in names.items()))
-    day, commit = run["scenes"]["replay"]["date"][:10], run["scenes"]["replay"]["commit"][:8]
+    day = run["scenes"]["replay"]["date"][:10]
+    commits = " and ".join(dict.fromkeys(commit[:8] for commit in run["scenes"]["replay"]["commits"].values()))
     yield ""
-    yield f"Measured on {day} at commit [{commit}](benchmarks/results/served/gates.json)."
+    yield f"Measured on {day} at [{commits}](benchmarks/results/served/gates.json)."
 
 
 def gates() -> Lines:
@@ -294,7 +295,7 @@ def replayed() -> Lines:
         reached = f"{one['reached']:.3f} ± {one['error']:.3f} ({title(one['best'])})"
         reached += "" if one["met"] else ", **missed**"
         chosen, worst = (f"{one[key]:.3f}" for key in ("choices", "worst_turn"))
-        commit = run["scenes"][name]["commit"][:8]
+        commit = run["scenes"][name]["commits"][str(one["batch"])][:8]
         yield row(name, one["batch"], reached, one["gate"], chosen, worst, one["turn_gate"], one["turns"], commit)
 
 

@@ -238,11 +238,11 @@ class BlockStepper(Arriving):
 
 
 def choosing(folder: Path) -> str:
-    """Write a DFlash2 draft: the tiny target's draft, with a random selector among three candidates."""
+    """Write a DFlash2 draft: the tiny target's draft, with a random selector among four candidates."""
     made = folder / "choosing"
     shutil.copytree(models.block_draft_path(), made)
     config = json.loads((made / "config.json").read_text())
-    config["dflash_config"] |= {"selector_rank": 8, "selector_top_k": 3}
+    config["dflash_config"] |= {"selector_rank": 8, "selector_top_k": 4}
     (made / "config.json").write_text(json.dumps({**config, "architectures": ["DFlash2DraftModel"]}))
     shapes = {
         "predecessor_codebook": (config["vocab_size"], 8),

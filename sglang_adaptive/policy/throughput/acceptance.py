@@ -36,8 +36,7 @@ slope of 0.7, steady load at batch 1 sees 72 switches per hour instead of 44 (si
 SATURATION = 16.0
 """A round of ``n`` requests weighs like ``n / (1 + n / 16)``, because requests of one round are not independent."""
 FIRST_ROUNDS, TURNS = 32, 4
-"""Rounds after which a round updates at most one of the batch's bins, and the fewest rounds until it is updated again,
-because decisions take host time."""
+"""Rounds after which a round updates at most one of the batch's bins, and the fewest between two updates of a bin."""
 _LARGEST_WEIGHT = 1e9
 
 # Changes.

@@ -13,9 +13,7 @@ from sglang_adaptive.policy.throughput.rows import RoundTimeRow
 def fastest(live: int, row: RoundTimeRow, acceptance: AcceptanceEstimator) -> int:
     """Return the steps that serve the batch's text in the least time; of equally fast ones *live*, if it is one.
 
-    Nothing holds zero steps or the live ones back: a bound on what speculation had lost against zero steps changed none
-    of the worst 500 rounds of a bad draft (0.988 of zero steps with it and without), and recorded text on all shipped
-    profiles has 1.0076 of the best single depth with it and without (simulated).
+    A bound on what speculation may lose against zero steps changed nothing (benchmarks/results/simulation/README.md).
     """
     slower = acceptance.slower(live)
     times = {steps: seconds * slower[rung] for rung, steps, seconds in row.rungs}

@@ -155,8 +155,12 @@ class ThroughputPolicy(AdaptivePolicy):
             # At once: the next probe, which may follow soon, puts syncs off.
             self._next_sync = min(self._next_sync, self._round + SYNC_LAG)
         if steps in row.log_base:
-            if observation.chosen:  # the accounts cover this policy's decisions, not an operator's
-                self._book(row, observation)
+            if not observation.chosen:
+                pass  # the accounts cover this policy's decisions, not an operator's
+            elif observation.looked_up:
+                self._lookups.book(observation, row, self._live, self._acceptance)
+            else:
+                self._prober.account(steps, self._live, row)
             seconds = self._lookups.tracking.without(observation)
             if seconds is None:
                 self._readings.skip(steps, observation.extended)
@@ -182,13 +186,6 @@ class ThroughputPolicy(AdaptivePolicy):
         if steps or trust.believed:
             self._acceptance.update(steps, counts, observation.requests)
             self._prober.draft_seen(self._round, at_zero=not steps)
-
-    def _book(self, row: RoundTimeRow, observation: RoundObservation) -> None:
-        """Add a round to the accounts; the prober accounts for its own rounds."""
-        if observation.looked_up:
-            self._lookups.book(observation, row, self._live, self._acceptance)
-        else:
-            self._prober.account(observation.steps, self._live, row)
 
     # -- what a policy may offer (see ``base``) ---------------------------------------------------------------
 

@@ -198,11 +198,11 @@ class Prober:
             )
 
     def settle(self, times: RoundTimeTable) -> None:
-        """Charge the latest probe, now that *times* have its readings, with what it lost; learn from a surprise.
+        """Charge the latest probe, now that *times* have its readings, with what it lost.
 
         Charged with what it might have lost, a wrong belief about 64 requests used up the credit for 5,000 rounds, at
-        0.75 of the best steps (emulated). If one belief was wrong, others may be: after a machine has changed, the
-        worst of 100 drawn ones has 0.91 of the best steps instead of 0.76.
+        0.75 of the best steps (emulated). If one time has changed, others may have: the worst of 100 drawn machines
+        that change has 0.91 of the best steps instead of 0.76.
         """
         for one in self._owed:
             row = times.at(one.batch_size)
@@ -299,10 +299,7 @@ class Prober:
         return self._rounds.get(row.anchor, 0) - self._seen.get((row.anchor, steps), 0)
 
     def _disputes(self, steps: int, row: RoundTimeRow) -> dict[tuple[int, int, int], float]:
-        """Return lone differences of *steps* that contradict *row* and that no look has followed yet.
-
-        By anchor and both numbers of steps, the log of the ratio of their times.
-        """
+        """Return lone differences of *steps* (``CostModel.lone``) that contradict *row* and no look has followed."""
         return {
             (row.anchor, low, high): longer
             for low, high, longer in self._cost.lone(row.anchor)

@@ -18,7 +18,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Sequence
 from itertools import accumulate
 from statistics import fmean, median
 from typing import Any, NamedTuple
@@ -152,9 +152,7 @@ class Place:
             pairs = {kinds: list(found) for kinds, found in self._pairs.items()}
             if self._change is not None:
                 pairs.setdefault(self._change.kinds, []).append(self._change.difference())
-            told = [
-                [*kinds, *summary(found[-SIDE:], noise.of_differences), found[-1][0]] for kinds, found in pairs.items()
-            ]
+            told = [[*kinds, *summary(found[-SIDE:], noise.of_differences)] for kinds, found in pairs.items()]
             self._exported = [latest, self._level(latest), own, told]
         return self._exported
 
@@ -255,8 +253,8 @@ def middle(logs: Collection[float]) -> float:
     return math.log(0.5 * sum(map(math.exp, logs))) if len(logs) == 2 else median(logs)
 
 
-def summary(found: Iterable[tuple[float, float]], noise: float) -> tuple[float, float, int]:
-    """Return the weighted median of differences, its standard deviation and their number.
+def summary(found: Sequence[tuple[float, float]], noise: float) -> tuple[float, float, int, float]:
+    """Return the weighted median of differences, its standard deviation, their number and the latest.
 
     *noise*, the deviation of any pair's differences, counts like two of this pair's own.
     """
@@ -269,4 +267,4 @@ def summary(found: Iterable[tuple[float, float]], noise: float) -> tuple[float, 
     away = 1.48 * median(abs(value - center) for value, _ in ordered)
     spread = (2.0 * noise + away * total) / (2.0 + total)
     least = max(LONE, LONE_NOISES * noise, LONE_SHARE * abs(center) if len(ordered) == 1 else 0.0)
-    return center, max(1.25 * spread / math.sqrt(total), least / total), len(ordered)
+    return center, max(1.25 * spread / math.sqrt(total), least / total), len(ordered), found[-1][0]

@@ -124,7 +124,8 @@ class Served:
 
     def __init__(self, live: int, timed: Mapping[tuple[int, int], int] | None = None, budget: float = 0.005) -> None:
         acceptance: Any = SimpleNamespace(tokens=TOKENS, ratio_deviation=lambda one, other: 0.0)
-        cost: Any = SimpleNamespace(readings=dict(timed or {}), lone=lambda anchor: [])
+        self.lone: list[tuple[int, int, float]] = []
+        cost: Any = SimpleNamespace(readings=dict(timed or {}), lone=lambda anchor: self.lone)
         self.live, self.prober, self.now = live, probing.Prober(budget, acceptance, cost), 0
 
     def round(self, at: RoundTimeRow, timed: bool = True) -> int | None:
@@ -241,6 +242,39 @@ def test_a_look_costs_what_its_readings_say() -> None:
     assert served.prober.lost_seconds == pytest.approx(probing.LOOK_ROUNDS * LOST)
     grown = probing.LOOK_ROUNDS * 0.005 * 3.0
     assert served.prober._credits[8] == pytest.approx(min(3.0 * 3.0, before + grown) - probing.LOOK_ROUNDS * LOST)
+
+
+def test_of_a_costly_look_a_debt_of_three_rounds_is_left() -> None:
+    served, at = Served(3), row({1: 6.0, 3: 1.0})
+    served.first(at)
+    while served.prober._left:
+        served.round(at)
+    assert served.prober.lost_seconds > 9.0 and served.prober._credits[8] == pytest.approx(-probing.ALLOWANCE_ROUNDS)
+
+
+def test_a_lone_difference_that_contradicts_the_times_has_one_look_follow() -> None:
+    served, at = Served(3, {(8, 1): 99}), row({1: 1.0, 3: 1.0})
+    served.round(at)
+    served.lone = [(1, 3, 0.1)]  # within what differences scatter
+    assert not served.looks(at, 100)
+    begun, served.lone = served.now, [(1, 3, 0.5)]
+    assert served.looks(at, 200) == [(soon(begun), 1)]
+    served.lone = [(1, 3, 0.6)]  # that look has shown another one
+    assert len(served.looks(at, 200)) == 1
+
+
+@pytest.mark.parametrize(("found", "looks"), [(1.0, 0), (1.5, 1)])
+def test_once_a_measured_time_has_changed_others_are_looked_at(found: float, looks: int) -> None:
+    served, before = Served(3, {(8, steps): 99 for steps in (1, 2, 3)}), row({1: 1.0, 2: 1.0, 3: 1.0})
+    for steps in (1, 2):
+        served.prober.saw(steps, before, 0, True, True)
+    served.first(before)
+    after = row({steps: found if steps == served.prober._steps else 1.0 for steps in (1, 2, 3)})
+    while (steps := served.prober.take_round(before)) is not None:
+        served.prober.account(steps, 3, before)
+        served.prober.saw(steps, before, served.now, True, True)
+    served.learn(after)
+    assert len(served.looks(after, probing.PAUSE // 2)) == looks
 
 
 @pytest.mark.parametrize(("timed", "rounds"), [(True, 2), (False, 6)])
