@@ -72,9 +72,14 @@ def first_figure() -> Lines:
     ):
         yield row(rival, *(f"{rates[size][OURS] / rates[size][name]:.2f}" for size, name in names.items()))
     day = run["scenes"]["replay"]["date"][:10]
-    commits = " and ".join(dict.fromkeys(commit[:8] for commit in run["scenes"]["replay"]["commits"].values()))
+    commits = " and ".join(dict.fromkeys(commit_of(run["scenes"]["replay"], size) for size in found))
     yield ""
     yield f"Measured on {day} at [{commits}](benchmarks/results/served/gates.json)."
+
+
+def commit_of(scene: Content, size: int) -> str:
+    """Return the commit of a scene's turns at a batch size, which may differ where runs were joined."""
+    return str(scene.get("commits", {}).get(str(size), scene["commit"]))[:8]
 
 
 def gates() -> Lines:
@@ -295,7 +300,7 @@ def replayed() -> Lines:
         reached = f"{one['reached']:.3f} ± {one['error']:.3f} ({title(one['best'])})"
         reached += "" if one["met"] else ", **missed**"
         chosen, worst = (f"{one[key]:.3f}" for key in ("choices", "worst_turn"))
-        commit = run["scenes"][name]["commits"][str(one["batch"])][:8]
+        commit = commit_of(run["scenes"][name], one["batch"])
         yield row(name, one["batch"], reached, one["gate"], chosen, worst, one["turn_gate"], one["turns"], commit)
 
 
