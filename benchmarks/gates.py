@@ -487,7 +487,7 @@ def join(paths: Sequence[Path], results: Path) -> int:
                 if len(turns) >= LEAST_TURNS or size not in known["batches"]:
                     known["batches"][size] = turns
                     known["commits"][size] = scene.get("commits", {}).get(size, scene["commit"])
-            scenes[name] = {**scene, **{key: known[key] for key in ("batches", "commits")}}
+            scenes[name] = {**scene, "batches": known["batches"], "commits": known["commits"]}
     driven = {name: {int(size): turns for size, turns in one["batches"].items()} for name, one in scenes.items()}
     joined = [name for name in SCENES if name in USUAL or name in driven]
     rows = verdicts({name: SCENES[name].batches for name in joined}, driven)

@@ -250,7 +250,7 @@ class Prober:
 
     def _consider_look(self, row: RoundTimeRow, live: int, now: int, credit: float) -> int:
         """Start the look that is overdue the most, if the credit covers it."""
-        readings, next_deeper = self._cost.readings, DEEPER
+        readings, next_deeper, disputes = self._cost.readings, DEEPER, self._disputes(row)
         self._saving, most, chosen = False, 1.0, None
         for _, steps, _ in row.rungs:
             if steps == live:
@@ -264,19 +264,19 @@ class Prober:
             if first:
                 novelty = _novelty(row.anchor, (anchor for anchor, kind in readings if kind == steps))
                 rest = min(rest, FIRST * cost / max(1e-3, novelty * min(4.0, max(0.5, row.surprise))))
-            disputes = self._disputes(steps, row)
-            due = self._age(row, steps) / (1.0 if disputes else rest)
+            disputed = any(steps in kinds for _, *kinds in disputes)
+            due = self._age(row, steps) / (1.0 if disputed else rest)
             if steps > live > 0:
                 unseen = now - max((at for other, at in self._drafted.items() if other >= steps), default=0)
                 due = max(due, unseen / next_deeper)
                 next_deeper = max(DEEPER, FAR_DEEPER * cost)
             self._saving = self._saving or due >= 1.0
-            if due >= most and (first or disputes or now >= self._next_look) and _affordable(cost, credit):
+            if due >= most and (first or disputed or now >= self._next_look) and _affordable(cost, credit):
                 most, chosen = due, steps
         if chosen is None:
             return 0
         self._next_look = now + PAUSE
-        self._followed |= self._disputes(chosen, row)
+        self._followed |= {pair: longer for pair, longer in disputes.items() if chosen in pair[1:]}
         return self._start(chosen, LOOK_ROUNDS, MOST_LOOKED, row)
 
     def leave_zero(self, row: RoundTimeRow, now: int) -> None:
@@ -298,12 +298,12 @@ class Prober:
     def _age(self, row: RoundTimeRow, steps: int) -> int:
         return self._rounds.get(row.anchor, 0) - self._seen.get((row.anchor, steps), 0)
 
-    def _disputes(self, steps: int, row: RoundTimeRow) -> dict[tuple[int, int, int], float]:
-        """Return lone differences of *steps* (``CostModel.lone``) that contradict *row* and no look has followed."""
+    def _disputes(self, row: RoundTimeRow) -> dict[tuple[int, int, int], float]:
+        """Return, by anchor and both steps, what of ``CostModel.lone`` contradicts *row* and no look has followed."""
         return {
             (row.anchor, low, high): longer
             for low, high, longer in self._cost.lone(row.anchor)
-            if steps in (low, high) and {low, high} <= row.seconds.keys()
+            if {low, high} <= row.seconds.keys()
             and abs(longer - math.log(row.seconds[high] / row.seconds[low])) > CHANGED
             and self._followed.get((row.anchor, low, high)) != longer
         }  # fmt: skip
