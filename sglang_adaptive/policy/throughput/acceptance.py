@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
+from collections import Counter, defaultdict
 from collections.abc import Hashable, Mapping, Sequence
+from itertools import chain
 from operator import mul
 from typing import Any
 
@@ -35,8 +37,9 @@ LEAST_SLOPE = 0.5
 slope of 0.7, steady load at batch 1 sees 72 switches per hour instead of 44 (simulated)."""
 SATURATION = 16.0
 """A round of ``n`` requests weighs like ``n / (1 + n / 16)``, because requests of one round are not independent."""
-FIRST_ROUNDS, TURNS = 32, 4
-"""Rounds after which a round updates at most one of the batch's bins, and the fewest between two updates of a bin."""
+FIRST_ROUNDS, EVERY = 32, 4
+"""Rounds until estimates are updated only after every EVERY-th round, and then of at most as many of the batch's bins:
+with rounds of 2 ms, decisions take a share of them."""
 _LARGEST_WEIGHT = 1e9
 
 # Changes.
@@ -68,19 +71,24 @@ class AcceptanceEstimator:
         self._weight = 1.0
         self._hits = [[0.0] * depth for _ in range(BINS)]
         self._reached = [[0.0] * depth for _ in range(BINS)]
-        self._pending: dict[int, list[list[int]]] = {}
-        """Requests not counted yet, by steps, bin and accepted drafts."""
+        self._pending: defaultdict[int, list[tuple[bytes, Sequence[int]]]] = defaultdict(list)
+        """Rounds not counted yet, by steps: the bin and the accepted drafts of each request."""
         self._share = 1.0
         self._rounds = 0
         self._recent = [[0.0, 0.0, 0.0] for _ in range(depth)]
         """By position, of recent trials: hits beyond those expected, their variance, and the number of trials."""
+        self._bins = b""
+        """The bin of each request of the latest round, as ``_mix`` has it."""
         self._mix: Mapping[int, float] = {bisect_right(EDGES, USUAL): 1.0}
         """Share of the batch's requests in each nonempty bin, ascending."""
         self._chances: list[list[float]] = [[]] * BINS
         self._tokens: list[list[float]] = [[]] * BINS
-        self._slower: list[dict[int, list[float]]] = [{}] * BINS
+        self._slower_by_bin: list[dict[int, list[float]]] = [{}] * BINS
         """By bin: acceptance by position, expected tokens by steps from 0, and by live steps its part of ``slower``."""
-        self._refresh()
+        self._mean_tokens: Sequence[float] | None = None
+        self._slower: dict[int, Sequence[float]] = {}
+        """For the current mix: tokens, and by live steps what :meth:`slower` returned."""
+        self._refresh(range(BINS))
 
     # -- learning --
 
@@ -92,26 +100,20 @@ class AcceptanceEstimator:
         if steps > self.depth:  # drafted before the candidates changed
             steps, counts = self.depth, [min(count, self.depth) for count in counts]
         bins = self.levels.update(steps, counts, requests)
-        pending = self._pending.setdefault(max(1, steps), [])
-        if not pending:
-            pending += [[0] * (self.depth + 1) for _ in range(BINS)]
-        for bin, count in zip(bins, counts, strict=False):
-            pending[bin][count] += 1
+        self._pending[max(1, steps)].append((bins, counts))
         self._share = 1.0 / (1.0 + size / SATURATION)
         self._weight *= self._growth
-        now = self.levels.bins
-        self._mix = {bin: now.count(bin) / len(now) for bin in sorted(set(now))}
         self._rounds += 1
-        if self._rounds < FIRST_ROUNDS or self._weight > _LARGEST_WEIGHT:
-            self._refresh()
-            return
-        turn = self._rounds % max(TURNS, len(self._mix))
-        if not turn:
-            self._find_change()
-            self._find_slope()
-        for place, bin in enumerate(self._mix):
-            if place == turn or not steps:  # few rounds of zero steps have a shadow accept
-                self._bring_up_to_date(bin)
+        bins = self.levels.bins
+        if bins != self._bins:
+            self._bins = bins
+            self._mix = {bin: bins.count(bin) / len(bins) for bin in sorted(set(bins))}
+            self._forget_means()
+        if self._rounds < FIRST_ROUNDS or not steps or self._weight > _LARGEST_WEIGHT:
+            self._refresh(range(BINS))  # also at zero steps, where few rounds have a shadow accept
+        elif not self._rounds % EVERY:
+            turns = -(-len(self._mix) // EVERY)
+            self._refresh(list(self._mix)[self._rounds // EVERY % turns :: turns])
 
     def doubt(self, first: int = 0) -> None:
         """Keep at most DOUBTED trials per bin at each position from index *first* on, as after a weight update."""
@@ -125,29 +127,36 @@ class AcceptanceEstimator:
     def set_level(self, level: float) -> None:
         """Set the level of every request, because shadow acceptance proved wrong."""
         self.levels.set_all(level)
-        self._mix = {bisect_right(EDGES, level): 1.0}
+        self._bins, self._mix = b"", {bisect_right(EDGES, level): 1.0}
+        self._forget_means()
 
     def adopt(self, other: AcceptanceEstimator) -> None:
         """Start from the counts of *other* at the positions that both have, and from its requests' levels."""
-        other._refresh()
+        other._refresh(range(BINS))
         scale, shared = self._weight / other._weight, min(self.depth, other.depth)
         for own, its in ((self._hits, other._hits), (self._reached, other._reached)):
             for row, former in zip(own, its, strict=True):
                 row[:shared] = [scale * value for value in former[:shared]]
         self.levels.adopt(other.levels)
-        self._mix = other._mix
-        self._refresh()
+        self._bins, self._mix = other._bins, other._mix
+        self._refresh(range(BINS))
 
     # -- estimates --
 
     def slower(self, live: int) -> Sequence[float]:
         """Return, by ladder index, the rounds with the text of one round at *live* steps."""
-        return self._mean([self._slower[bin].get(live) or self._make_slower(bin, live) for bin in self._mix])
+        found = self._slower.get(live)
+        if found is None:
+            own = [self._slower_by_bin[bin].get(live) or self._make_slower(bin, live) for bin in self._mix]
+            found = self._slower[live] = self._mean(own)
+        return found
 
     @property
     def tokens(self) -> Sequence[float]:
         """Expected tokens per request of the batch in a round, by steps from 0."""
-        return self._mean([self._tokens[bin] for bin in self._mix])
+        if self._mean_tokens is None:
+            self._mean_tokens = self._mean([self._tokens[bin] for bin in self._mix])
+        return self._mean_tokens
 
     @property
     def conditional(self) -> list[float]:
@@ -189,15 +198,22 @@ class AcceptanceEstimator:
 
     # -- internals --
 
-    def _refresh(self) -> None:
-        """Count pending requests and update every bin's estimate."""
+    def _refresh(self, bins: Sequence[int]) -> None:
+        """Count the pending requests, and update the estimates of *bins*."""
         self._find_slope()
-        for bin in range(BINS):
-            self._bring_up_to_date(bin)
+        self._count()
+        if self._rounds >= FIRST_ROUNDS and not self._rounds % EVERY:
+            self._find_change()
+        for bin in bins:
+            self._estimate(bin)
         if self._weight > _LARGEST_WEIGHT:
             for row in (*self._hits, *self._reached):
                 row[:] = [value / self._weight for value in row]
             self._weight = 1.0
+        self._forget_means()
+
+    def _forget_means(self) -> None:
+        self._mean_tokens, self._slower = None, {}
 
     def _find_slope(self) -> None:
         """Fit how well levels predict acceptance: a least-squares line through the bins' first positions."""
@@ -211,21 +227,34 @@ class AcceptanceEstimator:
             alike += away * away * reached
         self._slope = min(1.0, max(LEAST_SLOPE, along / alike))
 
-    def _bring_up_to_date(self, bin: int) -> None:
-        """Count a bin's pending requests and update its estimate."""
-        hits, reached, weight = self._hits[bin], self._reached[bin], self._weight * self._share
-        for steps, pending in self._pending.items():
-            counts, known = pending[bin], self._chances[bin]
-            alive = sum(counts)
-            if not alive:
-                continue
-            for at in range(steps):
-                reached[at] += weight * alive
-                if known and alive:
-                    self._compare(at, known[at], alive, alive - counts[at])
-                alive -= counts[at]
-                hits[at] += weight * alive
-            pending[bin] = [0] * (self.depth + 1)
+    def _count(self) -> None:
+        """Count the pending requests."""
+        share = self._share
+        for steps, rounds in self._pending.items():
+            counts: defaultdict[int, list[int]] = defaultdict(lambda: [0] * (self.depth + 1))
+            tally = Counter(chain.from_iterable(zip(*each, strict=False) for each in rounds))
+            for (bin, accepted), requests in tally.items():
+                counts[bin][accepted] = requests
+            for bin, ended in counts.items():
+                alive, weight = sum(ended), self._weight * share
+                hits, reached, known = self._hits[bin], self._reached[bin], self._chances[bin]
+                for at in range(steps):
+                    if not alive:
+                        break
+                    trials, alive = share * alive, alive - ended[at]
+                    reached[at] += self._weight * trials
+                    hits[at] += weight * alive
+                    if known:
+                        recent, chance = self._recent[at], known[at]
+                        fade = math.exp(-trials / RECENT)
+                        recent[0] = recent[0] * fade + share * alive - trials * chance
+                        recent[1] = recent[1] * fade + trials * chance * (1.0 - chance)
+                        recent[2] = recent[2] * fade + trials
+        self._pending.clear()
+
+    def _estimate(self, bin: int) -> None:
+        """Update a bin's acceptance and tokens."""
+        hits, reached = self._hits[bin], self._reached[bin]
         usual, pull = self.levels.usual, self.shrinkage * self._weight
         h, fall, survives = usual + self._slope * (MIDDLES[bin] - usual), 1.0, 1.0
         chances, tokens = [], [1.0]
@@ -235,15 +264,7 @@ class AcceptanceEstimator:
             chances.append(h)
             tokens.append(tokens[-1] + survives)
             fall = FALL
-        self._chances[bin], self._tokens[bin], self._slower[bin] = chances, tokens, {}
-
-    def _compare(self, at: int, chance: float, reached: int, hits: int) -> None:
-        """Add trials of the position at index *at* to the recent ones, which were expected to hit with *chance*."""
-        trials, recent = self._share * reached, self._recent[at]
-        fade = math.exp(-trials / RECENT)
-        recent[0] = recent[0] * fade + self._share * hits - trials * chance
-        recent[1] = recent[1] * fade + trials * chance * (1.0 - chance)
-        recent[2] = recent[2] * fade + trials
+        self._chances[bin], self._tokens[bin], self._slower_by_bin[bin] = chances, tokens, {}
 
     def _find_change(self) -> None:
         """Doubt the first position whose recent trials its estimate does not explain, and deeper ones."""
@@ -260,7 +281,7 @@ class AcceptanceEstimator:
 
     def _make_slower(self, bin: int, live: int) -> list[float]:
         tokens = self._tokens[bin]
-        made = self._slower[bin][live] = [tokens[live] / tokens[steps] for steps in self.ladder]
+        made = self._slower_by_bin[bin][live] = [tokens[live] / tokens[steps] for steps in self.ladder]
         return made
 
     def _mean(self, rows: Sequence[Sequence[float]]) -> Sequence[float]:

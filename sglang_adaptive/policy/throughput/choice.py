@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from typing import Any
 
 from sglang_adaptive.policy.choice import Choice, Source
@@ -10,14 +12,19 @@ from sglang_adaptive.policy.throughput.cost import CostModel
 from sglang_adaptive.policy.throughput.rows import RoundTimeRow
 
 
-def fastest(live: int, row: RoundTimeRow, acceptance: AcceptanceEstimator) -> int:
+def fastest(live: int, row: RoundTimeRow, slower: Sequence[float]) -> int:
     """Return the steps that serve the batch's text in the least time; of equally fast ones *live*, if it is one.
+
+    *slower* is from ``AcceptanceEstimator.slower`` of *live*.
 
     A bound on what speculation may lose against zero steps changed nothing (benchmarks/results/simulation/README.md).
     """
-    slower = acceptance.slower(live)
-    times = {steps: seconds * slower[rung] for rung, steps, seconds in row.rungs}
-    return min(times, key=lambda steps: (times[steps], steps != live), default=live)
+    best, least = live, math.inf
+    for rung, steps, seconds in row.rungs:
+        time = seconds * slower[rung]
+        if time < least or (time == least and steps == live):
+            best, least = steps, time
+    return best
 
 
 def rates(

@@ -160,6 +160,10 @@ class Runs:
             if kept:
                 self._open[name] = kept
 
+    def end(self) -> None:
+        """Forget all copies: a round was not tracked."""
+        self._open = {}
+
 
 class Drafted:
     """How many tokens a drafted round yields after a match, relative to all drafted rounds.
@@ -211,7 +215,7 @@ class Tracking:
         """Seconds per round; whether they have been measured, or could not be in several looks."""
         self._sum, self._weight = TRACKING_TRUST * TRACKING_SECONDS, TRACKING_TRUST
         self._compared = self._looks = 0
-        self._tracked = False
+        self.tracked = False
         """Whether the latest round was tracked."""
         self._place: tuple[int, int] | None = None
         """Anchor batch size and steps of the compared rounds."""
@@ -241,9 +245,9 @@ class Tracking:
     def learn(self, anchor: int, observation: RoundObservation) -> None:
         """Learn from a round; lookup rounds and rounds that were not timed say nothing."""
         tracked = bool(observation.lookups)
-        if tracked != self._tracked:
+        if tracked != self.tracked:
             self._compare()
-            self._before, self._after, self._tracked = self._after, deque(maxlen=NEAR), tracked
+            self._before, self._after, self.tracked = self._after, deque(maxlen=NEAR), tracked
             self._looks += tracked
         if observation.seconds is None or observation.looked_up:
             return
@@ -257,7 +261,7 @@ class Tracking:
         """Count the difference between both sides, once."""
         if min(len(self._before), len(self._after)) >= FEWEST:
             more = median(self._after) - median(self._before)
-            self._sum += more if self._tracked else -more
+            self._sum += more if self.tracked else -more
             self._weight += 1.0
             self._compared += 1
             if self._weight > MOST_COMPARED:
@@ -317,14 +321,9 @@ class Lookups:
         self, observation: RoundObservation, row: RoundTimeRow, live: int, acceptance: AcceptanceEstimator
     ) -> None:
         """Learn from a round; *row* has the times of its batch size, *live* are the steps of rounds without lookups."""
-        self.tracking.learn(row.anchor, observation)
-        counts, steps = observation.num_correct_drafts_per_req, observation.steps
-        names = observation.requests or range(len(counts))
-        lookups = zip(names, observation.lookups, strict=False)
-        self._matches = {name: (found.now, found.next_remembered) for name, found in lookups}
-        if observation.lookups:
-            self._account(observation)
         self._slow = self.options.lookup != "auto" or row.seconds.get(live, 0.0) >= LEAST_SECONDS
+        if self._slow or observation.lookups or self.tracking.tracked:
+            self.tracking.learn(row.anchor, observation)
         if not self._slow:
             self._left = 0.0
         elif row.lookups:  # other batches are never tracked
@@ -333,8 +332,16 @@ class Lookups:
             rest = min(self._rest, max(longest, MOST_REST if self.tracking.known else UNKNOWN_REST))
             if self._left <= -rest:
                 self._left, self._rest = float(LOOK), 2.0 * rest if self._paid else math.inf
+        if not observation.lookups:
+            self._matches = {}
+            self._runs.end()
+            return
+        counts, steps = observation.num_correct_drafts_per_req, observation.steps
+        lookups = zip(observation.requests or range(len(counts)), observation.lookups, strict=False)
+        self._matches = {name: (found.now, found.next_remembered) for name, found in lookups}
+        self._account(observation)
         self._runs.learn(observation)
-        if steps and observation.lookups and not observation.looked_up:
+        if steps and not observation.looked_up:
             usual = acceptance.tokens[min(steps, acceptance.depth)]
             for count, found in zip(counts, observation.lookups, strict=False):
                 self._drafted[found.remembered].learn(found.match, count + 1, usual)
@@ -381,6 +388,8 @@ class Lookups:
         The result of *before*, the previous round, may still be in flight. Requests that are not named are those of the
         latest observed round.
         """
+        if not self._matches:
+            return 0
         matches = [self._matches.get(name, (0, 0)) for name in coming.requests or self._matches]
         if len(matches) != coming.batch_size or max(matches)[0] < SHORTEST:
             return 0

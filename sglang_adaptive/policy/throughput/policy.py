@@ -111,6 +111,8 @@ class ThroughputPolicy(AdaptivePolicy):
         """The chosen steps; a probe does not change them."""
         self._ran = drafted(start)
         """What the latest round does."""
+        self._judged: tuple[RoundTimeRow | None, Sequence[float]] = None, ()
+        """What the latest decision rests on."""
         self._votes, self._leads = False, True
         """Whether several ranks agree on the steps (see ``follow``), and whether this rank's probes run."""
         self._batch_size, self._round = 1, 0
@@ -135,9 +137,12 @@ class ThroughputPolicy(AdaptivePolicy):
         probed, former = self._prober.take_round(row), self._live
         if probed is not None:
             return drafted(probed, probe=probed != former, why="probe")
-        live = self._live = fastest(former, row, self._acceptance)
-        if live != former:
-            self._next_sync = min(self._next_sync, self._round + SYNC_AFTER)
+        live, slower = former, self._acceptance.slower(former)
+        if row is not self._judged[0] or slower is not self._judged[1]:  # else nothing has changed
+            self._judged = row, slower
+            live = self._live = fastest(former, row, slower)
+            if live != former:
+                self._next_sync = min(self._next_sync, self._round + SYNC_AFTER)
         drafts = self._lookups.chosen(coming, row, live, self._ran, self._acceptance) if row.lookups else 0
         if drafts:
             return Choice(drafts, Source.LOOKUP, why="lookup")

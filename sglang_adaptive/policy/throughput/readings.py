@@ -144,15 +144,15 @@ class Place:
         """
         if self._exported is None:
             assert self._visit is not None, "a place has a reading"
-            noise, latest = self._noise, self._visit.kind
+            latest, noise, scatter = self._visit.kind, self._noise.of_differences, self._noise.of_levels
             own = [
-                [kind, median(values), math.hypot(noise.of_levels, FEW / len(values)), self._counts[kind]]
+                [kind, median(values), math.hypot(scatter, FEW / len(values)), self._counts[kind]]
                 for kind, values in self._own.items()
             ]
             pairs = {kinds: list(found) for kinds, found in self._pairs.items()}
             if self._change is not None:
                 pairs.setdefault(self._change.kinds, []).append(self._change.difference())
-            told = [[*kinds, *summary(found[-SIDE:], noise.of_differences)] for kinds, found in pairs.items()]
+            told = [[*kinds, *summary(found[-SIDE:], noise)] for kinds, found in pairs.items()]
             self._exported = [latest, self._level(latest), own, told]
         return self._exported
 

@@ -57,12 +57,12 @@ class RoundTimeTable:
 
     def at(self, batch_size: int) -> RoundTimeRow:
         """Return the row of *batch_size*, padded to the next size with CUDA graphs."""
-        padded = self._padded(max(1, batch_size))
-        found = self._rows.get(padded)
+        found = self._rows.get(batch_size)
         if found is None:
             if len(self._rows) >= MOST_ROWS:
                 self._rows.clear()
-            found = self._rows[padded] = self._make(padded)
+            padded = self._padded(max(1, batch_size))
+            found = self._rows[batch_size] = self.at(padded) if padded != batch_size else self._make(padded)
         return found
 
     def set_graph_sizes(self, sizes: Sequence[int]) -> None:

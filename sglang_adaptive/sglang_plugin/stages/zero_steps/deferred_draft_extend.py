@@ -166,9 +166,8 @@ class DeferredDraftExtend(LeftForLater):
             return
         try:
             extend, keys = type(draft)._draft_extend_for_decode, self._keys(batch)
-            warms_up = self._controller.warm_up.runs and self._pending.all_in_latest(keys)
-            if self._can_write and warms_up:  # for the kernels of a batch of this size
-                self._write(extend, batch, keys, ahead=0)
+            if self._controller.warm_up.runs and self._pending.all_in_latest(keys):
+                self._load_kernels(extend, batch, keys)
             self._run(extend, batch, batch.spec_info, keys, ahead=0)
             # This round's own draft extend reads the pools later; without a graph it records no event.
             draft.draft_runner.shared_read_done_event = None
@@ -223,6 +222,18 @@ class DeferredDraftExtend(LeftForLater):
         self._pending.settle(keys)
         self._held.clear()
         return shadow_drafts
+
+    def _load_kernels(self, extend: Rest, batch: Any, keys: list[Key]) -> None:
+        """Run the pending rows in every form that a pass over this batch may have."""
+        plan = self._pending.catch_up(keys)
+        assert plan is not None
+        if len(keys) == 1:  # a change of ``adaptive_zero_step_extend_every`` changes the width, by which kernels differ
+            for state in self._states:
+                if state.speculative_num_draft_tokens >= max(plan.counts):
+                    self._catch_up(extend, state, batch, plan, ahead=0)
+                    self._catch_up(extend, state, batch, plan, ahead=0, early=self._can_write)
+        if self._can_write:
+            self._write(extend, batch, keys, ahead=0)
 
     def _write(self, extend: Rest, batch: Any, keys: list[Key], ahead: int, whole: bool = False) -> None:
         """Write the keys and values of the pending rows of the requests *keys* of *batch*.

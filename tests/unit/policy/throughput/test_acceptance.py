@@ -6,7 +6,7 @@ import itertools
 import math
 import random
 from collections.abc import Callable
-from statistics import pstdev
+from statistics import fmean, pstdev
 
 import pytest
 from hypothesis import given
@@ -154,15 +154,20 @@ def test_a_doubt_drops_evidence() -> None:
     assert max(row[0] for row in learner._reached) / learner._weight <= DOUBTED + 1e-9
 
 
-@pytest.mark.parametrize(("before", "after", "rounds", "off"), [(0.9, 0.2, 32, 0.4), (0.2, 0.9, 100, 0.15)])
+@pytest.mark.parametrize(("before", "after", "rounds", "off"), [(0.9, 0.2, 20, 0.35), (0.2, 0.9, 100, 0.15)])
 def test_a_change_of_deeper_positions_alone_is_noticed(before: float, after: float, rounds: int, off: float) -> None:
     """Evidence of the former acceptance is dropped there, and kept of the first two positions."""
-    learner, rng = estimator(), random.Random(3)
-    for deep, count in ((before, 600), (after, rounds)):
-        for _ in range(count):
-            learner.update(5, [next((k for k in range(5) if rng.random() > (0.8, deep)[k > 1]), 5) for _ in range(8)])
-    assert learner.conditional[2] == pytest.approx(after, abs=off)
-    assert 16 < learner.trials(3) < 50 < learner.trials(1)
+    chances, kept = [], []
+    for seed in range(20):
+        learner, rng = estimator(), random.Random(seed)
+        for deep, count in ((before, 600), (after, rounds)):
+            for _ in range(count):
+                ended = [next((k for k in range(5) if rng.random() > (0.8, deep)[k > 1]), 5) for _ in range(8)]
+                learner.update(5, ended)
+        chances.append(learner.conditional[2])
+        kept.append(learner.trials(3) / learner.trials(1))
+    assert fmean(chances) == pytest.approx(after, abs=off)
+    assert fmean(kept) < 0.5 < 0.8**2, "a share that no change explains"
 
 
 @pytest.mark.parametrize("p", [0.3, 0.9])
@@ -291,9 +296,11 @@ def profile() -> CostProfile:
     return CostProfile(key, ordered(ProfileCell(n, s, t) for n, row in seconds.items() for s, t in row.items()))
 
 
-def serve(policy: ThroughputPolicy, p: float, rounds: int, batch: int, sense: Callable[[float], float]) -> list[int]:
+def serve(
+    policy: ThroughputPolicy, p: float, rounds: int, batch: int, sense: Callable[[float], float], seed: int = 1
+) -> list[int]:
     """Return the depths of *rounds* rounds; *sense* gives how often zero steps see a hit."""
-    rng, depths, outputs = random.Random(1), [], DraftOutputs(EVERY)
+    rng, depths, outputs = random.Random(seed), [], DraftOutputs(EVERY)
     for _ in range(rounds):
         steps = policy.choose(Coming(batch)).steps
         depths.append(steps)
@@ -316,6 +323,7 @@ def test_zero_steps_end_though_nothing_good_is_heard_of_a_good_draft(sense: Call
 def test_a_sense_that_praises_a_bad_draft_does_not_start_it_again_and_again() -> None:
     drafted = {}
     for name, sense in {"true": lambda p: p, "praises": lambda p: 0.95}.items():
-        policy = ThroughputPolicy(3, ThroughputOptions(candidate_steps=SHADOW_LADDER), profile())
-        drafted[name] = sum(map(bool, serve(policy, 0.03, 3000, 1, sense)))
-    assert drafted["praises"] < drafted["true"] + 300
+        policies = [ThroughputPolicy(3, ThroughputOptions(candidate_steps=SHADOW_LADDER), profile()) for _ in range(4)]
+        served = [serve(policy, 0.03, 3000, 1, sense, seed) for seed, policy in enumerate(policies, 1)]
+        drafted[name] = fmean(sum(map(bool, depths)) for depths in served)
+    assert drafted["praises"] < drafted["true"] + 250
