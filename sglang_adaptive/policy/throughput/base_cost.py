@@ -77,10 +77,13 @@ class BaseCost:
 
 
 def drafted_step(ladder: Sequence[int], alone: Sequence[float]) -> float:
-    """Return the seconds of a drafted step at batch 1; *alone* has the round times there by ladder index."""
+    """Return the seconds of a drafted step at batch 1; *alone* has the round times there by ladder index.
+
+    A profile of a disturbed host may say that more steps take less time; then it is 0.
+    """
     first = next(at for at, steps in enumerate(ladder) if steps)
     steps = ladder[-1] - ladder[first]
-    return (alone[-1] - alone[first]) / steps if steps else 0.0
+    return max(0.0, (alone[-1] - alone[first]) / steps) if steps else 0.0
 
 
 def _around(at: int, known: Mapping[int, Any]) -> tuple[int, int, float]:

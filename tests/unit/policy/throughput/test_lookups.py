@@ -193,6 +193,16 @@ def test_larger_batches_and_unknown_ones_are_drafted() -> None:
     assert made.candidate_steps == list(SECONDS) and not made.lookup_kinds
 
 
+def test_a_profile_in_which_more_steps_take_less_time_is_served() -> None:
+    """A host that was busy while it was measured had left one on an H200, and the policy ended."""
+    made = policy()
+    cells = (replace(cell, seconds=0.01 if cell.steps == 7 else 0.1) for cell in made.profile.cells if cell.steps)
+    made = ThroughputPolicy(3, ThroughputOptions((1, 3, 7), lookup=True), replace(made.profile, cells=tuple(cells)))
+    made.allow_lookups(True)
+    for _ in range(8):
+        assert serve(made, [Lookup(64, 32, 64)], accepted=3)
+
+
 def test_a_run_has_to_outlast_the_round_that_is_under_way() -> None:
     """With overlap the match is known one round late: a short one is likely over by then, a long one is not."""
     for match, late in ((2, False), (64, True)):
