@@ -119,8 +119,8 @@ def heterogeneous(setting: Setting, index: int, rng: np.random.Generator) -> Sce
     return Scene(
         cost=setting.cost,
         population=who,
-        p=np.array([random_p(rng) for _ in range(who.count)]),
-        decay=np.array([random_decay(rng) for _ in range(who.count)]),
+        p=np.array([random_p(rng) for _ in range(who.arrivals.sum())]),
+        decay=np.array([random_decay(rng) for _ in range(who.arrivals.sum())]),
         changes=batch.changes,
         given=setting.cost,
         per_request=True,

@@ -125,11 +125,6 @@ class Population:
     arrivals: IntArray
     """Requests that joined at each round, after their prefill."""
 
-    @property
-    def count(self) -> int:
-        """Total requests."""
-        return int(self.requests.max()) + 1
-
 
 def closed_loop(target: IntArray, rng: np.random.Generator, max_batch: int) -> Population:
     """Keep ``target[t]`` requests decoding: finished ones are replaced at once, a lower target cuts."""

@@ -15,6 +15,7 @@ from sglang_adaptive.lab.simulate import text
 from sglang_adaptive.lab.simulate.contenders import chosen
 from sglang_adaptive.lab.simulate.cost import SimulationError, load_cost
 from sglang_adaptive.lab.simulate.real.cell import Cell, Place, play_cell
+from sglang_adaptive.lab.simulate.real.oracles import OF_CONTEXTS, OF_DRAFTS
 from sglang_adaptive.lab.simulate.real.scenes import closed, queue_size
 from sglang_adaptive.lab.simulate.real.serve import FixedSteps
 from sglang_adaptive.lab.simulate.real.suite import DEFAULT_ROUNDS, NOISE_ROUNDS, asked
@@ -30,7 +31,7 @@ FEWEST_ROUNDS = 1000
 """Below this many rounds of requests, shares of depths are mostly luck."""
 CLOSE = "close"
 """Trust in the figures of a depth that a trace shows well."""
-KNOWING = ("knows-contexts", "knows-drafts")
+KNOWING = (OF_CONTEXTS, OF_DRAFTS)
 """The oracles that play there: a trace has no categories."""
 HOW = (
     "A run is the tokens of a request from one rejected draft to the next. At t steps it takes ceil(run / (t + 1)) "

@@ -9,7 +9,7 @@ import numpy as np
 
 from sglang_adaptive.lab.simulate.contenders import Contender, static
 from sglang_adaptive.lab.simulate.cost import FloatArray, RoundCost
-from sglang_adaptive.lab.simulate.real.oracles import Hindsight
+from sglang_adaptive.lab.simulate.real.oracles import in_hindsight
 from sglang_adaptive.lab.simulate.real.scenes import Live, Work
 from sglang_adaptive.lab.simulate.real.serve import FixedSteps, Served, serve
 from sglang_adaptive.policy.throughput.lookups import TRACKING_SECONDS
@@ -106,8 +106,7 @@ def play_cell(
     runs = {contender.name: place.served(contender) for contender in contenders}
     if place.fixed:
         rounds = [run.rounds for run in place.fixed]
-        hindsight = Hindsight(work, place.ladder, place.table, singles[best], rounds)
-        runs |= {name: hindsight.run(name) for name in oracles}
+        runs |= in_hindsight(oracles, work, place.ladder, place.table, singles[best], rounds)
     scores = {
         name: Score(rate(run, work) / rates[best], switches_an_hour(run), slowest_decile(run, singles[best], work))
         for name, run in runs.items()

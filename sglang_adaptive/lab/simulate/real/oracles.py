@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -116,69 +114,39 @@ def _context(drawn: int, steps: int) -> int:
 # The oracles of a cell, each played a few times: with the rate and the averages of the previous run.
 
 
-ORACLES = ("knows-kinds", "knows-contexts", "knows-drafts")
+OF_KINDS, OF_CONTEXTS, OF_DRAFTS = ORACLES = ("knows-kinds", "knows-contexts", "knows-drafts")
 TRIES = 3
 STILL = np.ones(1)
 """The clock of an oracle, which does not read it."""
 
 
-@dataclass(eq=False)
-class Hindsight:
-    """A closed loop and its run at the best single depth, the lower bound of every oracle."""
+def in_hindsight(
+    oracles: Sequence[str], work: Work, ladder: Sequence[int], table: FloatArray, single: Served,
+    rounds: Sequence[IntArray],
+) -> dict[str, Served]:  # fmt: skip
+    """Return the best run of each of *oracles* on a closed loop, at least *single*, that at the best single depth.
 
-    work: Work
-    ladder: Sequence[int]
-    table: FloatArray
-    single: Served
-    rounds: Sequence[IntArray]
-    """Rounds that each request takes at each of *ladder*."""
-
-    def run(self, oracle: str) -> Served:
-        """Return the best run of *oracle*, one of ``ORACLES``."""
-        tries = dict(zip(ORACLES, (self._kinds, self._contexts, self._drafts), strict=True))
-        return max([self.single, *tries[oracle]()], key=_rate)
-
-    def _kinds(self) -> list[Served]:
-        live = Live(self.work)
-        return [self._serve(KnowsKinds(live, self.ladder, self._seconds, _pace(self.work, self.rounds)), live)]
-
-    def _drafts(self) -> list[Served]:
-        runs = [self.single]
-        for _ in range(TRIES):
-            live = Live(self.work)
-            runs.append(self._serve(KnowsDrafts(live, self.ladder, self._price(runs[-1]), self._progress), live))
-        return runs
-
-    def _contexts(self) -> list[Served]:
-        runs, foretold = [self.single], np.tile(self._progress.mean(axis=0), (CONTEXTS, 1))
-        for _ in range(TRIES):
-            live = Live(self.work)
-            policy = KnowsContexts(live, self.ladder, self._price(runs[-1]), self._progress, foretold=foretold)
-            runs.append(self._serve(policy, live))
-            foretold = policy.found()
-        return runs
-
-    @property
-    def _best(self) -> int:
-        """Steps of the best single depth."""
-        return int(self.single.steps[0])
-
-    @cached_property
-    def _progress(self) -> FloatArray:
-        return self.work.texts.progress(self.ladder, self._best)
-
-    @property
-    def _seconds(self) -> FloatArray:
-        return self.table[:, list(self.ladder)]
-
-    def _price(self, last: Served) -> FloatArray:
-        """Return the progress of the whole batch in the seconds of each round, at the rate of the run *last*."""
-        most = self.work.most
-        rate = most / float(self.table[most, self._best]) * _rate(last) / _rate(self.single)
-        return rate * self._seconds
-
-    def _serve(self, policy: AdaptivePolicy, live: Live) -> Served:
-        return serve(policy, live, self.ladder, self.table, STILL)
+    *rounds* are those that each request takes at each of *ladder*.
+    """
+    best, seconds, batch = int(single.steps[0]), table[:, list(ladder)], work.most
+    progress = work.texts.progress(ladder, best) if oracles else np.zeros((1, len(ladder)))
+    found = {}
+    for oracle in oracles:
+        runs, foretold = [single], np.tile(progress.mean(axis=0), (CONTEXTS, 1))
+        for _ in range(1 if oracle == OF_KINDS else TRIES):
+            live = Live(work)
+            # The progress of the whole batch in the seconds of each round, at the rate of the previous run.
+            price = batch / float(table[batch, best]) * _rate(runs[-1]) / _rate(single) * seconds
+            policy: AdaptivePolicy = KnowsDrafts(live, ladder, price, progress)
+            if oracle == OF_KINDS:
+                policy = KnowsKinds(live, ladder, seconds, _pace(work, rounds))
+            elif oracle == OF_CONTEXTS:
+                policy = KnowsContexts(live, ladder, price, progress, foretold=foretold)
+            runs.append(serve(policy, live, ladder, table, STILL))
+            if isinstance(policy, KnowsContexts):
+                foretold = policy.found()
+        found[oracle] = max(runs, key=_rate)
+    return found
 
 
 def _rate(served: Served) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
@@ -45,7 +46,7 @@ class Live:
         self.work = work
         self._accepted = work.texts.accepted
         self._begin, self._end = work.begin.tolist(), work.end.tolist()
-        self._arrivals = None if work.arrivals is None else work.arrivals.tolist()
+        self._arrivals = [0.0] * work.requests if work.arrivals is None else work.arrivals.tolist()
         self._next = 0
         self.requests: list[int] = []
         """Index in the queue of each request that decodes."""
@@ -87,7 +88,7 @@ class Live:
     def join(self, now: float) -> bool:
         """Admit requests that have arrived by second *now* and fit; return whether there were any."""
         first = self._next
-        while len(self.requests) < self.work.most and self._next < self.work.requests and self._has_come(now):
+        while len(self.requests) < self.work.most and self.next_arrival <= now:
             self.requests.append(self._next)
             self.positions.append(self._begin[self._next])
             self._ends.append(self._end[self._next])
@@ -96,28 +97,23 @@ class Live:
         self.changes += self._next > first
         return self._next > first
 
-    def next_arrival(self) -> float | None:
-        """Return the second at which the next request arrives, None after the last."""
-        if self._next >= self.work.requests:
-            return None
-        return 0.0 if self._arrivals is None else float(self._arrivals[self._next])
+    @property
+    def next_arrival(self) -> float:
+        """Second at which the next request arrives; infinite after the last."""
+        return self._arrivals[self._next] if self._next < self.work.requests else math.inf
 
     @property
     def over(self) -> bool:
         """Whether the run ends: a closed loop when a slot stays empty, an open one when everything is served."""
-        if self._arrivals is None:
+        if self.work.arrivals is None:
             return len(self.requests) < self.work.most
-        return not self.requests and self._next >= self.work.requests
+        return not self.requests and math.isinf(self.next_arrival)
 
     def tokens(self) -> int:
         """Return the output tokens so far, without those that a last round verified past a request's end."""
-        queue = range(self._next)
-        whole: int = sum(self._end[i] - self._begin[i] for i in queue)
+        whole: int = sum(self._end[: self._next]) - sum(self._begin[: self._next])
         left = sum(end - at for end, at in zip(self._ends, self.positions, strict=True))
         return whole - left
-
-    def _has_come(self, now: float) -> bool:
-        return self._arrivals is None or self._arrivals[self._next] <= now
 
 
 TOKENS_A_ROUND = 2.6

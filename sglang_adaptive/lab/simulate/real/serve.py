@@ -60,7 +60,7 @@ def serve(
     fresh = live.join(now)
     while not live.over:
         if not live.requests:
-            now = max(now, live.next_arrival() or now)
+            now = max(now, live.next_arrival)
             fresh = live.join(now)
         size, requests = len(live.requests), list(live.requests)
         choice = driver.choose(Coming(size, requests))
