@@ -10,8 +10,8 @@ import random
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -65,7 +65,8 @@ class SteadyLoad:
         self._stop.set()
         while any(thread.is_alive() for thread in self._threads):
             for rid in list(self._running):
-                self._abort(rid)
+                with suppress(RequestError, OSError):  # without a server its connections end on their own
+                    self._client.abort(rid)
             for thread in self._threads:
                 thread.join(0.05)
 
@@ -83,12 +84,6 @@ class SteadyLoad:
             finally:
                 self._running.discard(rid)
 
-    def _abort(self, rid: str) -> None:
-        try:
-            self._client.abort(rid)
-        except (RequestError, OSError):
-            self._stop.set()  # the server is gone; its connections end on their own
-
 
 POLL_SECONDS = 0.1
 PATIENCE_SECONDS = 120.0
@@ -96,31 +91,6 @@ SPARE_TOKENS = 128
 """KV slots that SGLang reserves per request beyond its text."""
 LEAST_TOKENS = 64
 """Length of the shortest requests; shorter ones would spend most of the time in prefill."""
-Progress = Callable[[int, int, int, int], None]
-"""Called with batch size, steps, rounds timed so far, rounds wanted."""
-
-
-def measure(
-    server: AdaptiveServer,
-    batch_sizes: Sequence[int],
-    rounds: int,
-    max_new_tokens: int,
-    progress: Progress = lambda *_: None,
-) -> Iterator[ProfileCell]:
-    """Yield a cell for every batch size and all steps with a runtime state, and with graphs if the server uses any.
-
-    The steps are held, so every cell has steady rounds at fixed steps. The previous hold is restored at the end, even
-    after an error. Requests are shorter than *max_new_tokens* if the KV cache cannot hold the batch otherwise. Raises
-    NotReady when the server stops answering or a batch size does not become steady.
-    """
-    try:
-        for batch_size in batch_sizes:
-            tokens = min(max_new_tokens, room(server.info, batch_size))
-            with SteadyLoad(server.client, batch_size, tokens) as load:
-                for steps in depths(server.state, batch_size):
-                    yield _cell(server, load, batch_size, steps, rounds, progress)
-    finally:
-        server.put_back()
 
 
 def room(info: Mapping[str, Any], batch_size: int) -> int:
@@ -150,16 +120,19 @@ def depths(state: Mapping[str, Any], batch_size: int) -> list[int]:
     return [steps for steps in drafted if padded is None or padded in (graphs[steps] or ())]
 
 
-def _cell(
-    server: AdaptiveServer, load: SteadyLoad, batch_size: int, steps: int, rounds: int, progress: Progress
-) -> ProfileCell:
+def _cell(server: AdaptiveServer, load: SteadyLoad, batch_size: int, steps: int, rounds: int, bar: tqdm) -> ProfileCell:
+    """Return the time of a round at a batch size that *load* keeps, at *steps*, from *rounds*, which *bar* counts.
+
+    Raises NotReady when the server stops answering or the batch size does not become steady.
+    """
+    bar.set_description(f"batch {batch_size}, {steps} steps")
     server.hold(steps)
-    before = _reading(server, batch_size, steps)[0]
+    before, begun = _reading(server, batch_size, steps)[0], bar.n
     deadline = time.monotonic() + PATIENCE_SECONDS
     while True:
         server.renew()
         timed, seconds = _reading(server, batch_size, steps)
-        progress(batch_size, steps, min(timed - before, rounds), rounds)
+        bar.update(begun + min(timed - before, rounds) - bar.n)
         if timed - before >= rounds:
             return ProfileCell(batch_size, steps, seconds, timed - before)
         if load.error is not None:
@@ -247,23 +220,25 @@ def _keep(profile: CostProfile, arguments: argparse.Namespace) -> int:
 def _measure(
     server: AdaptiveServer, sizes: Sequence[int], arguments: argparse.Namespace
 ) -> tuple[CostProfile, str | None]:
-    """Return the measured cells, and why the measurement ended early, if it did."""
-    for size in sizes:
-        room(server.info, size)  # before anything is measured
+    """Return the measured cells, and why the measurement ended early, if it did.
+
+    There is a cell for every batch size and all steps with a runtime state, and with graphs if the server uses any. The
+    steps are held, so every cell has steady rounds at fixed steps. The previous hold is restored at the end, even after
+    an error. Requests are shorter than ``--tokens`` if the KV cache cannot hold the batch otherwise.
+    """
+    tokens = {size: min(arguments.tokens, room(server.info, size)) for size in sizes}  # before anything is measured
     wanted = sum(len(depths(server.state, size)) for size in sizes) * arguments.rounds
     cells: list[ProfileCell] = []
+    ended = None
     # disable=None: a bar on a terminal only
     with tqdm(total=wanted, unit="round", desc="starting the load", disable=None) as bar:
-
-        def show(batch_size: int, steps: int, done: int, rounds: int) -> None:
-            bar.set_description(f"batch {batch_size}, {steps} steps", refresh=not done)
-            bar.update(len(cells) * rounds + done - bar.n)
-
-        ended = None
         try:
-            with closing(measure(server, sizes, arguments.rounds, arguments.tokens, show)) as measured:
-                for cell in measured:
-                    cells.append(cell)
+            with ExitStack() as at_end:
+                at_end.callback(server.put_back)
+                for size in sizes:
+                    with SteadyLoad(server.client, size, tokens[size]) as load:
+                        for steps in depths(server.state, size):
+                            cells.append(_cell(server, load, size, steps, arguments.rounds, bar))
         except (NotReady, Interrupted) as reason:
             if not cells:
                 raise

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
-from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -71,17 +71,21 @@ def test_what_was_measured_is_kept_when_it_ends_early(
     told = {**state(_0=None, _3=None), "policy": "throughput", "profile_key": {**key, "attention_backend": "fa3"}}
     done = [ProfileCell(1, 0, 0.004, 40), ProfileCell(1, 3, 0.005, 40), ProfileCell(2, 0, 0.0045, 40)]
 
-    def measured(*_: Any) -> Iterator[ProfileCell]:
-        yield from done
+    def measured(*_: Any) -> ProfileCell:
+        if done:
+            return done.pop(0)
         raise ends
 
-    monkeypatch.setattr(calibrate, "measure", measured)
-    monkeypatch.setattr(calibrate, "AdaptiveServer", lambda client: SimpleNamespace(state=told, info=info()))
+    released: list[bool] = []
+    server = SimpleNamespace(state=told, info=info(), client=None, put_back=lambda: released.append(True))
+    monkeypatch.setattr(calibrate, "_cell", measured)
+    monkeypatch.setattr(calibrate, "SteadyLoad", lambda *_: nullcontext())
+    monkeypatch.setattr(calibrate, "AdaptiveServer", lambda client: server)
     path = tmp_path / "profile.json"
     asked = ["--url", "http://127.0.0.1:1", "--batch-sizes", "1,2", "--output", str(path)]
     assert calibrate.main(asked) == 1
     shown = capsys.readouterr()
     assert "what had been measured was kept" in shown.err and "batch 2            4.50         -" in shown.out
     assert len(json.loads(path.read_text())["cells"]) == 3
-    done.clear()
+    assert released == [True]
     assert calibrate.main(asked) == (1 if isinstance(ends, NotReady) else 128 + signal.SIGTERM)
