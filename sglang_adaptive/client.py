@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import http.client
 import json
+import math
+import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from http.client import HTTPException
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 Prompt = str | Sequence[int] | Sequence[str] | Sequence[Sequence[int]]
+Item = TypeVar("Item")
 
 
 ADMIN_PATHS = ("/set_internal_state", "/flush_cache", "/abort_request")
@@ -213,6 +217,42 @@ def _request(prompt: Prompt, max_new_tokens: int, rid: Any, sampling: dict[str, 
 def _replica(state: Any) -> int:
     block = state.get("adaptive") if isinstance(state, dict) else None
     return int(block.get("dp_rank") or 0) if isinstance(block, dict) else 0
+
+
+def in_parallel(
+    work: Callable[[Item], Any], items: Iterable[Item], most: int, meanwhile: Callable[[], object], every: float,
+    until: float = math.inf,
+) -> list[Any]:  # fmt: skip
+    """Return what *work* returns for each of *items*, with *most* of them at work while there are enough.
+
+    None for an item that was not begun by *until* (monotonic seconds). *meanwhile* is called every *every* seconds in
+    this thread. Raises the first error of *work*, and then begins no other item.
+    """
+    waiting = deque(enumerate(items))
+    found: list[Any] = [None] * len(waiting)
+    errors: list[Exception] = []
+
+    def run() -> None:
+        while time.monotonic() < until and not errors:
+            try:
+                index, item = waiting.popleft()
+            except IndexError:
+                return
+            try:
+                found[index] = work(item)
+            except Exception as error:  # raised again below, in the calling thread
+                errors.append(error)
+
+    # Daemon threads, so that a server that hangs does not block an interrupted command.
+    threads = [threading.Thread(target=run, daemon=True) for _ in range(min(most, len(found)))]
+    for thread in threads:
+        thread.start()
+    while living := [thread for thread in threads if thread.is_alive()]:
+        meanwhile()
+        living[0].join(every)
+    if errors:
+        raise errors[0]
+    return found
 
 
 HOLD_SECONDS = 15.0

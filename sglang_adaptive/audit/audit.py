@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import json
-import queue
 import random
-import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from http.client import HTTPException
 from itertools import islice
 from typing import Any
@@ -17,51 +16,30 @@ from typing import Any
 from sglang_adaptive import ties
 from sglang_adaptive.audit import sampled
 from sglang_adaptive.audit.questions import LOGPROBS, PLAIN, Question, words_of
-from sglang_adaptive.client import AdaptiveServer, Client, NotReady, RequestError, in_words, read_info
+from sglang_adaptive.client import AdaptiveServer, Client, NotReady, RequestError, in_parallel, in_words, read_info
 
 PATIENCE = 60.0
 """Seconds that a request may still take after the end of the time."""
 
 
 def ask(
-    client: Client, bodies: Sequence[Mapping[str, Any]], at_once: int, until: float,
+    client: Client, bodies: Sequence[Mapping[str, Any]], most: int, until: float,
     meanwhile: Callable[[], None], every: float,
 ) -> list[Any]:  # fmt: skip
-    """Return the answers to *bodies*, with *at_once* of them in flight while there are enough.
+    """Return the answers to *bodies*, as `in_parallel` does; a refused request's answer is the refusal's text.
 
-    A refused request's answer is the refusal's text; a request not started by *until* (monotonic seconds) is None.
-    *meanwhile* is called every *every* seconds in this thread. Raises NotReady when the server does not answer or
-    requires a key.
+    Raises NotReady when the server does not answer or requires a key.
     """
-    found: list[Any] = [None] * len(bodies)
-    left: queue.SimpleQueue[int] = queue.SimpleQueue()
-    for index in range(len(bodies)):
-        left.put(index)
-    errors: list[Exception] = []
 
-    def work() -> None:
-        while time.monotonic() < until and not errors:
-            try:
-                index = left.get_nowait()
-            except queue.Empty:
-                return
-            try:
-                found[index] = _answer(client, bodies[index])
-            except (RequestError, OSError, HTTPException) as error:
-                errors.append(error)
-
-    # Daemon threads, so that a hanging server does not block an interrupted command.
-    threads = [threading.Thread(target=work, daemon=True) for _ in range(min(at_once, len(bodies)))]
-    for thread in threads:
-        thread.start()
-    while living := [thread for thread in threads if thread.is_alive()]:
+    def look() -> None:
         meanwhile()
-        living[0].join(every)
         if time.monotonic() > until + PATIENCE:
             raise NotReady(f"{client.url}: a request was not answered in {PATIENCE:.0f} s")
-    if errors:
-        raise NotReady(f"{client.url}: {in_words(errors[0])}") from None  # type: ignore[arg-type]
-    return found
+
+    try:
+        return in_parallel(partial(_answer, client), bodies, most, look, every, until)
+    except (RequestError, OSError, HTTPException) as error:
+        raise NotReady(f"{client.url}: {in_words(error)}") from None
 
 
 def _answer(client: Client, body: Mapping[str, Any]) -> Any:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import http.client
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
-from sglang_adaptive.client import Client, RequestError
+from sglang_adaptive.client import Client, RequestError, in_parallel
 from sglang_adaptive.lab.cpu_engine.server import CpuServer
 from sglang_adaptive.lab.demo.results import (
     SEVERAL,
@@ -132,32 +131,8 @@ def send_all(client: Client, phase: Phase, tick: Callable[[], None]) -> list[dic
 
     Raises the error of the first request that failed.
     """
-    waiting = list(enumerate(phase.prompts))[::-1]
-    answers: dict[int, dict[str, Any]] = {}
-    failures: list[Exception] = []
-
-    def work() -> None:
-        while not failures:
-            try:
-                index, prompt = waiting.pop()
-            except IndexError:
-                return
-            try:
-                answers[index] = client.generate(prompt, phase.max_new_tokens, ignore_eos=True)
-            except Exception as error:  # raised again below, in the calling thread
-                failures.append(error)
-
-    # Daemon threads, so that an interrupt does not wait for pending answers.
-    workers = [threading.Thread(target=work, daemon=True) for _ in range(phase.concurrency)]
-    for worker in workers:
-        worker.start()
-    for worker in workers:
-        while worker.is_alive():
-            worker.join(TICK_SECONDS)
-            tick()
-    if failures:
-        raise failures[0]
-    return [answers[index] for index in range(len(phase.prompts))]
+    ask = partial(client.generate, max_new_tokens=phase.max_new_tokens, ignore_eos=True)
+    return in_parallel(ask, phase.prompts, phase.concurrency, tick, TICK_SECONDS)
 
 
 WARM_UP_TOKENS = 24

@@ -8,6 +8,7 @@ from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -70,15 +71,8 @@ def test_what_was_measured_is_kept_when_it_ends_early(
     key = {"target_model": "t", "draft_model": "d", "gpu_name": "g", "gpu_count": 1, "tp_size": 1}
     told = {**state(_0=None, _3=None), "policy": "throughput", "profile_key": {**key, "attention_backend": "fa3"}}
     done = [ProfileCell(1, 0, 0.004, 40), ProfileCell(1, 3, 0.005, 40), ProfileCell(2, 0, 0.0045, 40)]
-
-    def measured(*_: Any) -> ProfileCell:
-        if done:
-            return done.pop(0)
-        raise ends
-
-    released: list[bool] = []
-    server = SimpleNamespace(state=told, info=info(), client=None, put_back=lambda: released.append(True))
-    monkeypatch.setattr(calibrate, "_cell", measured)
+    server = Mock(state=told, info=info())
+    monkeypatch.setattr(calibrate, "_cell", Mock(side_effect=[*done, ends, ends]))
     monkeypatch.setattr(calibrate, "SteadyLoad", lambda *_: nullcontext())
     monkeypatch.setattr(calibrate, "AdaptiveServer", lambda client: server)
     path = tmp_path / "profile.json"
@@ -87,5 +81,5 @@ def test_what_was_measured_is_kept_when_it_ends_early(
     shown = capsys.readouterr()
     assert "what had been measured was kept" in shown.err and "batch 2            4.50         -" in shown.out
     assert len(json.loads(path.read_text())["cells"]) == 3
-    assert released == [True]
+    server.put_back.assert_called_once_with()
     assert calibrate.main(asked) == (1 if isinstance(ends, NotReady) else 128 + signal.SIGTERM)
