@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 
 from rich.box import SQUARE
 from rich.console import Console
@@ -102,28 +101,21 @@ def _shares(results: Sequence[PhaseResult], depths: Sequence[int]) -> list[str]:
 # Steps over time, as a chart.
 
 
-@dataclass(frozen=True, slots=True)
-class Span:
-    """A part of one phase with the same steps; times in seconds from the start of the phase."""
+def spans(result: PhaseResult) -> list[tuple[float, float, int]]:
+    """Return the parts of a phase with the same steps: begin and end in seconds from its start, and the steps.
 
-    begin: float
-    end: float
-    steps: int
-
-
-def spans(result: PhaseResult) -> list[Span]:
-    """Return the steps of a phase from its start to its end; empty without speculation."""
+    Empty without speculation.
+    """
     if result.first_steps is None:
         return []
-    found: list[Span] = []
+    found: list[tuple[float, float, int]] = []
     at, steps = 0.0, result.first_steps
     for switch in result.switches:
         moment = min(max(switch.time - result.begin, at), result.seconds)
         if moment > at:
-            found.append(Span(at, moment, steps))
+            found.append((at, moment, steps))
         at, steps = moment, switch.to_steps
-    found.append(Span(at, result.seconds, steps))
-    return found
+    return [*found, (at, result.seconds, steps)]
 
 
 def timeline(run: Run, console: Console) -> Table:
@@ -150,18 +142,12 @@ def timeline(run: Run, console: Console) -> Table:
 def _columns(result: PhaseResult, width: int) -> list[dict[int, float]]:
     """Return, for each column of a phase, the seconds in it by live steps."""
     seconds: list[dict[int, float]] = [defaultdict(float) for _ in range(width)]
-    for span in spans(result):
-        for column, share in _pieces(span, result.seconds / width, width):
-            seconds[column][span.steps] += share
+    step = result.seconds / width
+    for begin, end, steps in spans(result):
+        for column, seen in enumerate(seconds):
+            if (share := min(end, (column + 1) * step) - max(begin, column * step)) > 0:
+                seen[steps] += share
     return seconds
-
-
-def _pieces(span: Span, step: float, width: int) -> Iterator[tuple[int, float]]:
-    first, last = int(span.begin / step), min(int(span.end / step), width - 1)
-    for column in range(first, last + 1):
-        share = min(span.end, (column + 1) * step) - max(span.begin, column * step)
-        if share > 0:
-            yield column, share
 
 
 def _cell(seen: dict[int, float], depth: int, most: str, some: str) -> str:

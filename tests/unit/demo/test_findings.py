@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from sglang_adaptive.lab.demo.drawing import (
-    Span,
     depth_table,
     spans,
     speed_table,
@@ -134,14 +133,14 @@ def rows(run: Run, columns: int = 80) -> dict[int, list[str]]:
 
 def test_switches_divide_a_phase() -> None:
     measured = result(HARD, 2.0, {7: 1, 3: 1, 1: 8}, 7, [(0.5, 7, 3), (0.75, 3, 1)])
-    assert spans(measured) == [Span(0.0, 0.5, 7), Span(0.5, 0.75, 3), Span(0.75, 2.0, 1)]
-    assert spans(result(HARD, 2.0, {3: 5}, 3)) == [Span(0.0, 2.0, 3)] and spans(result(HARD, 2.0)) == []
+    assert spans(measured) == [(0.0, 0.5, 7), (0.5, 0.75, 3), (0.75, 2.0, 1)]
+    assert spans(result(HARD, 2.0, {3: 5}, 3)) == [(0.0, 2.0, 3)] and spans(result(HARD, 2.0)) == []
 
 
 def test_a_switch_before_the_first_request_or_after_the_last_stays_inside_the_phase() -> None:
     early, late = result(HARD, 2.0, {}, 7, [(-0.1, 7, 3)]), result(HARD, 2.0, {}, 7, [(2.5, 7, 3)])
-    assert spans(early) == [Span(0.0, 2.0, 3)]
-    assert spans(late) == [Span(0.0, 2.0, 7), Span(2.0, 2.0, 3)]
+    assert spans(early) == [(0.0, 2.0, 3)]
+    assert spans(late) == [(0.0, 2.0, 7), (2.0, 2.0, 3)]
 
 
 def test_marks_stand_at_the_depth_and_time_of_the_switches() -> None:
