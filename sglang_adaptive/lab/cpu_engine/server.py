@@ -122,18 +122,15 @@ class BootLog:
         *lines, self._rest = (self._rest + chunk).split(b"\n")
         reached: list[str] = []
         for line in lines:
-            reached += self._stages_of(line.decode(errors="replace"))
+            text = line.decode(errors="replace")
+            self.port_taken = self.port_taken or _TAKEN in text
+            for index, (mark, _) in enumerate(self._waiting):
+                if mark in text:
+                    reached += [stage for _, stage in self._waiting[: index + 1]]
+                    del self._waiting[: index + 1]
+                    break
         self.ready = self.ready or READY in reached
         return reached
-
-    def _stages_of(self, line: str) -> list[str]:
-        self.port_taken = self.port_taken or _TAKEN in line
-        for index, (text, _) in enumerate(self._waiting):
-            if text in line:
-                passed = [stage for _, stage in self._waiting[: index + 1]]
-                del self._waiting[: index + 1]
-                return passed
-        return []
 
 
 class PortTakenError(ServerError):

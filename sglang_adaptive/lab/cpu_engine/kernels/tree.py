@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 # The tokens that the next layer of a multi-layer draft reads.
 
@@ -75,7 +76,7 @@ def build_tree_kernel_efficient_cpu(
         _fill_mask(parents, mask)
         levels = mask.sum(-1) - 1
         positions.view(bs, n).copy_(seq_lens[:, None] + levels)
-        _link_children(parents.tolist(), retrieve_next_token, retrieve_next_sibling)
+        _link(pad(parents, (1, 0), value=-1), retrieve_next_token, retrieve_next_sibling)
     if full:
         _write_behind_prefixes(mask, seq_lens.tolist(), tree_mask)
 
@@ -118,18 +119,20 @@ def _fill_mask(parents: Tensor, mask: Tensor) -> None:
         mask[:, node] |= mask[rows, parents[:, node - 1].clamp(min=0)]
 
 
-def _link_children(parents: list[list[int]], next_token: Tensor, next_sibling: Tensor) -> None:
-    """Turn parent numbers into first-child and next-sibling links; nodes without a parent stay unlinked."""
-    for row, of_request in enumerate(parents):
-        last_child: dict[int, int] = {}
-        for node, parent in enumerate(of_request, start=1):
-            if parent < 0:
-                continue
-            if parent in last_child:
-                next_sibling[row, last_child[parent]] = node
-            else:
-                next_token[row, parent] = node
-            last_child[parent] = node
+def _link(parents: Tensor, next_token: Tensor, next_sibling: Tensor) -> None:
+    """Write each node's first child and the next child of its parent, -1 where there is none.
+
+    *parents* [bs, n] has the node number of each node's parent, -1 for the root and for nodes that stay unlinked.
+    """
+    nodes = torch.arange(parents.shape[1])
+    next_token.copy_(_first(parents[:, None] == nodes[:, None]))
+    among = (parents[:, :, None] == parents[:, None]) & (parents >= 0)[:, :, None]
+    next_sibling.copy_(_first(among & (nodes > nodes[:, None])))
+
+
+def _first(chosen: Tensor) -> Tensor:
+    """[bs, n]: the first k with chosen[b, i, k], -1 where there is none."""
+    return torch.where(chosen.any(-1), chosen.int().argmax(-1), -1)
 
 
 # Computes a token tree's links from its mask; NGRAM returns masks.
@@ -157,17 +160,7 @@ def reconstruct_indices_from_tree_mask(
     above = tree_mask.view(bs, n, n).bool() & (nodes < nodes[:, None])
     positions.view(bs, n).copy_(verified_seq_len[:, None] + above.sum(-1))
     retrieve_index.copy_(torch.arange(bs * n).view(bs, n))
-    parent = torch.where(above, nodes, -1).amax(-1)
-    child = (parent[:, :, None] == nodes).transpose(1, 2)  # entry (i, k): k is a child of i
-    retrieve_next_token.copy_(_first(child, n))
-    sibling = (parent[:, :, None] == parent[:, None, :]) & (nodes > nodes[:, None]) & (parent >= 0)[:, :, None]
-    retrieve_next_sibling.copy_(_first(sibling, n))
-
-
-def _first(chosen: Tensor, n: int) -> Tensor:
-    """[bs, n]: the first k with chosen[b, i, k], -1 where there is none."""
-    first = torch.where(chosen, torch.arange(n), n).amin(-1)
-    return torch.where(first < n, first, -1)
+    _link(torch.where(above, nodes, -1).amax(-1), retrieve_next_token, retrieve_next_sibling)
 
 
 # Accepts drafts greedily.
