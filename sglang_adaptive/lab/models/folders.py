@@ -93,8 +93,11 @@ def make_whole(folder: Path, fill: Callable[[Path], None], megabytes: float) -> 
     parent = folder.parent
     try:
         parent.mkdir(parents=True, exist_ok=True)
-        _remove_stale(parent)
-        _check_space(parent, megabytes)
+        for left in parent.glob(f"{_PARTIAL}*"):
+            if time.time() - left.stat().st_mtime > STALE_SECONDS:
+                shutil.rmtree(left, ignore_errors=True)
+        if shutil.disk_usage(parent).free < megabytes * 1e6:
+            raise _full(parent, megabytes)
         partial = Path(tempfile.mkdtemp(prefix=_PARTIAL, dir=parent))
         try:
             partial.chmod(0o755)
@@ -118,20 +121,9 @@ def _rename(partial: Path, folder: Path) -> None:
         partial.rename(folder)
 
 
-def _check_space(parent: Path, megabytes: float) -> None:
-    if shutil.disk_usage(parent).free < megabytes * 1e6:
-        raise _full(parent, megabytes)
-
-
 def _full(parent: Path, megabytes: float) -> ModelError:
     free = shutil.disk_usage(parent).free / 1e6
     return ModelError(
         f"{parent}: the disk has {free:.0f} MB free but {megabytes:.0f} MB is needed; "
         "free some space, or set XDG_CACHE_HOME to another disk"
     )
-
-
-def _remove_stale(parent: Path) -> None:
-    for left in parent.glob(f"{_PARTIAL}*"):
-        if time.time() - left.stat().st_mtime > STALE_SECONDS:
-            shutil.rmtree(left, ignore_errors=True)
