@@ -12,7 +12,6 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
-from pathlib import Path
 from types import TracebackType
 from typing import Any
 from uuid import uuid4
@@ -153,13 +152,6 @@ def _reading(server: AdaptiveServer, batch_size: int, steps: int) -> tuple[int, 
     return 0, 0.0
 
 
-def write(profile: CostProfile, path: Path) -> None:
-    """Write the profile's JSON atomically."""
-    partial = path.with_name(path.name + ".part")
-    partial.write_text(profile.dumps(), encoding="utf-8")
-    partial.replace(path)
-
-
 def table(profile: CostProfile) -> str:
     """Return milliseconds per round, batch sizes down and steps across, as aligned text; "-" if not measured."""
     steps = sorted({cell.steps for cell in profile.cells})
@@ -207,7 +199,9 @@ def _calibrate(arguments: argparse.Namespace) -> int:
 def _keep(profile: CostProfile, arguments: argparse.Namespace) -> int:
     """Write the profile to a file or to the cache of this machine's servers."""
     if arguments.output is not None:
-        write(profile, arguments.output)
+        partial = arguments.output.with_name(arguments.output.name + ".part")  # so that the file is always whole
+        partial.write_text(profile.dumps(), encoding="utf-8")
+        partial.replace(arguments.output)
         print(f"wrote {arguments.output}", file=sys.stderr)
     else:
         store = ProfileStore(profile.key, folder(None))

@@ -281,13 +281,12 @@ class Audit:
     def _ask(self, client: Client, name: str, bodies: Sequence[Any], at_once: int) -> list[Any]:
         if not bodies or self._late():
             return [None] * len(bodies)
-        keep, every = None, RENEW_SECONDS
+        keep, every = (lambda: None), RENEW_SECONDS
         if client is self._subject.client:
             keep, every = self._subject.run(name, self._draw)
 
         def meanwhile() -> None:
-            if keep is not None:
-                keep()
+            keep()
             self._progress(str(Way(name, at_once)), self.found)
 
         return ask(client, bodies, at_once, self._until, meanwhile, every)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import http.client
-import json
 import signal
 import sys
 import tempfile
@@ -36,7 +35,6 @@ from sglang_adaptive.lab.models.smollm2 import ready_pair
 from sglang_adaptive.serve_cpu import LaunchError
 
 TOKENS = 256
-CONFIG = {"policy": "throughput"}
 HELP = "/new starts over, /quit or Ctrl-D quits; Ctrl-C stops an answer"
 MOST_DEPTHS = 3
 """How many numbers of steps are listed at most, those with the most rounds first."""
@@ -96,12 +94,10 @@ def _server(arguments: argparse.Namespace, signals: StopSignals) -> Iterator[Cli
         at_end.callback(told.clear)
         pair = ready_pair(told.now)
         folder = Path(at_end.enter_context(tempfile.TemporaryDirectory(prefix="sglang-adaptive-chat-")))
-        config = folder / "config.json"
-        config.write_text(json.dumps(CONFIG), encoding="utf-8")
         starting = "starting SmolLM2 on this machine's CPU"
         told.now(starting)
         server = CpuServer(
-            pair.adaptive(config),
+            pair.adaptive("throughput"),
             threads=arguments.threads,
             log=folder / "server.log",
             on_progress=lambda stage: told.now(f"{starting}: {stage}"),

@@ -31,7 +31,7 @@ def speed_table(runs: Sequence[Run], columns: Sequence[Sequence[int]], decimals:
     table = _table("Tokens per second", *map(_heading, phases), "overall", "x none", "x best")
     plain, best = tokens_per_second(runs[0].phases), tokens_per_second(best_static(runs).phases)
     for run in in_table_order(runs):
-        rates = [tokens_per_second(run.phases[index] for index in column) for column in columns]
+        rates = [tokens_per_second([run.phases[index] for index in column]) for column in columns]
         overall = tokens_per_second(run.phases)
         cells = [f"{rate:.{decimals}f}" for rate in (*rates, overall)]
         _add(table, run, *cells, f"{overall / plain:.2f}", f"{overall / best:.2f}")
@@ -62,7 +62,7 @@ def depth_table(runs: Sequence[Run]) -> Table:
     names = [*("easy", "hard", "all"), *(f"depth {depth}" for depth in depths)]
     table = _table("Accept length and share of rounds at each draft depth", *names)
     for run in speculating:
-        lengths = [f"{accept_length(run.of(family)) or 0:.2f}" for family in ("easy", "hard", None)]
+        lengths = [f"{accept_length(run.of(family)):.2f}" for family in ("easy", "hard", None)]
         _add(table, run, *lengths, *_shares(run.phases, depths))
         if run.contender.adaptive:
             for family in ("easy", "hard"):

@@ -201,7 +201,7 @@ class RealTextDemo(Demo):
                 "Tokens per round (accept length)",
                 runs,
                 [*QUESTIONS],
-                lambda results: f"{accept_length(results) or 0:.2f}",
+                lambda results: f"{accept_length(results):.2f}",
             ),
             family_table(
                 "Draft steps per round, average", runs, [*QUESTIONS], lambda results: f"{mean_steps(results):.1f}"

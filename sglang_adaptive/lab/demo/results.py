@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice, zip_longest
 
@@ -131,34 +131,30 @@ class Run:
         return tuple(result for result in self.phases if family in (None, result.phase.family))
 
 
-def tokens_per_second(results: Iterable[PhaseResult]) -> float:
+def tokens_per_second(results: Sequence[PhaseResult]) -> float:
     """Return generated tokens over the phases' wall time as seen by the client."""
-    measured = list(results)
-    return sum(result.tokens for result in measured) / sum(result.seconds for result in measured)
+    return sum(result.tokens for result in results) / sum(result.seconds for result in results)
 
 
-def accept_length(results: Iterable[PhaseResult]) -> float | None:
-    """Return the accept length; None without speculation."""
-    measured = list(results)
-    rounds = sum(result.verify_rounds for result in measured)
-    return sum(result.tokens for result in measured) / rounds if rounds else None
+def accept_length(results: Sequence[PhaseResult]) -> float:
+    """Return the accept length; 0 without speculation."""
+    rounds = sum(result.verify_rounds for result in results)
+    return sum(result.tokens for result in results) / rounds if rounds else 0.0
 
 
-def rounds_by_depth(results: Iterable[PhaseResult]) -> dict[int, int]:
+def rounds_by_depth(results: Sequence[PhaseResult]) -> dict[int, int]:
     """Return the server's rounds by steps, ascending."""
-    total: Counter[int] = Counter()
-    for result in results:
-        total.update(result.rounds_by_depth)
+    total = sum((Counter(result.rounds_by_depth) for result in results), Counter[int]())
     return dict(sorted(total.items()))
 
 
-def mean_steps(results: Iterable[PhaseResult]) -> float:
+def mean_steps(results: Sequence[PhaseResult]) -> float:
     """Return the mean steps of the server's rounds; 0 if there are none."""
     counts = rounds_by_depth(results)
     return sum(depth * count for depth, count in counts.items()) / max(1, sum(counts.values()))
 
 
-def best_static(runs: Iterable[Run]) -> Run:
+def best_static(runs: Sequence[Run]) -> Run:
     """Return the fixed steps with the highest overall tokens/s."""
     static = [run for run in runs if run.contender.forced_steps is not None]
     return max(static, key=lambda run: tokens_per_second(run.phases))

@@ -277,8 +277,8 @@ class Pair:
             "--max-total-tokens", str(CACHED_TOKENS),
         )  # fmt: skip
 
-    def adaptive(self, config: Path) -> tuple[str, ...]:
-        """Return the arguments for the pair under the adaptive *config*."""
+    def adaptive(self, config: Path | str) -> tuple[str, ...]:
+        """Return the arguments for the pair under the adaptive *config*, a file or the name of a preset."""
         return (*self.plain(), *speculation(self.draft, config))
 
 
@@ -292,7 +292,7 @@ def ready_pair(tell: Tell) -> Pair:
     return Pair(get_target(tell), draft)
 
 
-def speculation(draft: Path | str, config: Path) -> Sequence[str]:
+def speculation(draft: Path | str, config: Path | str) -> Sequence[str]:
     """Return SGLang's arguments for a chain of drafts that starts at LAUNCH_STEPS and adapts by *config*."""
     return (
         "--speculative-algorithm", "EAGLE3",

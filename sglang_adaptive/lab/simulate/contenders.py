@@ -68,8 +68,9 @@ class OraclePolicy(AdaptivePolicy):
 
     learns = False
 
-    def __init__(self, trace: Trace) -> None:
-        self._depths = iter(trace.oracle_depths.tolist())
+    def __init__(self, launch: Launch) -> None:
+        assert isinstance(launch, Trace), "the oracle reads a drawn trace"
+        self._depths = iter(launch.oracle_depths.tolist())
 
     def choose(self, coming: Coming) -> Choice:
         """Return the depth with the highest expected tokens/s in this round."""
@@ -83,11 +84,6 @@ class _AsSGLangFeedsIt(AdaptiveSpeculativeParams):
         """Learn from the round as one of the live depth."""
         observation.choice = self.choose(Coming(observation.batch_size))
         super().observe(observation)
-
-
-def _oracle(launch: Launch) -> AdaptivePolicy:
-    assert isinstance(launch, Trace), "the oracle reads a drawn trace"
-    return OraclePolicy(launch)
 
 
 BUILT_IN_EMA: Mapping[str, Any] = {
@@ -135,7 +131,7 @@ def static(steps: int) -> Contender:
 def contenders(ladder: tuple[int, ...]) -> dict[str, Contender]:
     """Return every contender for *ladder*, by name, in the order of a report."""
     named = [
-        Contender("oracle", _oracle),
+        Contender("oracle", OraclePolicy),
         Contender("throughput", _configured("throughput", lookup=False)),
         Contender("ema", partial(_sglang_ema, slots=BUILT_IN_EMA), EmaOptions.read(BUILT_IN_EMA, "").candidate_steps),
         Contender("ema-all", _sglang_ema),

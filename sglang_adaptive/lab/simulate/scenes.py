@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 
@@ -153,13 +154,9 @@ def drift(setting: Setting, index: int, rng: np.random.Generator) -> Scene:
     return replace(scene, slowdown=1.0 + 0.2 * progress[:, None] * weight)
 
 
-def mistaken(error: float) -> MakeScene:
-    """Return a builder of scenes whose given profile is off by *error* in every cell; p and load switch."""
-
-    def make(setting: Setting, index: int, rng: np.random.Generator) -> Scene:
-        return replace(both(setting, index, rng), given=setting.cost.mistaken(error, rng))
-
-    return make
+def mistaken(setting: Setting, index: int, rng: np.random.Generator, error: float) -> Scene:
+    """The given profile is off by *error* in every cell; p and load switch."""
+    return replace(both(setting, index, rng), given=setting.cost.mistaken(error, rng))
 
 
 def bad_draft(setting: Setting, index: int, rng: np.random.Generator) -> Scene:
@@ -224,8 +221,8 @@ SUITES: dict[str, Suite] = {
         Suite("heterogeneous", "heterogeneous batches", heterogeneous),
         Suite("bursts", "bursts of arrivals", bursts),
         Suite("drift", "cost drift of 20%", drift),
-        Suite("profile-5", "profile off by 5%", mistaken(0.05)),
-        Suite("profile-15", "profile off by 15%", mistaken(0.15)),
+        Suite("profile-5", "profile off by 5%", partial(mistaken, error=0.05)),
+        Suite("profile-15", "profile off by 15%", partial(mistaken, error=0.15)),
         Suite("bad-draft", "bad draft", bad_draft),
         Suite("cold-start", "cold start, no profile", cold_start),
         Suite("step-change", "p 0.9 to 0.3 and back", step_change),
