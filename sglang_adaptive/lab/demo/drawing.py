@@ -126,14 +126,12 @@ def timeline(run: Run, console: Console) -> Table:
     table.box, table.padding, table.show_footer = SQUARE, (0, 0, 0, 0), True
     table.add_column("depth", justify="right")
     for result in run.phases:
-        name = Text(_heading(result.phase), COLOURS.get(result.phase.family, "cyan"))
-        table.add_column(name, f"{result.seconds:.1f} s", width=width)
+        colour = COLOURS.get(result.phase.family, "cyan")
+        name = Text(_heading(result.phase), colour)
+        table.add_column(name, f"{result.seconds:.1f} s", width=width, style=colour)
     columns = [_columns(result, width) for result in run.phases]
     for depth in sorted(run.tiers, reverse=True):
-        cells = ("".join(_cell(seen, depth, most, some) for seen in column) for column in columns)
-        phases = zip(cells, run.phases, strict=True)
-        colours = (Text(cell, COLOURS.get(result.phase.family, "cyan")) for cell, result in phases)
-        table.add_row(str(depth), *colours)
+        table.add_row(str(depth), *("".join(_cell(seen, depth, most, some) for seen in column) for column in columns))
     if unseen := sum(phase.switches_unseen for phase in run.phases):
         table.caption = f"{unseen} {'switch' if unseen == 1 else 'switches'} were too fast to draw"
     return table

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice, zip_longest
+from itertools import cycle, islice, zip_longest
 
 
 class DemoError(RuntimeError):
@@ -49,15 +49,12 @@ def workload(prompts_of: Callable[[str], Sequence[str]], tokens: int) -> tuple[P
 
     Phases of one family use different prompts while there are enough, then start over.
     """
-    taken = dict.fromkeys(FAMILIES, 0)
+    pools = {family: cycle(prompts_of(family)) for family in FAMILIES}
     phases: list[Phase] = []
     for concurrency, requests in REQUESTS.items():
         for family in FAMILIES:
-            pool = prompts_of(family)
-            chosen = tuple(pool[(taken[family] + i) % len(pool)] for i in range(requests))
-            taken[family] += requests
             name = f"{len(phases) + 1}-{family}-x{concurrency}"
-            phases.append(Phase(name, family, concurrency, chosen, tokens))
+            phases.append(Phase(name, family, concurrency, tuple(islice(pools[family], requests)), tokens))
     return tuple(phases)
 
 
