@@ -18,13 +18,7 @@ def register() -> None:
         return
     gc.freeze()  # imported objects stay; skip them in collections while SGLang imports the rest
     gc.enable()  # see stand_in/sitecustomize.py
-    from sglang.srt.arg_groups.choices import (
-        ATTENTION_BACKEND_CHOICES,
-        add_attention_backend_choices,
-        add_deterministic_attention_backend_choices,
-        add_draft_attention_backend_choices,
-        add_radix_supported_deterministic_attention_backend_choices,
-    )
+    from sglang.srt.arg_groups import choices
     from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
     from sglang_adaptive.lab.cpu_engine import replaced
@@ -33,11 +27,14 @@ def register() -> None:
     from sglang_adaptive.sglang_plugin.hooks import place_at_once
 
     place_at_once()  # SGLang would scan every module for each hook below, a third of a second in total
-    if ATTENTION_BACKEND not in ATTENTION_BACKEND_CHOICES:
-        add_attention_backend_choices([ATTENTION_BACKEND])
-        add_draft_attention_backend_choices([ATTENTION_BACKEND])
-        add_deterministic_attention_backend_choices([ATTENTION_BACKEND])
-        add_radix_supported_deterministic_attention_backend_choices([ATTENTION_BACKEND])
+    if ATTENTION_BACKEND not in choices.ATTENTION_BACKEND_CHOICES:
+        for add in (
+            choices.add_attention_backend_choices,
+            choices.add_draft_attention_backend_choices,
+            choices.add_deterministic_attention_backend_choices,
+            choices.add_radix_supported_deterministic_attention_backend_choices,
+        ):
+            add([ATTENTION_BACKEND])
     around = {
         "sglang.srt.speculative.draft_utils.DraftBackendFactory._create_backend": _with_torch_ref,
         "sglang.srt.speculative.spec_info.SpeculativeAlgorithm.handle_server_args": replaced.resolve_as_on_gpu,
@@ -76,13 +73,10 @@ class _Waiting:
     def __init__(self, socket: Any) -> None:
         self._socket = socket
 
-    def recv(self, flags: int = 0) -> Any:
+    def __getattr__(self, name: str) -> Any:
+        """Return the socket's ``recv`` or ``recv_pyobj``, whichever the release of SGLang calls."""
         self._socket.poll(WAIT_MILLISECONDS)
-        return self._socket.recv(flags)
-
-    def recv_pyobj(self, flags: int = 0) -> Any:
-        self._socket.poll(WAIT_MILLISECONDS)
-        return self._socket.recv_pyobj(flags)
+        return getattr(self._socket, name)
 
 
 def _waiting_for_requests(original: Callable[..., Any], controller: Any) -> Any:

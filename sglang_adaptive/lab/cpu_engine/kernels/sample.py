@@ -41,7 +41,7 @@ def sample_tree_cpu(
         node, path, refused = 0, [0], []
         while len(path) < limit:
             taken, refused = _taken(
-                target_probs[row, node], _children(child[row][node], sibling[row]), drafted[row],
+                target_probs[row, node], child[row][node], sibling[row], drafted[row],
                 threshold_acc * coins[row][node], threshold_single,
             )  # fmt: skip
             if taken is None:
@@ -89,25 +89,18 @@ def sample_chain_cpu(
         accept_index[row] = torch.tensor(place[: taken + 1] + [-1] * (accept_index.shape[1] - taken - 1))
 
 
-def _children(first: int, sibling: Sequence[int]) -> list[int]:
-    found = []
-    while first >= 0:
-        found.append(first)
-        first = sibling[first]
-    return found
-
-
 def _taken(
-    chances: Tensor, children: Sequence[int], drafted: Sequence[int], coin: float, single: float
+    chances: Tensor, child: int, sibling: Sequence[int], drafted: Sequence[int], coin: float, single: float
 ) -> tuple[int | None, list[int]]:
-    """Return the accepted child, None if there is none, and the tokens of the rejected ones."""
+    """Return the accepted one of *child* and its siblings, None if there is none, and the tokens of the rejected."""
     passed, refused = 0.0, []
-    for node in children:
-        chance = float(chances[drafted[node]])
+    while child >= 0:
+        chance = float(chances[drafted[child]])
         passed += chance
         if coin < passed or chance >= single:
-            return node, refused
-        refused.append(drafted[node])
+            return child, refused
+        refused.append(drafted[child])
+        child = sibling[child]
     return None, refused
 
 
