@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from rich.console import RenderableType
 
-from sglang_adaptive.lab.demo.results import Contender, Phase, PhaseResult, Run, Switch
+from sglang_adaptive.lab.demo.results import Contender, Phase, PhaseResult, Run
 from sglang_adaptive.lab.demo.terminal import console_of
 
 PLAIN = Contender("none", "no speculation", "none")
@@ -32,7 +32,7 @@ def result(
     return PhaseResult(
         phase=of, begin=START, seconds=seconds, outputs=(tuple(range(of.max_new_tokens)),) * len(of.prompts),
         verify_rounds=sum((rounds or {}).values()), rounds_by_depth=rounds or {}, first_steps=first_steps,
-        switches=tuple(Switch(START + at, before, after) for at, before, after in switches),
+        switches=tuple((START + at, after) for at, _, after in switches),
     )  # fmt: skip
 
 

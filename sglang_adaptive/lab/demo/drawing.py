@@ -110,11 +110,11 @@ def spans(result: PhaseResult) -> list[tuple[float, float, int]]:
         return []
     found: list[tuple[float, float, int]] = []
     at, steps = 0.0, result.first_steps
-    for switch in result.switches:
-        moment = min(max(switch.time - result.begin, at), result.seconds)
+    for switched, to_steps in result.switches:
+        moment = min(max(switched - result.begin, at), result.seconds)
         if moment > at:
             found.append((at, moment, steps))
-        at, steps = moment, switch.to_steps
+        at, steps = moment, to_steps
     return [*found, (at, result.seconds, steps)]
 
 

@@ -18,7 +18,6 @@ from sglang_adaptive.lab.demo.results import (
     Phase,
     PhaseResult,
     Run,
-    Switch,
     tokens_per_second,
 )
 from sglang_adaptive.lab.demo.servers import PLAIN, Fleet, contenders
@@ -35,7 +34,7 @@ class SwitchLog:
     """Switches since the state *before*, the `adaptive` block of /server_info; None without one."""
 
     def __init__(self, before: dict[str, Any] | None, clock: Callable[[], float] = time.monotonic) -> None:
-        self.switches: list[Switch] = []
+        self.switches: list[tuple[float, int]] = []
         self.unseen = 0
         """Switches that the server dropped from its list between two reads."""
         self._count = 0 if before is None else before["switches"]
@@ -55,8 +54,7 @@ class SwitchLog:
         self._count = state["switches"]
         seen = state["recent_switches"][-new:] if new else []
         self.unseen += new - len(seen)
-        decided = (entry for entry in seen if entry["cause"] not in _OURS)
-        self.switches += [Switch(entry["time"], entry["from_steps"], entry["to_steps"]) for entry in decided]
+        self.switches += [(entry["time"], entry["to_steps"]) for entry in seen if entry["cause"] not in _OURS]
 
 
 TICK_SECONDS = 0.5

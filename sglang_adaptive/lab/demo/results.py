@@ -74,15 +74,6 @@ class Contender:
 
 
 @dataclass(frozen=True, slots=True)
-class Switch:
-    """A switch by the policy; `time` is Unix time in seconds."""
-
-    time: float
-    from_steps: int
-    to_steps: int
-
-
-@dataclass(frozen=True, slots=True)
 class PhaseResult:
     """One phase under one contender."""
 
@@ -98,7 +89,8 @@ class PhaseResult:
     """Rounds of the server by steps; a round serves all running requests."""
     first_steps: int | None = None
     """Steps that were live when the phase began; None without speculation."""
-    switches: tuple[Switch, ...] = ()
+    switches: tuple[tuple[float, int], ...] = ()
+    """Each switch by the policy: Unix time in seconds, and the steps from then on."""
     switches_unseen: int = 0
     """Switches that the server counted but no longer lists."""
 
