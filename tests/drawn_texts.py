@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.traces.files import lookups
-from sglang_adaptive.lab.traces import CHAIN, Trace
+from sglang_adaptive.lab.traces import CHAIN, WORDS, Trace
 
 
 def drawn_trace(
@@ -25,9 +25,8 @@ def drawn_trace(
     category = [kind for kind in kinds for _ in range(requests)]
     accepted = [_accepted(kinds[kind], int(n), rng) for kind, n in zip(category, lengths, strict=True)]
     return Trace(
-        **dict.fromkeys(("target", "draft", "prompts", "hardware", "command"), "drawn"), temperature=0.0,
-        date="2026-11-23", category=tuple(category), length=lengths, loop_start=lengths.copy(),
-        accepted=np.concatenate(accepted),
+        {**dict.fromkeys(WORDS, "drawn"), "temperature": 0.0}, tuple(category), length=lengths,
+        loop_start=lengths.copy(), accepted=np.concatenate(accepted),
     )  # fmt: skip
 
 

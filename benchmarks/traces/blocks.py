@@ -42,7 +42,7 @@ def main(argv: Sequence[str]) -> int:
     write(
         given.out,
         Trace(
-            **origin("blocks", argv, target_folder, draft_folder, prompted),
+            origin("blocks", argv, target_folder, draft_folder, prompted),
             category=tuple(category for category, _ in prompts),
             length=np.full(len(prompts), given.positions, np.int32),
             loop_start=np.array([loop_start(output, given.positions) for output in outputs], np.int32),

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from benchmarks.traces.lookup import Text
-from sglang_adaptive.lab.traces import FORMAT_VERSION, OF_LOOKUPS, WORDS, Trace, check
+from sglang_adaptive.lab.traces import FORMAT_VERSION, OF_LOOKUPS, Trace, check
 
 
 def requests(trace: Trace) -> Iterator[tuple[str, npt.NDArray[np.uint8], int]]:
@@ -43,12 +43,10 @@ def write(path: str | Path, trace: Trace) -> None:
         OSError: the file cannot be written.
     """
     check(str(path), trace)
-    about = {"format_version": FORMAT_VERSION, "temperature": trace.temperature}
-    about.update((word, getattr(trace, word)) for word in WORDS)
     with Path(path).open("wb") as file:  # keeps a name without .npz
         np.savez_compressed(
             file,
-            about=np.array(json.dumps(about)),
+            about=np.array(json.dumps({"format_version": FORMAT_VERSION, **trace.about})),
             category=np.array(trace.category, np.str_),
             length=trace.length,
             loop_start=trace.loop_start,

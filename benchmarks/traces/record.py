@@ -79,7 +79,7 @@ def batches(lengths: Sequence[int], most: int) -> Iterator[list[int]]:
 def save(path: Path, about: dict, done: list[tuple[Prompt, Recording]]) -> None:
     """Write what is *done* so far as a trace, atomically; *about* is its description."""
     trace = Trace(
-        **about,
+        about,
         category=tuple(prompt.category for prompt, _ in done),
         length=np.array([len(one.accepted) for _, one in done], np.int32),
         loop_start=np.array([one.loop_start for _, one in done], np.int32),

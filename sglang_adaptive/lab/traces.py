@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import zipfile
 import zlib
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -46,20 +47,9 @@ class Trace:
     at its length or beyond. The draft proposes its most likely token; above temperature 0 the text is one sample.
     """
 
-    target: str
-    """Model that generated the outputs."""
-    draft: str
-    """Draft model that proposed."""
-    prompts: str
-    """Where the prompts come from."""
-    temperature: float
-    """Temperature of the target's sampling; 0 is greedy."""
-    hardware: str
-    """Hardware of the recorder."""
-    command: str
-    """Command that records this trace."""
-    date: str
-    """Day of the recording, YYYY-MM-DD."""
+    about: Mapping[str, Any]
+    """What the recorder says of it: the models, the `prompts`, the `temperature`, the `hardware`, the `command` and the
+    `date`, YYYY-MM-DD."""
     category: tuple[str, ...]
     """R kinds of text, one per request."""
     length: npt.NDArray[np.int32]
@@ -115,8 +105,7 @@ def read(path: str | Path) -> Trace:
         if about["format_version"] != FORMAT_VERSION or category.dtype.kind != "U":
             raise ValueError
         trace = Trace(
-            **{word: str(about[word]) for word in WORDS},
-            temperature=float(about["temperature"]),
+            {**{word: str(about[word]) for word in WORDS}, "temperature": float(about["temperature"])},
             category=tuple(category.reshape(-1).tolist()),
             **{name: arrays[name] for name in ("length", "loop_start", "accepted")},
             **{name: arrays.get(name) for name in OF_LOOKUPS},

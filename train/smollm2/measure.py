@@ -22,7 +22,7 @@ def measure(target: Path, draft: Path, prompts: Path, out: Path, plan: Plan, dev
         words += ["--questions", plan.measured]
     record.main([str(word) for word in words])
     recorded = read(trace)
-    about = {key: getattr(recorded, key) for key in ("target", "draft", "prompts", "hardware", "date")}
+    about = {key: recorded.about[key] for key in ("target", "draft", "prompts", "hardware", "date")}
     found = about | {"requests": len(recorded.category), "tokens_a_round": accept_lengths(recorded)}
     (out / f"{name}.json").write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
     return found

@@ -91,7 +91,7 @@ def test_batches_and_waves_change_nothing(tmp_path: Path) -> None:
         assert main([str(word) for word in (*arguments, "--positions", 30, "--device", "cpu")]) == 0
         traces.append(read(tmp_path / name))
     one, several = traces
-    assert "--out one.npz" in one.command and str(tmp_path) not in one.command
+    assert "--out one.npz" in one.about["command"] and str(tmp_path) not in one.about["command"]
     assert one.category == several.category == models.FAMILIES * 3
     for key in ("length", "loop_start", "accepted"):
         assert np.array_equal(getattr(one, key), getattr(several, key))

@@ -15,7 +15,7 @@ import pytest
 
 from benchmarks.traces.files import lookups, requests, select, write
 from benchmarks.traces.replay import main, rounds, table
-from sglang_adaptive.lab.traces import CHAIN, LONGEST_CHAIN, Trace, TraceError, read
+from sglang_adaptive.lab.traces import CHAIN, LONGEST_CHAIN, WORDS, Trace, TraceError, read
 from sglang_adaptive.policy.observation import DRAFTS, LONGEST
 
 
@@ -23,8 +23,8 @@ def made(seed: int = 0) -> Trace:
     """Three requests of 5, 1 and 9 positions; the last repeats from position 4."""
     rng = np.random.default_rng(seed)
     return Trace(
-        **{"target": "a target", "draft": "a draft", "prompts": "drawn", "temperature": 0.0, "hardware": "none"},
-        **{"command": "none", "date": "2026-11-23", "category": ("chat", "code", "chat")},
+        {**{word: f"the {word}" for word in WORDS}, "temperature": 0.0},
+        ("chat", "code", "chat"),
         length=np.array([5, 1, 9], np.int32),
         loop_start=np.array([5, 1, 4], np.int32),
         accepted=rng.integers(0, CHAIN + 1, 15, dtype=np.uint8),
