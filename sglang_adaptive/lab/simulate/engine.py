@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import cache
 
 import numpy as np
@@ -17,25 +16,6 @@ from sglang_adaptive.policy.config import load_config
 from sglang_adaptive.policy.observation import Lookup, RoundObservation
 from sglang_adaptive.runtime.pending_drafts import rounds_between_outputs
 from sglang_adaptive.runtime.round_times import RoundClock
-
-
-@dataclass(frozen=True, slots=True)
-class Round:
-    """A round whose result has not arrived yet."""
-
-    choice: Choice
-    counts: list[int]
-    """Accepted drafts of each request."""
-    drawn: list[int]
-    """Drafts that each request would accept at unlimited steps."""
-    seconds: float
-    """Including noise."""
-    comparable: bool
-    """False after a prefill or an idle period."""
-    requests: Sequence[int] = ()
-    """Which requests; empty if unknown."""
-    lookups: Sequence[Lookup] = ()
-    """By request; empty if lookups are not tracked."""
 
 
 class Driver:
@@ -51,7 +31,7 @@ class Driver:
         self._policy = policy
         self._runnable = captured_steps(policy, ladder)
         self._asked = 0
-        self._running: Round | None = None
+        self._result: Callable[[], None] | None = None
         self._arrival = 0.0
         self._clock = RoundClock(lambda: self._arrival)
         self._outputs = DraftOutputs(load_config().zero_step_extend_every)
@@ -71,29 +51,38 @@ class Driver:
                 f"round {self._asked}: the policy chose {steps} steps at batch {batch}; it can run {runnable}"
             )
         self._asked += 1
-        if self._running is not None:
-            self._deliver(self._running)
+        if self._result is not None:
+            self._result()
         if self._policy.cost_sync_due:
             self._policy.import_cost(self._policy.export_cost())  # as from rank 0 to every rank
         return choice
 
-    def started(self, running: Round) -> None:
-        """Keep the result of the round that was chosen last; only if the policy ``learns``."""
-        self._running = running
+    def started(
+        self, choice: Choice, counts: list[int], drawn: list[int], seconds: float, comparable: bool,
+        requests: Sequence[int] = (), lookups: Sequence[Lookup] = (),
+    ) -> None:  # fmt: skip
+        """Keep the result of the round that was chosen last; only if the policy ``learns``.
 
-    def _deliver(self, done: Round) -> None:
-        size, steps = len(done.counts), done.choice.steps
-        self._arrival += done.seconds
-        if not done.comparable:
-            self._clock.interrupt()
-        told = self._outputs.check(steps, size, self._policy.wants_shadow_drafts, done.choice.source is Source.LOOKUP)
-        foretold = [min(k, 1) for k in done.drawn] if told else []
-        read = self._clock.read(steps, size)
-        observation = RoundObservation(
-            done.choice, done.counts, size, read, shadow_accepts=foretold, requests=done.requests,
-            extended=self._outputs.extended, lookups=done.lookups,
-        )  # fmt: skip
-        self._policy.observe(observation)
+        By request, *counts* are the accepted drafts, *drawn* those that it would accept at unlimited steps, *requests*
+        which it is, if known, and *lookups* what it had, if they are tracked. *seconds* include noise, and are not
+        *comparable* after a prefill or an idle period.
+        """
+
+        def deliver() -> None:
+            self._arrival += seconds
+            if not comparable:
+                self._clock.interrupt()
+            size, steps, looked_up = len(counts), choice.steps, choice.source is Source.LOOKUP
+            told = self._outputs.check(steps, size, self._policy.wants_shadow_drafts, looked_up)
+            foretold = [min(k, 1) for k in drawn] if told else []
+            read = self._clock.read(steps, size)
+            observation = RoundObservation(
+                choice, counts, size, read, shadow_accepts=foretold, requests=requests,
+                extended=self._outputs.extended, lookups=lookups,
+            )  # fmt: skip
+            self._policy.observe(observation)
+
+        self._result = deliver
 
 
 class DraftOutputs:
@@ -151,5 +140,5 @@ def play(policy: AdaptivePolicy, trace: Trace) -> IntArray:
         depths.append(steps)
         if driver.learns:
             counts = [k if k < steps else steps for k in drawn]
-            driver.started(Round(choice, counts, drawn, float(trace.seconds[now, steps]) * noise, comparable))
+            driver.started(choice, counts, drawn, float(trace.seconds[now, steps]) * noise, comparable)
     return np.array(depths, dtype=np.int64)

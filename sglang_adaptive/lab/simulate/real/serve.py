@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from sglang_adaptive.lab.simulate.cost import FloatArray
-from sglang_adaptive.lab.simulate.engine import Driver, Round
+from sglang_adaptive.lab.simulate.engine import Driver
 from sglang_adaptive.lab.simulate.real.scenes import Live, Work
 from sglang_adaptive.lab.simulate.trace import IntArray
 from sglang_adaptive.policy.base import AdaptivePolicy
@@ -76,7 +76,7 @@ def serve(
             for (match, right), count, (now_match, _) in zip(found, counts, then, strict=False)
         ]
         if driver.learns:
-            driver.started(Round(choice, counts, drawn, heard, not fresh, requests, told))
+            driver.started(choice, counts, drawn, heard, not fresh, requests, told)
         now += took
         chosen.append(steps)
         ended.append(now)
