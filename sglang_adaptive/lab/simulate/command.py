@@ -67,11 +67,11 @@ def main(argv: Sequence[str]) -> int:
         options = parser().parse_args(argv)
         _check(options)
         run = traffic.run if options.trace else real.run if real.NAME in options.suite else _run_drawn
-        played = run(options, list(argv))
-        print(played.text)
+        report, told = run(options, list(argv))
+        print(told)
         if options.json:
             try:
-                options.json.write_text(as_json(played.report), encoding="utf-8")
+                options.json.write_text(as_json(report), encoding="utf-8")
             except OSError as error:
                 raise SimulationError(f"{options.json}: cannot be written ({error.strerror})") from error
     except SimulationError as error:
@@ -122,4 +122,4 @@ def _run_drawn(options: argparse.Namespace, words: list[str]) -> Played:
             bar.set_description(suite.name)
             results[suite.name] = run_suite(suite, setting, contenders, bar.update)
     report = drawn(words, name, setting, results, left_out)
-    return Played(report, text.drawn(name, report))
+    return report, text.drawn(name, report)

@@ -7,7 +7,6 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -17,16 +16,8 @@ from sglang_adaptive.lab.simulate.score import BUCKET, Scores, TraceScore
 from sglang_adaptive.provenance import command_line, cpu_model, git_commit, versions
 
 FORMAT = 1
-
-
-@dataclass(frozen=True)
-class Played:
-    """What a run of the command found."""
-
-    report: dict[str, Any]
-    """JSON builtins."""
-    text: str
-    """The report as printed."""
+Played = tuple[dict[str, Any], str]
+"""What a run of the command found: the report as JSON builtins, and as printed."""
 
 
 def about(argv: list[str], left_out: Sequence[str] = ()) -> dict[str, Any]:

@@ -69,7 +69,7 @@ def run(options: argparse.Namespace, words: list[str]) -> Played:
         "depths": depths,
         "batches": [_batch(cell) for cell in cells],
     }
-    return Played(report, text.traffic(options.trace.name, report))
+    return report, text.traffic(options.trace.name, report)
 
 
 def _doubts(rounds: Rounds, depths: Sequence[dict[str, Any]], cells: list[Cell], profile: str) -> list[str]:

@@ -131,7 +131,7 @@ def run(options: argparse.Namespace, words: list[str]) -> Played:
     names, oracles = asked(options.policy, ORACLES)
     contenders, left_out = pick(names, setting)
     report = json_report(words, setting, options.texts, play(setting, contenders, oracles), left_out)
-    return Played(report, text.recorded(", ".join(texts), report))
+    return report, text.recorded(", ".join(texts), report)
 
 
 def asked(policies: list[str], oracles: Sequence[str]) -> tuple[list[str], list[str]]:
