@@ -31,7 +31,7 @@ from sglang_adaptive.command_line import (
 from sglang_adaptive.lab.cpu_engine.server import CpuServer, ServerError
 from sglang_adaptive.lab.demo.terminal import Progress, rounds_by_steps
 from sglang_adaptive.lab.models.folders import ModelError
-from sglang_adaptive.lab.models.smollm2 import ready_pair
+from sglang_adaptive.lab.models.smollm2 import ready_pair, speculation
 from sglang_adaptive.serve_cpu import LaunchError
 
 TOKENS = 256
@@ -92,12 +92,12 @@ def _server(arguments: argparse.Namespace, signals: StopSignals) -> Iterator[Cli
     told = Progress(sys.stderr)
     with contextlib.ExitStack() as at_end:
         at_end.callback(told.clear)
-        pair = ready_pair(told.now)
+        plain, draft = ready_pair(told.now)
         folder = Path(at_end.enter_context(tempfile.TemporaryDirectory(prefix="sglang-adaptive-chat-")))
         starting = "starting SmolLM2 on this machine's CPU"
         told.now(starting)
         server = CpuServer(
-            pair.adaptive("throughput"),
+            [*plain, *speculation(draft, "throughput")],
             threads=arguments.threads,
             log=folder / "server.log",
             on_progress=lambda stage: told.now(f"{starting}: {stage}"),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 import os
 import pty
 import signal
@@ -19,7 +18,7 @@ from sglang_adaptive.lab.chat import drafting
 from sglang_adaptive.lab.cpu_engine.server import CpuServer
 from sglang_adaptive.lab.demo import real_text, servers
 from sglang_adaptive.lab.models import smollm2
-from sglang_adaptive.lab.models.smollm2 import ready_pair
+from sglang_adaptive.lab.models.smollm2 import ready_pair, speculation
 from tests.engine.examples import until
 from tests.engine.servers import TIERS
 from tests.engine.workload import DEADLINE, wait_until_idle
@@ -31,10 +30,9 @@ PROGRAM = [sys.executable, "-m", "sglang_adaptive.cli"]
 
 
 @pytest.fixture(scope="module")
-def smol(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CpuServer]:
-    config = tmp_path_factory.mktemp("smollm2") / "config.json"
-    config.write_text(json.dumps({"policy": "throughput"}))
-    with ForkedServer(ready_pair(lambda what: None).adaptive(config)) as server:
+def smol() -> Iterator[CpuServer]:
+    plain, draft = ready_pair(lambda what: None)
+    with ForkedServer([*plain, *speculation(draft, "throughput")]) as server:
         yield server
 
 

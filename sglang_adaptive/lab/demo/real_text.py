@@ -181,10 +181,10 @@ class RealTextDemo(Demo):
 
     def launches(self) -> Mapping[str, Sequence[str]]:
         try:
-            pair = ready_pair(self.progress.now)
+            plain, draft = ready_pair(self.progress.now)
         except ModelError as error:
             raise DemoError(str(error)) from error
-        return launches(pair.plain(), pair.draft, [HELD, *self.policies], self.folder)
+        return launches(plain, draft, [HELD, *self.policies], self.folder)
 
     def measured(self, fleet: Fleet) -> list[Run]:
         self.progress.now("loading the tokenizer")

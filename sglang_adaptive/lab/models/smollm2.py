@@ -7,7 +7,6 @@ import importlib.util
 import json
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -262,38 +261,25 @@ CACHED_TOKENS = 16384
 LAUNCH_STEPS = 3
 
 
-@dataclass(frozen=True, slots=True)
-class Pair:
-    """Folders of a target and of its EAGLE-3 draft."""
+def ready_pair(tell: Tell) -> tuple[list[str], Path]:
+    """Return the arguments of ``serve-cpu`` for the target without a draft, and the draft's folder.
 
-    target: Path
-    draft: Path
-
-    def plain(self) -> tuple[str, ...]:
-        """Return the arguments of ``serve-cpu`` for the target without a draft."""
-        return (
-            "--model-path", str(self.target),
-            "--served-model-name", NAME,
-            "--max-total-tokens", str(CACHED_TOKENS),
-        )  # fmt: skip
-
-    def adaptive(self, config: Path | str) -> tuple[str, ...]:
-        """Return the arguments for the pair under the adaptive *config*, a file or the name of a preset."""
-        return (*self.plain(), *speculation(self.draft, config))
-
-
-def ready_pair(tell: Tell) -> Pair:
-    """Return the pair, adding it to the cache first if missing. Raises ModelError."""
+    Adds both to the cache first if missing. Raises ModelError.
+    """
     draft = get_draft()
     if draft is None:
         raise ModelError(
             "the draft is not in the cache: run `sglang-adaptive models get smollm2` in a checkout, or pass --draft"
         )
-    return Pair(get_target(tell), draft)
+    target = ["--model-path", str(get_target(tell)), "--served-model-name", NAME]
+    return [*target, "--max-total-tokens", str(CACHED_TOKENS)], draft
 
 
 def speculation(draft: Path | str, config: Path | str) -> Sequence[str]:
-    """Return SGLang's arguments for a chain of drafts that starts at LAUNCH_STEPS and adapts by *config*."""
+    """Return SGLang's arguments for a chain of drafts that starts at LAUNCH_STEPS and adapts by *config*.
+
+    That is a file or the name of a preset.
+    """
     return (
         "--speculative-algorithm", "EAGLE3",
         "--speculative-draft-model-path", str(draft),
