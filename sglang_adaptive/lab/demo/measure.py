@@ -118,9 +118,7 @@ def measure_phase(
 
 def finished(client: Client, contender: Contender, results: Sequence[PhaseResult]) -> Run:
     """Return the run of *results*, with the server's final state."""
-    state = adaptive_state(client)
-    if state is None:
-        return Run(contender, (), tuple(results))
+    state = adaptive_state(client) or {"tiers": (), "degraded_reason": None}
     return Run(contender, tuple(state["tiers"]), tuple(results), state["degraded_reason"])
 
 
@@ -149,42 +147,31 @@ def measure_all(
     runs: list[Run] = []
     for number, contender in enumerate(todo, 1):
         label = f"{contender.title} ({number} of {len(todo)})"
-        with blaming(fleet[contender.server], contender.title):
-            runs.append(_measure(fleet[contender.server], contender, phases, label, progress))
+        server = fleet[contender.server]
+        with blaming(server, contender.title):
+            if contender.forced_steps is not None:
+                force_steps(server, contender.forced_steps)
+            results = []
+            for phase in phases:
+                show = partial(progress.now, f"{label}: {phase.spoken}")
+                results.append(measure_phase(server, phase, partial(send_all, server, phase), show))
+            if contender.forced_steps is not None:
+                force_steps(server, None)
+            runs.append(finished(server, contender, results))
         progress.done(f"{label}: {tokens_per_second(runs[-1].phases):.0f} tokens/s")
     return runs
-
-
-def _measure(server: CpuServer, contender: Contender, phases: Sequence[Phase], label: str, progress: Progress) -> Run:
-    if contender.forced_steps is not None:
-        force_steps(server, contender.forced_steps)
-    results = [
-        measure_phase(
-            server, phase, partial(send_all, server, phase), partial(progress.now, f"{label}: {phase.spoken}")
-        )
-        for phase in phases
-    ]
-    if contender.forced_steps is not None:
-        force_steps(server, None)
-    return finished(server, contender, results)
 
 
 def _warm_up(server: CpuServer, prompts: Sequence[str], progress: Progress) -> None:
     """Generate some tokens at all steps and concurrencies, so that no measured request is the first of its kind."""
     state = adaptive_state(server)
-    if state is not None:
-        for depth in state["tiers"]:
+    # At last nothing is held: a release takes effect at the next round, which must not be counted.
+    for depth in (None,) if state is None else (*state["tiers"], None):
+        if state is not None:
             force_steps(server, depth)
-            _send(server, prompts, progress)
-        force_steps(server, None)
-    # If steps were held, the release takes effect at the next round, which must not be counted.
-    _send(server, prompts, progress)
-
-
-def _send(server: CpuServer, prompts: Sequence[str], progress: Progress) -> None:
-    for concurrency in (1, SEVERAL):
-        phase = Phase("warm-up", "mixed", concurrency, tuple(prompts[:concurrency]), WARM_UP_TOKENS)
-        send_all(server, phase, lambda: progress.now("warming up"))
+        for concurrency in (1, SEVERAL):
+            phase = Phase("warm-up", "mixed", concurrency, tuple(prompts[:concurrency]), WARM_UP_TOKENS)
+            send_all(server, phase, lambda: progress.now("warming up"))
 
 
 @contextmanager
