@@ -100,7 +100,10 @@ class FixedSteps:
         self.rounds, _ = work.texts.walk(work.begin, work.end, steps)
         """Rounds that each request takes."""
         self._begun, self._length = _turns(self.rounds.tolist(), work.most)
-        self._tokens = self._tokens_by_then()
+        most = np.clip(self._length - self._begun, 0, None)
+        whole, cut = most >= self.rounds, most < self.rounds
+        _, reached = work.texts.walk(work.begin[cut], work.end[cut], steps, most[cut])
+        self._tokens = int(work.lengths[whole].sum() + (reached - work.begin[cut]).sum())
 
     def served(self, table: FloatArray) -> Served:
         """Return the run with the round times of *table*, seconds by batch size and steps."""
@@ -114,14 +117,6 @@ class FixedSteps:
             np.where(self._begun < self._length, self._begun, np.nan) * each,
             done * each,
         )
-
-    def _tokens_by_then(self) -> int:
-        most = np.clip(self._length - self._begun, 0, None)
-        whole = most >= self.rounds
-        cut = ~whole
-        begin, end = self.work.begin[cut], self.work.end[cut]
-        _, reached = self.work.texts.walk(begin, end, self.steps, most[cut])
-        return int(self.work.lengths[whole].sum() + (reached - begin).sum())
 
 
 def _turns(rounds: Sequence[int], slots: int) -> tuple[IntArray, int]:
