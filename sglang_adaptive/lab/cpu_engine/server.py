@@ -68,27 +68,19 @@ def free_port() -> int:
     ports = list(_ports())
     random.shuffle(ports)
     for port in ports:
-        if (claim := _claim(port)) is None:
-            continue
-        with socket.socket() as probe, contextlib.suppress(OSError):
-            probe.bind(("127.0.0.1", port))
-            _held.append(claim)
-            if len(_held) > _KEPT:
-                _held.popleft().close()
-            return port
-        claim.close()
+        claim = socket.socket(socket.AF_UNIX)
+        with socket.socket() as probe:
+            try:
+                claim.bind(f"\0sglang-adaptive-port-{port}")  # a name without a file, of the same network namespace
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                claim.close()  # a process, perhaps this one, has claimed the port or listens on it
+                continue
+        _held.append(claim)
+        if len(_held) > _KEPT:
+            _held.popleft().close()
+        return port
     raise ServerError(f"no free port between {ports and min(ports)} and {ports and max(ports)}")
-
-
-def _claim(port: int) -> socket.socket | None:
-    """Claim *port* by a name without a file, of the same network namespace; None if a process, perhaps this, has it."""
-    claim = socket.socket(socket.AF_UNIX)
-    try:
-        claim.bind(f"\0sglang-adaptive-port-{port}")
-    except OSError:
-        claim.close()
-        return None
-    return claim
 
 
 def _ports() -> Iterator[int]:
