@@ -98,27 +98,20 @@ def make_whole(folder: Path, fill: Callable[[Path], None], megabytes: float) -> 
                 shutil.rmtree(left, ignore_errors=True)
         if shutil.disk_usage(parent).free < megabytes * 1e6:
             raise _full(parent, megabytes)
-        partial = Path(tempfile.mkdtemp(prefix=_PARTIAL, dir=parent))
+        partial, older = (Path(tempfile.mkdtemp(prefix=_PARTIAL, dir=parent)) for _ in range(2))
         try:
             partial.chmod(0o755)
             fill(partial)
-            _rename(partial, folder)
+            if folder.exists():
+                folder.rename(older)
+            partial.rename(folder)
         finally:
             shutil.rmtree(partial, ignore_errors=True)
+            shutil.rmtree(older, ignore_errors=True)
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise _full(parent, megabytes) from error
         raise ModelError(f"{error.filename or parent}: cannot be written ({error.strerror or error})") from error
-
-
-def _rename(partial: Path, folder: Path) -> None:
-    if folder.exists():
-        older = Path(tempfile.mkdtemp(prefix=_PARTIAL, dir=folder.parent))
-        folder.rename(older / folder.name)
-        partial.rename(folder)
-        shutil.rmtree(older, ignore_errors=True)
-    else:
-        partial.rename(folder)
 
 
 def _full(parent: Path, megabytes: float) -> ModelError:

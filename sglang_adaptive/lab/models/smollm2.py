@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import errno
 import importlib.util
 import json
-import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -102,6 +100,8 @@ def _gguf_path() -> Path:
 
 
 def _convert(source: Path, folder: Path, tell: Tell) -> None:
+    from safetensors.numpy import save
+
     tell("checking the package")
     if sha256_of_file(source) != FILE_SHA256:
         raise ModelError(f"{source}: unexpected SHA-256; reinstall {PACKAGE} 0.1.2")
@@ -110,7 +110,7 @@ def _convert(source: Path, folder: Path, tell: Tell) -> None:
     if sha256_of_weights(weights) != WEIGHTS_SHA256:
         raise ModelError("unexpected dequantized weights; please report your versions of gguf and numpy")
     tell("writing")
-    _save(weights, folder / "model.safetensors")
+    (folder / WEIGHTS).write_bytes(save(weights, metadata={"format": "pt"}))  # save_file hides that a disk is full
     ends = {name: CONFIG[name] for name in ("bos_token_id", "eos_token_id")}
     for name, content in (("config.json", CONFIG), ("generation_config.json", ends)):
         (folder / name).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
@@ -154,18 +154,6 @@ def _write_tokenizer(source: Path, folder: Path) -> None:
     gpt2 = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.backend_tokenizer.pre_tokenizer = pre_tokenizers.Sequence([digits, gpt2])
     tokenizer.save_pretrained(folder)
-
-
-def _save(weights: dict[str, Any], path: Path) -> None:
-    from safetensors import SafetensorError
-    from safetensors.numpy import save_file
-
-    try:
-        save_file(weights, path, metadata={"format": "pt"})
-    except SafetensorError as error:  # how this library reports a full disk, too
-        code = re.search(r"os error (\d+)", str(error))
-        raise OSError(int(code[1]) if code else errno.EIO, str(error), str(path)) from error
-    path.chmod(0o644)
 
 
 def check_answer(folder: Path) -> None:
