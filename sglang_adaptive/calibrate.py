@@ -168,7 +168,7 @@ DEFAULT_MAX_BATCH = 64
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run the command; returns 0, 1 if the server cannot be measured, 2 for bad usage, 128 plus a signal's number."""
+    """Run the command; returns 0, 1 if the server cannot be measured, 2 for bad usage. Raises Interrupted."""
     arguments = parser().parse_args(argv)
     try:
         with StopSignals():
@@ -177,9 +177,6 @@ def main(argv: Sequence[str]) -> int:
         return failed("calibrate", str(error), PROBLEM)
     except OSError as error:
         return failed("calibrate", f"{error.filename}: cannot be written ({error.strerror})", PROBLEM)
-    except Interrupted as stop:
-        print("interrupted", file=sys.stderr)
-        return stop.exit_code
 
 
 def _calibrate(arguments: argparse.Namespace) -> int:

@@ -9,7 +9,7 @@ from difflib import get_close_matches
 from importlib import import_module
 
 from sglang_adaptive import __version__
-from sglang_adaptive.command_line import BAD_INPUT, DONE, INTERRUPTED, PROGRAM
+from sglang_adaptive.command_line import BAD_INPUT, DONE, INTERRUPTED, PROGRAM, Interrupted
 
 COMMANDS = {
     "demo": ("sglang_adaptive.lab.demo.command", "start a real server without a GPU; watch the depth follow the text"),
@@ -37,9 +37,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             return _run(arguments)
         finally:
             sys.stdout.flush()  # here and not at exit, to notice a closed pipe
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, Interrupted) as stop:
         print("interrupted", file=sys.stderr)
-        return INTERRUPTED
+        return stop.exit_code if isinstance(stop, Interrupted) else INTERRUPTED
     except BrokenPipeError:
         # As in `sglang-adaptive ... | head -1`. Python must not write the buffered rest at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

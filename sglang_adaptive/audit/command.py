@@ -20,7 +20,6 @@ from sglang_adaptive.command_line import (
     DONE,
     PROBLEM,
     CommandParser,
-    Interrupted,
     StopSignals,
     add_server,
     count,
@@ -73,7 +72,7 @@ def parser() -> CommandParser:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run the command; returns the exit code."""
+    """Run the command; returns the exit code. Raises Interrupted."""
     arguments = parser().parse_args(argv)
     try:
         own = None if arguments.prompts is None else read(arguments.prompts)
@@ -88,9 +87,6 @@ def main(argv: Sequence[str]) -> int:
             return _audit(arguments, connect(arguments.url), reference, own)
     except NotReady as error:
         return failed("audit", str(error), PROBLEM)
-    except Interrupted as stop:
-        print("interrupted", file=sys.stderr)
-        return stop.exit_code
 
 
 def _audit(

@@ -12,7 +12,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from sglang_adaptive import calibrate
+from sglang_adaptive import calibrate, cli
 from sglang_adaptive.calibrate import depths, room
 from sglang_adaptive.client import NotReady
 from sglang_adaptive.command_line import Interrupted
@@ -82,4 +82,4 @@ def test_what_was_measured_is_kept_when_it_ends_early(
     assert "what had been measured was kept" in shown.err and "batch 2            4.50         -" in shown.out
     assert len(json.loads(path.read_text())["cells"]) == 3
     server.put_back.assert_called_once_with()
-    assert calibrate.main(asked) == (1 if isinstance(ends, NotReady) else 128 + signal.SIGTERM)
+    assert cli.main(["calibrate", *asked]) == (1 if isinstance(ends, NotReady) else 128 + signal.SIGTERM)
