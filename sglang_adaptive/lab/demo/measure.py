@@ -20,7 +20,7 @@ from sglang_adaptive.lab.demo.results import (
     Run,
     tokens_per_second,
 )
-from sglang_adaptive.lab.demo.servers import PLAIN, Fleet, contenders
+from sglang_adaptive.lab.demo.servers import Fleet, contenders
 from sglang_adaptive.lab.demo.terminal import Progress, rounds_by_steps
 
 READ_SECONDS = 2.0
@@ -138,19 +138,17 @@ def measure_all(
     fleet: Fleet, policies: Sequence[str], phases: Sequence[Phase], warm_prompts: Sequence[str], progress: Progress
 ) -> list[Run]:
     """Return the runs, the one without speculation first."""
-    for key in (PLAIN, *policies):
-        progress.now(f"warming up: {key}")
-        with blaming(fleet[key], key):
-            _warm_up(fleet[key], warm_prompts, progress)
-    progress.done("warmed up")
     todo = contenders(policies, held_on=policies[0])
+    for contender in todo:
+        if contender.forced_steps is None:
+            progress.now(f"warming up: {contender.title}")
+            with under(fleet, contender) as server:
+                _warm_up(server, warm_prompts, progress)
+    progress.done("warmed up")
     runs: list[Run] = []
     for number, contender in enumerate(todo, 1):
         label = f"{contender.title} ({number} of {len(todo)})"
-        server = fleet[contender.server]
-        with blaming(server, contender.title):
-            if contender.forced_steps is not None:
-                force_steps(server, contender.forced_steps)
+        with under(fleet, contender) as server:
             results = []
             for phase in phases:
                 show = partial(progress.now, f"{label}: {phase.spoken}")
@@ -175,10 +173,16 @@ def _warm_up(server: CpuServer, prompts: Sequence[str], progress: Progress) -> N
 
 
 @contextmanager
-def blaming(server: CpuServer, title: str) -> Iterator[None]:
-    """Turn an error with *server* into a DemoError: one line and the end of its log."""
+def under(fleet: Fleet, contender: Contender) -> Iterator[CpuServer]:
+    """Yield the server of *contender*, which holds its fixed steps from here on.
+
+    An error becomes a DemoError: one line and the end of the server's log.
+    """
+    server, title = fleet[contender.server], contender.title
     try:
-        yield
+        if contender.forced_steps is not None:
+            force_steps(server, contender.forced_steps)
+        yield server
     except DemoError as error:
         raise DemoError(f"{title}: {error}", server.log_tail()) from error
     except (OSError, http.client.HTTPException, RequestError) as error:

@@ -19,7 +19,7 @@ from sglang_adaptive import provenance
 from sglang_adaptive.client import Client
 from sglang_adaptive.lab.demo.demo import Demo
 from sglang_adaptive.lab.demo.drawing import SPEED_NOTE, family_table, speed_table, timeline, who_was_fastest
-from sglang_adaptive.lab.demo.measure import adaptive_state, blaming, finished, force_steps, measure_phase
+from sglang_adaptive.lab.demo.measure import adaptive_state, finished, measure_phase, under
 from sglang_adaptive.lab.demo.results import (
     Contender,
     DemoError,
@@ -104,12 +104,9 @@ class Contest:
         self.console.print(Text.assemble("\n", (phase.family, "bold"), f"\n{question}\n"))
 
     def _take_turn(self, contender: Contender, phase: Phase, *, shown: bool) -> None:
-        server = self.fleet[contender.server]
         said = f"{contender.title} answers: {phase.family}"
         self.progress.now(said)
-        with blaming(server, contender.title):
-            if contender.forced_steps is not None:
-                force_steps(server, contender.forced_steps)
+        with under(self.fleet, contender) as server:
             screen = None
             if shown:
                 self.progress.clear()
@@ -125,11 +122,8 @@ class Contest:
     def _warm_up(self, tokens: int) -> None:
         """Ask unmeasured questions first, so that no measured one is a server's first."""
         for contender in self.contenders:
-            server = self.fleet[contender.server]
             self.progress.now(f"warming up: {contender.title}")
-            with blaming(server, contender.title):
-                if contender.forced_steps is not None:
-                    force_steps(server, contender.forced_steps)
+            with under(self.fleet, contender) as server:
                 questions = WARM_UP if contender.adaptive else WARM_UP[:1]
                 for question in questions:
                     server.generate(self.template(question), tokens if contender.adaptive else tokens // 4)
