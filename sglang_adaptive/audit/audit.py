@@ -123,10 +123,8 @@ class Subject:
     def run(self, name: str, draw: random.Random) -> tuple[Callable[[], None], float]:
         """Put the server into this way; return a function that keeps it there, and the seconds between its calls."""
         server = self.server
-        if server is None:
-            return lambda: None, RENEW_SECONDS
-        if name == POLICY:
-            server.put_back()
+        if server is None or name == POLICY:
+            self.put_back()
             return lambda: None, RENEW_SECONDS
         if name == SWITCHING:
             return (lambda: server.hold(draw.choice(list(self.depths.values())))), SWITCH_SECONDS
