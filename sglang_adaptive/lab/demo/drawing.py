@@ -44,10 +44,9 @@ SPEED_NOTE = (
 )
 
 
-def family_table(
-    title: str, runs: Sequence[Run], families: Sequence[str], cell: Callable[[Sequence[PhaseResult]], str]
-) -> Table:
+def family_table(title: str, runs: Sequence[Run], cell: Callable[[Sequence[PhaseResult]], str]) -> Table:
     """Return a *cell* per family and one for all phases, without the run without speculation."""
+    families = dict.fromkeys(result.phase.family for result in runs[0].phases)
     table = _table(title, *families, "all")
     for run in in_table_order(runs):
         if run.tiers:

@@ -92,7 +92,9 @@ class Contest:
                 first = (number + turn) % len(self.contenders)
                 for contender in [*self.contenders[first:], *self.contenders[:first]]:
                     self._take_turn(contender, phase, shown=turn == 1 and contender is shown)
-                self.progress.done(f"{phase.family}, tokens/s: {self._speeds(phase)}")
+                speeds = [(one.title, tokens_per_second(self._results[one.key][-1:])) for one in self.contenders]
+                told = ", ".join(f"{title} {speed:.1f}" for title, speed in speeds)
+                self.progress.done(f"{phase.family}, tokens/s: {told}")
         return [
             finished(self.fleet[contender.server], contender, self._results[contender.key])
             for contender in self.contenders
@@ -128,10 +130,6 @@ class Contest:
                 for question in questions:
                     server.generate(self.template(question), tokens if contender.adaptive else tokens // 4)
         self.progress.done("warmed up")
-
-    def _speeds(self, phase: Phase) -> str:
-        latest = {contender.title: self._results[contender.key][-1] for contender in self.contenders}
-        return ", ".join(f"{title} {tokens_per_second([result]):.1f}" for title, result in latest.items())
 
 
 def _answer(
@@ -188,23 +186,13 @@ class RealTextDemo(Demo):
 
     def findings(self, runs: Sequence[Run], console: Console) -> list[RenderableType]:
         phases = range(len(runs[0].phases))
+        adaptive = [run for run in runs if run.contender.adaptive]
         by_kind = [phases[index :: len(QUESTIONS)] for index in range(len(QUESTIONS))]
         return [
             speed_table(runs, by_kind, decimals=1),
-            family_table(
-                "Tokens per round (accept length)",
-                runs,
-                [*QUESTIONS],
-                lambda results: f"{accept_length(results):.2f}",
-            ),
-            family_table(
-                "Draft steps per round, average", runs, [*QUESTIONS], lambda results: f"{mean_steps(results):.1f}"
-            ),
-            *(
-                timeline(replace(run, phases=run.phases[: len(QUESTIONS)]), console)
-                for run in runs
-                if run.contender.adaptive
-            ),
+            family_table("Tokens per round (accept length)", runs, lambda results: f"{accept_length(results):.2f}"),
+            family_table("Draft steps per round, average", runs, lambda results: f"{mean_steps(results):.1f}"),
+            *(timeline(replace(run, phases=run.phases[: len(QUESTIONS)]), console) for run in adaptive),
             who_was_fastest(runs),
             f"{SPEED_NOTE} The contenders took turns at each question; the depth over time is from the first turn. "
             "The ratios hold for this machine only: rounds cost different amounts on a GPU.",
