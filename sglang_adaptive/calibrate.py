@@ -189,23 +189,17 @@ def _calibrate(arguments: argparse.Namespace) -> int:
         raise NotReady(f"--batch-sizes: got {max(sizes)}, but {client.url} runs {most} requests at once")
     profile, ended = _measure(server, sizes, arguments)
     print(table(profile))
-    kept = _keep(profile, arguments)
-    return failed("calibrate", f"{ended}; what had been measured was kept", PROBLEM) if ended and not kept else kept
-
-
-def _keep(profile: CostProfile, arguments: argparse.Namespace) -> int:
-    """Write the profile to a file or to the cache of this machine's servers."""
     if arguments.output is not None:
         partial = arguments.output.with_name(arguments.output.name + ".part")  # so that the file is always whole
         partial.write_text(profile.dumps(), encoding="utf-8")
         partial.replace(arguments.output)
         print(f"wrote {arguments.output}", file=sys.stderr)
-    else:
+    else:  # to the cache of this machine's servers
         store = ProfileStore(profile.key, folder(None))
         if not store.save(profile):
             return failed("calibrate", f"the profile could not be kept in {store.folder}", PROBLEM)
         print(f"kept in {store.path}; a server with the same key starts from it", file=sys.stderr)
-    return DONE
+    return failed("calibrate", f"{ended}; what had been measured was kept", PROBLEM) if ended else DONE
 
 
 def _measure(

@@ -287,11 +287,9 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _checks(file: str | None, line: LaunchLine | None, client: Client | None) -> Iterator[Check]:
-    if file is not None:
-        yield configuration_check(file)
-    named = None if line is None else value_of(line.arguments, CONFIG)
-    if named is not None:
-        yield configuration_check(named)
+    for name in (file, line and value_of(line.arguments, CONFIG)):
+        if name is not None:
+            yield configuration_check(name)
     yield from server_checks(client) if client is not None else machine_checks(line)
 
 
