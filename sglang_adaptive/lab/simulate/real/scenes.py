@@ -29,11 +29,6 @@ class Work:
     """Second at which each request arrives, ascending; None for a closed loop, which is always full."""
 
     @property
-    def requests(self) -> int:
-        """Requests in the queue."""
-        return len(self.begin)
-
-    @property
     def lengths(self) -> IntArray:
         """Output tokens of each request."""
         return np.asarray(self.end - self.begin)
@@ -46,15 +41,16 @@ class Live:
         self.work = work
         self._accepted = work.texts.accepted
         self._begin, self._end = work.begin.tolist(), work.end.tolist()
-        self._arrivals = [0.0] * work.requests if work.arrivals is None else work.arrivals.tolist()
+        count = len(self._begin)
+        self._arrivals: list[float] = [*([0.0] * count if work.arrivals is None else work.arrivals.tolist()), math.inf]
         self._next = 0
         self.requests: list[int] = []
         """Index in the queue of each request that decodes."""
         self.positions: list[int] = []
         self._ends: list[int] = []
-        self.joined_at = [float("nan")] * work.requests
+        self.joined_at = [math.nan] * count
         """Second at which each request started to decode."""
-        self.finished_at = [float("nan")] * work.requests
+        self.finished_at = [math.nan] * count
         self.changes = 0
         """How often the batch has changed."""
 
@@ -100,7 +96,7 @@ class Live:
     @property
     def next_arrival(self) -> float:
         """Second at which the next request arrives; infinite after the last."""
-        return self._arrivals[self._next] if self._next < self.work.requests else math.inf
+        return self._arrivals[self._next]
 
     @property
     def over(self) -> bool:
