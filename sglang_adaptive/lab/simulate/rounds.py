@@ -54,15 +54,13 @@ class Rounds:
     """By request, in arrival order: stretches of (steps, accepted drafts) without a gap."""
     batches: Counter[int] = field(default_factory=Counter)
     """Rounds by their number of requests."""
-    steps: Counter[int] = field(default_factory=Counter)
-    """Rounds by their steps."""
     lost: int = 0
     """Rounds that the server could not record."""
 
     @property
     def count(self) -> int:
         """Total rounds."""
-        return self.steps.total()
+        return len(self.stream)
 
     def add(self, one: Recorded) -> None:
         """Add a round after the others."""
@@ -70,7 +68,6 @@ class Rounds:
         for request, count in zip(one.requests, one.counts, strict=True):
             self.requests.setdefault(request, [[]])[-1].append((one.steps, count))
         self.batches[len(one.counts)] += 1
-        self.steps[one.steps] += 1
 
 
 def read_rounds(file: Path) -> Rounds:

@@ -77,7 +77,7 @@ def _doubts(rounds: Rounds, depths: Sequence[dict[str, Any]], cells: list[Cell],
     found = []
     drafted = sum(len(one.requests) for one in rounds.stream if one.steps)
     trust = {one["steps"]: one["trust"] for one in depths}
-    unplayed = sorted(rounds.steps.keys() - trust.keys())
+    unplayed = sorted({one.steps for one in rounds.stream} - trust.keys())
     if unplayed:
         found.append(
             f"Rounds ran at {listed(unplayed)} steps, for which {profile} has no times: their runs are split "
@@ -172,6 +172,5 @@ def seen(rounds: Rounds, texts: Texts, ladder: Sequence[int]) -> list[dict[str, 
 
 def batches(rounds: Rounds, most: int) -> list[int]:
     """Return the batch sizes that a tenth, half and nine tenths of the rounds did not exceed, at most *most*."""
-    every = np.repeat(sorted(rounds.batches), [rounds.batches[size] for size in sorted(rounds.batches)])
-    found = np.quantile(every, (0.1, 0.5, 0.9), method="inverted_cdf")
+    found = np.quantile([*rounds.batches.elements()], (0.1, 0.5, 0.9), method="inverted_cdf")
     return sorted({min(int(size), most) for size in found})
