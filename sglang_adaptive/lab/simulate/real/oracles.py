@@ -39,13 +39,14 @@ class KnowsKinds(AdaptivePolicy):
         self._slower = pace[:, :, None] / pace[:, None, :]
         """By category, live steps and other steps: rounds that the other steps take for one round of the live ones."""
         self._kind = live.work.kind
-        self._at, self._seen = len(ladder) // 2, -1
+        self._at = len(ladder) // 2
+        self._seen: list[int] = []
 
     def choose(self, coming: Coming) -> Choice:
         """Return the steps with the highest expected speed for the batch's texts; moves only when the batch changes."""
-        if self._live.changes != self._seen:
-            self._seen = self._live.changes
-            kinds = self._kind[self._live.requests]
+        if self._live.requests != self._seen:
+            self._seen = list(self._live.requests)
+            kinds = self._kind[self._seen]
             times = self._seconds[coming.batch_size] * self._slower[kinds, self._at].mean(axis=0)
             self._at = int(np.argmin(times))
         return drafted(self._ladder[self._at])

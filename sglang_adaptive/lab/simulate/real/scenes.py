@@ -51,8 +51,6 @@ class Live:
         self.joined_at = [math.nan] * count
         """Second at which each request started to decode."""
         self.finished_at = [math.nan] * count
-        self.changes = 0
-        """How often the batch has changed."""
 
     def drawn(self) -> list[int]:
         """Return ``L`` of each request at its position."""
@@ -78,7 +76,6 @@ class Live:
         for slot in reversed(done):
             self.finished_at[self.requests[slot]] = now
             del self.requests[slot], self.positions[slot], self._ends[slot]
-        self.changes += bool(done)
         return bool(done)
 
     def join(self, now: float) -> bool:
@@ -90,7 +87,6 @@ class Live:
             self._ends.append(self._end[self._next])
             self.joined_at[self._next] = now
             self._next += 1
-        self.changes += self._next > first
         return self._next > first
 
     @property
