@@ -151,7 +151,8 @@ def measure_all(
         with under(fleet, contender) as server:
             results = []
             for phase in phases:
-                show = partial(progress.now, f"{label}: {phase.spoken}")
+                requests = "1 request" if phase.concurrency == 1 else f"{phase.concurrency} requests"
+                show = partial(progress.now, f"{label}: {phase.family} text, {requests} at a time")
                 results.append(measure_phase(server, phase, partial(send_all, server, phase), show))
             if contender.forced_steps is not None:
                 force_steps(server, None)

@@ -37,12 +37,6 @@ class Phase:
     prompts: tuple[str, ...]
     max_new_tokens: int
 
-    @property
-    def spoken(self) -> str:
-        """The phase's name in a progress line."""
-        requests = "1 request" if self.concurrency == 1 else f"{self.concurrency} requests"
-        return f"{self.family} text, {requests} at a time"
-
 
 def workload(prompts_of: Callable[[str], Sequence[str]], tokens: int) -> tuple[Phase, ...]:
     """Return the phases, each request generating *tokens*; *prompts_of* returns a family's prompts.
