@@ -164,9 +164,6 @@ def table(profile: CostProfile) -> str:
     return "\n".join([f"{profile.key.target_model} on {profile.key.gpu_name}", head, *rows])
 
 
-DEFAULT_MAX_BATCH = 64
-
-
 def main(argv: Sequence[str]) -> int:
     """Run the command; returns 0, 1 if the server cannot be measured, 2 for bad usage. Raises Interrupted."""
     arguments = parser().parse_args(argv)
@@ -183,7 +180,7 @@ def _calibrate(arguments: argparse.Namespace) -> int:
     client = Client.from_url(arguments.url, api_key=arguments.api_key, admin_api_key=arguments.admin_api_key)
     server = AdaptiveServer(client)
     most = most_running(server.info)
-    ladder = [size for size in (1, 2, 4, 8, 16, 32, 64) if size <= min(most or DEFAULT_MAX_BATCH, DEFAULT_MAX_BATCH)]
+    ladder = [size for size in (1, 2, 4, 8, 16, 32, 64) if not most or size <= most]
     sizes = arguments.batch_sizes or ladder
     if most is not None and max(sizes) > most:
         raise NotReady(f"--batch-sizes: got {max(sizes)}, but {client.url} runs {most} requests at once")
