@@ -10,9 +10,9 @@ from rich.console import RenderableType
 from sglang_adaptive.lab.demo.results import Contender, Phase, PhaseResult, Run
 from sglang_adaptive.lab.demo.terminal import console_of
 
-PLAIN = Contender("none", "no speculation", "none")
-STATIC = {depth: Contender(f"static-{depth}", f"static {depth}", "ema", depth) for depth in (1, 3, 7)}
-EMA = Contender("ema", "EMA", "ema", adaptive=True)
+PLAIN = Contender("no speculation", "none")
+STATIC = {depth: Contender(f"static {depth}", "ema", depth) for depth in (1, 3, 7)}
+EMA = Contender("EMA", "ema", adaptive=True)
 TIERS = (1, 3, 7)
 START = 1_700_000_000.0
 

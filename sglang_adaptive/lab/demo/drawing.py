@@ -93,8 +93,7 @@ def _heading(phase: Phase) -> str:
 
 def _shares(results: Sequence[PhaseResult], depths: Sequence[int]) -> list[str]:
     counts = rounds_by_depth(results)
-    total = sum(counts.values())
-    return [f"{counts[depth] / total:.0%}" if counts.get(depth) else "-" for depth in depths]
+    return [f"{counts[depth] / counts.total():.0%}" if counts[depth] else "-" for depth in depths]
 
 
 # Steps over time, as a chart.

@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -77,7 +77,9 @@ class Contest:
     template: Callable[[str], list[int]]
     console: Console
     progress: Progress
-    _results: dict[str, list[PhaseResult]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._results: dict[str, list[PhaseResult]] = {one.title: [] for one in self.contenders}
 
     def run(self, turns: int, tokens: int) -> list[Run]:
         """Return the runs, in the order of the contenders."""
@@ -92,13 +94,10 @@ class Contest:
                 first = (number + turn) % len(self.contenders)
                 for contender in [*self.contenders[first:], *self.contenders[:first]]:
                     self._take_turn(contender, phase, shown=turn == 1 and contender is shown)
-                speeds = [(one.title, tokens_per_second(self._results[one.key][-1:])) for one in self.contenders]
-                told = ", ".join(f"{title} {speed:.1f}" for title, speed in speeds)
+                speeds = ((name, tokens_per_second(results[-1:])) for name, results in self._results.items())
+                told = ", ".join(f"{name} {speed:.1f}" for name, speed in speeds)
                 self.progress.done(f"{phase.family}, tokens/s: {told}")
-        return [
-            finished(self.fleet[contender.server], contender, self._results[contender.key])
-            for contender in self.contenders
-        ]
+        return [finished(self.fleet[one.server], one, self._results[one.title]) for one in self.contenders]
 
     def _introduce(self, phase: Phase) -> None:
         self.progress.clear()
@@ -119,7 +118,7 @@ class Contest:
                 result = measure_phase(server, phase, lambda look: [_answer(server, prompt, phase, grown, look)])
             if shown:
                 self.console.print()
-        self._results.setdefault(contender.key, []).append(result)
+        self._results[contender.title].append(result)
 
     def _warm_up(self, tokens: int) -> None:
         """Ask unmeasured questions first, so that no measured one is a server's first."""

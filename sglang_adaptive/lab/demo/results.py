@@ -59,7 +59,6 @@ def workload(prompts_of: Callable[[str], Sequence[str]], tokens: int) -> tuple[P
 class Contender:
     """A policy, fixed steps or no speculation, measured on one of the demo's servers."""
 
-    key: str
     title: str
     server: str
     forced_steps: int | None = None
@@ -125,16 +124,15 @@ def accept_length(results: Sequence[PhaseResult]) -> float:
     return sum(result.tokens for result in results) / rounds if rounds else 0.0
 
 
-def rounds_by_depth(results: Sequence[PhaseResult]) -> dict[int, int]:
-    """Return the server's rounds by steps, ascending."""
-    total = sum((Counter(result.rounds_by_depth) for result in results), Counter[int]())
-    return dict(sorted(total.items()))
+def rounds_by_depth(results: Sequence[PhaseResult]) -> Counter[int]:
+    """Return the server's rounds by steps."""
+    return sum((Counter(result.rounds_by_depth) for result in results), Counter[int]())
 
 
 def mean_steps(results: Sequence[PhaseResult]) -> float:
     """Return the mean steps of the server's rounds; 0 if there are none."""
     counts = rounds_by_depth(results)
-    return sum(depth * count for depth, count in counts.items()) / max(1, sum(counts.values()))
+    return sum(depth * count for depth, count in counts.items()) / max(1, counts.total())
 
 
 def best_static(runs: Sequence[Run]) -> Run:

@@ -55,9 +55,9 @@ def contenders(policies: Sequence[str], held_on: str) -> list[Contender]:
 
     Adaptive runs come first, because holding steps on a policy's server changes that policy's state.
     """
-    adaptive = [Contender(policy, TITLES[policy], policy, adaptive=True) for policy in policies]
-    static = [Contender(f"static-{depth}", f"static {depth}", held_on, depth) for depth in STATIC_DEPTHS]
-    return [Contender(PLAIN, NAMES[PLAIN], PLAIN), *adaptive, *static]
+    adaptive = [Contender(TITLES[policy], policy, adaptive=True) for policy in policies]
+    static = [Contender(f"static {depth}", held_on, depth) for depth in STATIC_DEPTHS]
+    return [Contender(NAMES[PLAIN], PLAIN), *adaptive, *static]
 
 
 class Fleet:
