@@ -175,7 +175,10 @@ def _causal(query: Tensor, k: Tensor, v: Tensor, out: Tensor, scale: float) -> N
         last = min(first + QUERY_BLOCK, query.shape[0])
         seen = prefix + last
         causal_from_zero = prefix + first == 0
-        bias = None if causal_from_zero else _causal_bias(last - first, seen, query.dtype)
+        bias = None
+        if not causal_from_zero:
+            hidden = torch.full((last - first, seen), float("-inf"), dtype=query.dtype)
+            bias = hidden.triu_(prefix + first + 1)
         block = scaled_dot_product_attention(
             query[first:last].transpose(0, 1)[None],
             k[:seen].transpose(0, 1)[None],
@@ -186,8 +189,3 @@ def _causal(query: Tensor, k: Tensor, v: Tensor, out: Tensor, scale: float) -> N
             enable_gqa=query.shape[1] != k.shape[1],
         )
         out[first:last] = block[0].transpose(0, 1)
-
-
-def _causal_bias(queries: int, keys: int, dtype: torch.dtype) -> Tensor:
-    hidden = torch.full((queries, keys), float("-inf"), dtype=dtype)
-    return hidden.triu_(keys - queries + 1)

@@ -58,12 +58,6 @@ def last_slots(req_to_token: Tensor, req_pool_indices: Tensor, prefix_lens: Tens
 # Moves rows inside the KV buffers, which SGLang passes as addresses.
 
 
-def _bytes_at(address: int, rows: int, row_bytes: int) -> Tensor:
-    """The memory at `address` as a uint8 tensor [rows, row_bytes], without a copy and without ownership."""
-    buffer = (ctypes.c_uint8 * (rows * row_bytes)).from_address(address)
-    return torch.frombuffer(buffer, dtype=torch.uint8).view(rows, row_bytes)
-
-
 def copy_all_layer_kv_cache_cpu(data_ptrs: Tensor, strides: Tensor, tgt_loc: Tensor, src_loc: Tensor) -> None:
     """In every buffer b, copy row src_loc[i] onto row tgt_loc[i], reading all rows before writing any.
 
@@ -74,7 +68,8 @@ def copy_all_layer_kv_cache_cpu(data_ptrs: Tensor, strides: Tensor, tgt_loc: Ten
         return
     rows = int(torch.maximum(tgt_loc.max(), src_loc.max())) + 1
     for address, row_bytes in zip(data_ptrs.tolist(), strides.tolist(), strict=True):
-        buffer = _bytes_at(address, rows, row_bytes)
+        memory = (ctypes.c_uint8 * (rows * row_bytes)).from_address(address)
+        buffer = torch.frombuffer(memory, dtype=torch.uint8).view(rows, row_bytes)  # neither copies nor owns it
         buffer[tgt_loc] = buffer[src_loc]
 
 
