@@ -73,15 +73,6 @@ def test_every_position_is_accepted_as_declared_and_requests_are_independent() -
     assert drawn[:, 2].max() == 0 and drawn[:, 3].min() >= 7
 
 
-def test_the_expectation_is_the_mean_of_the_draw_at_every_depth() -> None:
-    torch.manual_seed(2)
-    declared = Declared(0.7, 0.95)
-    drawn = drawn_ahead(chances_of([declared], "cpu"), 40_000).numpy()[:, 0]
-    for steps in (0, 1, 3, 7):
-        tokens = 1 + np.minimum(drawn, steps)
-        assert abs(tokens.mean() - declared.expected(steps)) <= 5 * tokens.std() / 200
-
-
 def verified(candidates: torch.Tensor, target: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Return the kernel's results for chains (requests, width): tokens, accepted drafts and the accept index."""
     requests, width = candidates.shape
@@ -152,23 +143,24 @@ def test_a_round_without_drafts_is_left_as_the_real_path_made_it(process: Proces
     assert predict.tolist() == [7, 8] and correct.tolist() == [0, 0]
 
 
+def accepted(draw: Draw, requests: list[SimpleNamespace], steps: int = 3) -> list[int]:
+    """Return how many of *steps* drafts each request of a round accepts."""
+    draw.begin(None, SimpleNamespace(reqs=requests))
+    tokens = torch.zeros(len(requests), steps + 1, dtype=torch.long)
+    correct = torch.zeros(len(requests), dtype=torch.int32)
+    draw(tokens.int(), tokens.flatten().int(), correct, tokens, tokens, len(requests), steps)
+    return correct.tolist()
+
+
 @pytest.mark.usefixtures("one_rank")
 def test_requests_are_drawn_from_their_own_process(process: Process) -> None:
     process.declared = Declared(0.0)
     draw = Draw(process)
     never, always = request(), request([1.0, 1.0])
-
-    def accepted(*requests: SimpleNamespace) -> list[int]:
-        draw.begin(None, SimpleNamespace(reqs=requests))
-        tokens = torch.zeros(len(requests), 4, dtype=torch.long)
-        correct = torch.zeros(len(requests), dtype=torch.int32)
-        draw(tokens.int(), tokens.flatten().int(), correct, tokens, tokens, len(requests), 3)
-        return correct.tolist()
-
-    assert accepted(never, always) == [0, 3]
-    assert accepted(always, never, always) == [3, 0, 3]
+    assert accepted(draw, [never, always]) == [0, 3]
+    assert accepted(draw, [always, never, always]) == [3, 0, 3]
     process.declared = Declared(1.0)
-    assert accepted(never, always) == [3, 3]
+    assert accepted(draw, [never, always]) == [3, 3]
     with pytest.raises(RuntimeError, match="1 requests are verified, but 2 were declared"):
         draw(torch.zeros(1, 2), torch.zeros(2), torch.zeros(1), torch.zeros(1, 2), torch.zeros(1, 2), 1, 1)
 
@@ -238,12 +230,8 @@ def test_the_server_s_draw_takes_a_request_s_counts_from_the_trace(
     assert replay is not None and Replay.of_file(None) is None
     expected = [recorded(0), recorded(30)]
     for steps in (3, 7, 1, 5):
-        draw.begin(None, SimpleNamespace(reqs=reqs))
-        tokens = torch.zeros(2, steps + 1, dtype=torch.long)
-        correct = torch.zeros(2, dtype=torch.int32)
-        draw(tokens.int(), tokens.flatten().int(), correct, tokens, tokens, 2, steps)
         replay.begin(expected)
-        assert correct.tolist() == replay.accept(steps)
+        assert accepted(draw, reqs, steps) == replay.accept(steps)
     result, drafts = SimpleNamespace(next_token_ids=torch.zeros(2)), deferred.ShadowDrafts(torch.zeros(2), {})
     draw.resolving(None, None, None, result, SimpleNamespace(reqs=reqs))
     drawn = draw.shadow_accepts(deferred.shadow_accepts, drafts, [(0, 0), (1, 1)], result)

@@ -11,12 +11,9 @@ from benchmarks.architectures import verdict_on
 from benchmarks.harness.texts import DIFFERENT
 
 
-def a_run(kind: str, different: int) -> dict[str, Any]:
-    return {"how": kind, "batch": 8, "tokens": 384, DIFFERENT: different}
-
-
 def record(how: list[str], different: int = 0, **more: Any) -> dict[str, Any]:
-    return {"depths": [0, 3], "active": True, "runs": [a_run(kind, different) for kind in how], **more}
+    runs = [{"how": kind, "batch": 8, "tokens": 384, DIFFERENT: different} for kind in how]
+    return {"depths": [0, 3], "active": True, "runs": runs, **more}
 
 
 ALL = ["depth 0", "depth 3", "switching", "policy"]

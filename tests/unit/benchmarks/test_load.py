@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import math
 import threading
-from collections.abc import Iterator
+from collections.abc import Coroutine, Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
 from aiohttp import web
+from aiohttp.test_utils import TestServer
 
 from benchmarks.harness.load import Answer, Make, arrival_times, run_list
 
@@ -18,7 +20,6 @@ from benchmarks.harness.load import Answer, Make, arrival_times, run_list
 class Fake:
     """Answer /generate like SGLang, token by token; an abort returns the tokens so far."""
 
-    token_seconds: float = 0.001
     together: int = 1
     """How many of the first requests must have arrived before any of them gets a token."""
 
@@ -39,7 +40,7 @@ class Fake:
             self.begun.set()
         await self.begun.wait()
         while had < wanted and not self.aborted.is_set():
-            await asyncio.sleep(self.token_seconds)
+            await asyncio.sleep(0.001)
             had += 1
         self.running -= 1
         return web.json_response({"meta_info": {"completion_tokens": had}, "output_ids": [0] * had})
@@ -52,28 +53,19 @@ class Fake:
 
 @pytest.fixture
 def fake() -> Iterator[Fake]:
-    server, ready, over = Fake(), threading.Event(), threading.Event()
+    served, app, loop = Fake(), web.Application(), asyncio.new_event_loop()
+    app.add_routes([web.post("/generate", served.generate), web.post("/abort_request", served.abort)])
+    server = TestServer(app)
+    threading.Thread(target=loop.run_forever, daemon=True).start()
 
-    async def serve() -> None:
-        app = web.Application()
-        app.router.add_post("/generate", server.generate)
-        app.router.add_post("/abort_request", server.abort)
-        runner = web.AppRunner(app)
-        await runner.setup()
-        site = web.TCPSite(runner, "127.0.0.1", 0)
-        await site.start()
-        server.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
-        ready.set()
-        while not over.is_set():
-            await asyncio.sleep(0.01)
-        await runner.cleanup()
+    def run(what: Coroutine[Any, Any, None]) -> None:
+        asyncio.run_coroutine_threadsafe(what, loop).result(20)
 
-    thread = threading.Thread(target=lambda: asyncio.run(serve()), daemon=True)
-    thread.start()
-    ready.wait()
-    yield server
-    over.set()
-    thread.join(20)
+    run(server.start_server())
+    served.url = str(server.make_url(""))
+    yield served
+    run(server.close())
+    loop.call_soon_threadsafe(loop.stop)
 
 
 def body(tokens: int) -> Make:

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from benchmarks.traces.eagle3 import Eagle3
@@ -97,26 +97,6 @@ def test_batches_and_waves_change_nothing(tmp_path: Path) -> None:
         assert np.array_equal(getattr(one, key), getattr(several, key))
 
 
-def saved_draft(path: Path, tensors: dict[str, torch.Tensor], kv_heads: int, **more: object) -> Path:
-    path.mkdir()
-    save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, path / "model.safetensors")
-    config = {"model_type": "llama", "hidden_size": 48, "num_attention_heads": 6, "num_key_value_heads": kv_heads}
-    config |= {"head_dim": 8, "num_hidden_layers": 1, "max_position_embeddings": 128, "draft_vocab_size": 97}
-    (path / "config.json").write_text(json.dumps(config | more))
-    return path
-
-
-def random_draft(kv_heads: int) -> dict[str, torch.Tensor]:
-    torch.manual_seed(11)
-    shapes = {"fc": (48, 144), "lm_head": (97, 48), "norm": (48,)}
-    layer = {"self_attn.q_proj": (48, 96), "self_attn.o_proj": (48, 48), "mlp.down_proj": (48, 64)}
-    layer |= dict.fromkeys(["self_attn.k_proj", "self_attn.v_proj"], (8 * kv_heads, 96))
-    layer |= dict.fromkeys(["mlp.gate_proj", "mlp.up_proj"], (64, 48))
-    layer |= dict.fromkeys(["input_layernorm", "hidden_norm", "post_attention_layernorm"], (48,))
-    shapes |= {f"midlayer.{name}": shape for name, shape in layer.items()}
-    return {f"{name}.weight": torch.randn(shape) / 3 for name, shape in shapes.items()}
-
-
 @pytest.mark.parametrize(
     ("change", "config"),
     [
@@ -129,8 +109,11 @@ def random_draft(kv_heads: int) -> dict[str, torch.Tensor]:
     ],
 )
 def test_a_draft_that_computes_something_else_is_refused(tmp_path: Path, change: dict, config: dict) -> None:
+    """The changes are to the tiny pair's draft, which the recorder takes."""
+    save_file(load_file(DRAFT / "model.safetensors") | change, tmp_path / "model.safetensors")
+    (tmp_path / "config.json").write_text(json.dumps(json.loads((DRAFT / "config.json").read_text()) | config))
     with pytest.raises(ModelError) as caught:
-        Eagle3(saved_draft(tmp_path / "draft", random_draft(2) | change, 2, **config), CPU, torch.float32)
+        Eagle3(tmp_path, CPU, torch.float32)
     assert "\n" not in str(caught.value)
 
 
