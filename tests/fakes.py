@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from sglang_adaptive.policy.base import AdaptivePolicy, build_policy
@@ -66,6 +67,22 @@ class ScriptedPolicy(AdaptivePolicy):
         if self.fails_on == "snapshot":
             raise KeyError("lost")
         return {"answer": self.answer}
+
+
+class InTurn(AdaptivePolicy):
+    """Runs each of *depths* for five rounds, and records what it is told and after how many choices."""
+
+    def __init__(self, depths: Sequence[int]) -> None:
+        self.depths = depths
+        self.chosen: list[int] = []
+        self.told: list[tuple[int, RoundObservation]] = []
+
+    def choose(self, coming: Coming) -> Choice:
+        self.chosen.append(self.depths[len(self.chosen) // 5 % len(self.depths)])
+        return drafted(self.chosen[-1])
+
+    def observe(self, observation: RoundObservation) -> None:
+        self.told.append((len(self.chosen), observation))
 
 
 class Ticks:

@@ -13,9 +13,7 @@ from sglang_adaptive.lab.simulate.cost import RoundCost, SimulationError, load_c
 from sglang_adaptive.lab.simulate.engine import play
 from sglang_adaptive.lab.simulate.scenes import SUITES, Setting
 from sglang_adaptive.lab.simulate.trace import Scene, Trace, closed_loop
-from sglang_adaptive.policy.base import AdaptivePolicy
-from sglang_adaptive.policy.choice import Choice, Coming, drafted
-from sglang_adaptive.policy.observation import RoundObservation
+from tests.fakes import InTurn, Learner
 
 COST: RoundCost = load_cost(None)[1]
 SMALL = Setting(COST, rounds=300, traces=6, seed=3)
@@ -27,86 +25,41 @@ def uniform_trace(batch: int, p: float, rounds: int = 200) -> Trace:
     return Scene(COST, who, np.full(rounds, p), np.ones(rounds), given=COST).build(rng)
 
 
-class Recorder(AdaptivePolicy):
-    def __init__(self, ladder: tuple[int, ...]) -> None:
-        self.ladder = ladder
-        self.events: list[tuple[str, object]] = []
-        self.asked = 0
-
-    def choose(self, coming: Coming) -> Choice:
-        steps = self.ladder[(self.asked // 3) % len(self.ladder)]
-        self.events.append(("choose", steps))
-        self.asked += 1
-        return drafted(steps)
-
-    def observe(self, observation: RoundObservation) -> None:
-        self.events.append(("observe", observation))
-
-
 def test_the_lag_is_exactly_one_round() -> None:
     trace = uniform_trace(4, 0.7, rounds=40)
-    recorder = Recorder(trace.ladder)
+    recorder = InTurn(trace.ladder)
     depths = play(recorder, trace).tolist()
-    kinds = [kind for kind, _ in recorder.events]
-    assert kinds == ["choose"] + ["choose", "observe"] * 39
-    observed = [event for kind, event in recorder.events if kind == "observe"]
+    assert recorder.chosen == depths
     # The n-th result arrives after the choice for round n + 1 and belongs to round n.
-    for index, seen in enumerate(observed):
-        assert isinstance(seen, RoundObservation)
+    assert [asked for asked, _ in recorder.told] == list(range(2, 41))
+    for index, (_, seen) in enumerate(recorder.told):
         assert seen.steps == depths[index]
         assert list(seen.num_correct_drafts_per_req) == [min(int(k), depths[index]) for k in trace.accepted[index][:4]]
 
 
 def test_a_round_is_timed_only_when_it_can_be_compared() -> None:
     trace = uniform_trace(16, 0.7, rounds=400)
-    recorder = Recorder(trace.ladder)
+    recorder = InTurn(trace.ladder)
     depths = play(recorder, trace)
-    seen = [event for kind, event in recorder.events if kind == "observe"]
-    timed = [index for index, obs in enumerate(seen) if isinstance(obs, RoundObservation) and obs.seconds]
+    timed = {index: seen.seconds for index, (_, seen) in enumerate(recorder.told) if seen.seconds}
     assert timed
-    for index in timed:
-        obs = seen[index]
-        assert isinstance(obs, RoundObservation)
-        mean = trace.seconds[index, depths[index]]
-        assert obs.seconds == pytest.approx(mean * trace.clock[index])
+    for index, seconds in timed.items():
+        assert seconds == pytest.approx(trace.seconds[index, depths[index]] * trace.clock[index])
     alike = [former == steps or min(former, steps) > 0 for former, steps in itertools.pairwise(depths)]
     expected = [i for i in range(1, 399) if alike[i - 1] and trace.comparable[i]]
-    assert timed == expected
+    assert list(timed) == expected
 
 
 def test_measured_cost_is_handed_over_when_the_policy_says_that_it_is_due() -> None:
-    trace = uniform_trace(1, 0.5, rounds=100)
-    handed: list[str] = []
-
-    class Timed(StaticPolicy):
-        learns = True
-        cost_sync_due = False
-
-        def choose(self, coming: Coming) -> Choice:
-            self.cost_sync_due = len(handed) == 0
-            return drafted(1)
-
-        def observe(self, observation: RoundObservation) -> None:
-            """Learn nothing."""
-
-        def export_cost(self) -> list[float]:
-            handed.append("export")
-            return [1.0]
-
-        def import_cost(self, payload: list[float]) -> None:
-            handed.append(f"import {payload}")
-            self.cost_sync_due = False
-
-    play(Timed(1), trace)
-    assert handed == ["export", "import [1.0]"]
+    learner = Learner()
+    play(learner, uniform_trace(1, 0.5, rounds=100))
+    assert len(learner.seen) == 99 and learner.table == {"rounds": 98}
 
 
-def test_a_depth_outside_the_ladder_is_refused() -> None:
+def test_a_depth_outside_the_ladder_or_without_a_graph_at_that_batch_is_refused() -> None:
     with pytest.raises(SimulationError, match="chose 4 steps"):
         play(StaticPolicy(4), uniform_trace(1, 0.5, rounds=10))
 
-
-def test_a_depth_without_a_graph_at_that_batch_is_refused() -> None:
     class Pruned(StaticPolicy):
         def cuda_graph_bs_for_step(self, step: int) -> list[int] | None:
             return [1, 2, 4] if step > 3 else [1, 2, 4, 8]

@@ -15,6 +15,7 @@ from sglang_adaptive.lab.simulate.cost import SimulationError, load_cost
 from sglang_adaptive.lab.simulate.engine import play
 from sglang_adaptive.lab.simulate.rounds import Recorded, Rounds, read_rounds
 from sglang_adaptive.lab.simulate.scenes import SUITES, Setting
+from tests.refusals import refused
 
 HEAD = '{"format": "sglang-adaptive rounds", "version": 3}\n'
 NOISY = {suite.name: suite for suite in SUITES.values() if suite.noise}
@@ -63,24 +64,20 @@ def test_noise_changes_what_the_policy_reads_and_not_the_score(name: str) -> Non
     assert len(play(build(traces[0]), traces[0])) == 200
 
 
-@pytest.fixture
-def wheel(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """An installation without recordings."""
+def test_an_installation_without_recordings_says_so(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setattr(command, "NOISE", tmp_path / "noise")
     monkeypatch.setattr(rounds, "NOISE", tmp_path / "noise")
     rounds.recordings.cache_clear()
-
-
-@pytest.mark.usefixtures("wheel")
-def test_an_installation_without_recordings_says_so(capsys: pytest.CaptureFixture[str]) -> None:
     words = ["--traces", "1", "--rounds", "100", "--policy", "static-3"]
     assert command.main(words) == 0
     told = capsys.readouterr().out
     assert told.rstrip().endswith(
         "noise-gpu, noise-host and noise-busy are left out: this installation has no recorded noise"
     )
-    assert command.main([*words, "--suite", "noise-gpu"]) == 2
-    assert "noise gpu: this installation has no recordings; expected a checkout" in capsys.readouterr().err
+    told = refused(capsys, ["simulate", *words, "--suite", "noise-gpu"])
+    assert "noise gpu: this installation has no recordings; expected a checkout" in told
 
 
 def test_a_kept_recording_is_read_like_its_rounds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,6 +18,7 @@ from sglang_adaptive.policy.choice import drafted
 from sglang_adaptive.policy.observation import RoundNote
 from sglang_adaptive.runtime.round_trace import RoundTrace
 from tests.drawn_texts import drawn_trace
+from tests.refusals import refused
 
 TEXTS = Texts.of(drawn_trace({"easy": (0.98, 0.8), "hard": (0.5, 0.1)}, requests=20, tokens=200))
 LADDER = (0, 1, 2, 3, 5, 7)
@@ -156,9 +157,7 @@ def test_a_bad_trace_is_one_line_and_exit_2(
 ) -> None:
     if text is not None:
         (tmp_path / "t").write_text(text)
-    assert main(["--trace", str(tmp_path / "t")]) == 2
-    error = capsys.readouterr().err
-    assert message in error and error.count("\n") == 1
+    assert message in refused(capsys, ["simulate", "--trace", str(tmp_path / "t")])
 
 
 def test_texts_of_a_trace_are_whole() -> None:

@@ -8,15 +8,14 @@ import numpy as np
 import pytest
 
 from sglang_adaptive.lab.simulate.contenders import StaticPolicy
-from sglang_adaptive.lab.simulate.cost import SimulationError, load_cost
+from sglang_adaptive.lab.simulate.cost import load_cost
 from sglang_adaptive.lab.simulate.real.scenes import Live, Work, arrivals, scenes
 from sglang_adaptive.lab.simulate.real.serve import FixedSteps, Served, serve
 from sglang_adaptive.lab.simulate.real.suite import round_times
 from sglang_adaptive.lab.simulate.real.texts import Texts
-from sglang_adaptive.policy.base import AdaptivePolicy
 from sglang_adaptive.policy.choice import Choice, Coming, Source, drafted
-from sglang_adaptive.policy.observation import RoundObservation
 from tests.drawn_texts import copying_trace, drawn_trace
+from tests.fakes import InTurn
 
 TRACE = drawn_trace({"easy": (0.98, 0.8), "hard": (0.5, 0.1)}, requests=12, tokens=60)
 TEXTS = Texts.of(TRACE)
@@ -78,21 +77,8 @@ def test_fixed_steps_are_what_playing_them_gives(batch: int, steps: int) -> None
     assert np.allclose(fast.joined_at[done], slow.joined_at[done])
 
 
-class Recorder(AdaptivePolicy):
-    def __init__(self) -> None:
-        self.chosen: list[int] = []
-        self.told: list[tuple[int, RoundObservation]] = []
-
-    def choose(self, coming: Coming) -> Choice:
-        self.chosen.append(COST.steps[len(self.chosen) // 5 % len(COST.steps)])
-        return drafted(self.chosen[-1])
-
-    def observe(self, observation: RoundObservation) -> None:
-        self.told.append((len(self.chosen), observation))
-
-
 def test_a_result_arrives_one_round_late_and_names_its_requests() -> None:
-    work, recorder = at_random(4), Recorder()
+    work, recorder = at_random(4), InTurn(COST.steps)
     served = played(recorder, work)
     assert [asked for asked, _ in recorder.told] == list(range(2, len(served.steps) + 1))
     at = dict(enumerate(work.begin.tolist()))
@@ -105,7 +91,7 @@ def test_a_result_arrives_one_round_late_and_names_its_requests() -> None:
 
 
 def test_rounds_are_timed_where_they_can_be_compared() -> None:
-    work, recorder = at_random(4), Recorder()
+    work, recorder = at_random(4), InTurn(COST.steps)
     played(recorder, work)
     told = [seen for _, seen in recorder.told]
     timed = [index for index, seen in enumerate(told) if seen.seconds is not None]
@@ -117,13 +103,13 @@ def test_rounds_are_timed_where_they_can_be_compared() -> None:
         assert told[index].seconds == pytest.approx(TABLE[4, told[index].steps])
 
 
-class LooksUpAtTimes(Recorder):
+class LooksUpAtTimes(InTurn):
     """Looks up 15 or 31 drafts in three rounds of five, and drafts 3 in the others."""
 
     lookup_kinds, lookup_requests, tracks_texts = dict.fromkeys((15, 31), range(1, 3)), 2, True
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__((3, 31, 15, 3, 31))
         self.expected: list[list[Hashable]] = []
 
     def allow_lookups(self, allowed: bool, behind: int = 0) -> None:
@@ -132,7 +118,7 @@ class LooksUpAtTimes(Recorder):
     def choose(self, coming: Coming) -> Choice:
         assert len(coming.requests) == coming.batch_size
         self.expected.append([*coming.requests])
-        self.chosen.append((3, 31, 15, 3, 31)[len(self.chosen) % 5])
+        self.chosen.append(self.depths[len(self.chosen) % 5])
         steps = self.chosen[-1]
         return drafted(steps) if steps == 3 else Choice(steps, Source.LOOKUP)
 
@@ -166,11 +152,6 @@ def test_larger_batches_are_not_followed() -> None:
     work = next(work for work in scenes(texts, 2, 60, seed=1) if work.name == "at random")
     serve(recorder, Live(work), COST.steps, round_times(COST, 4), STILL)
     assert recorder.told and all(len(seen.lookups) == 0 for _, seen in recorder.told if seen.batch_size == 2)
-
-
-def test_a_foreign_depth_is_refused() -> None:
-    with pytest.raises(SimulationError, match="the policy chose 4 steps at batch 1"):
-        played(StaticPolicy(4), at_random(1))
 
 
 def test_arrivals_wait_for_room_and_for_their_time() -> None:
