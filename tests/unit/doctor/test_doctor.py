@@ -16,6 +16,7 @@ from sglang_adaptive.doctor import NOTE, OK, PROBLEM, WORTH, Check, advice, mach
 from sglang_adaptive.sglang_plugin.contract import RELEASES, supported
 from tests.answering import answering
 from tests.fakes import ema, serve, with_alarm
+from tests.refusals import refused
 
 FITS: dict[str, list[str]] = {"missing": [], "changed": []}
 ARGUMENTS = ["--model-path", "M", "--port=1"]
@@ -49,13 +50,8 @@ def test_variables_in_front_and_the_cpu_engine() -> None:
     ],
 )
 def test_bad_usage_is_one_line(words: list[str], told: str, capsys: pytest.CaptureFixture[str]) -> None:
-    try:
-        code = main(words)
-    except SystemExit as end:
-        code = end.code
-    said = capsys.readouterr()
-    assert (code, said.out) == (2, "")
-    assert said.err.startswith("sglang-adaptive doctor: error: ") and told in said.err and said.err.count("\n") == 1
+    said = refused(capsys, ["doctor", *words])
+    assert said.startswith("sglang-adaptive doctor: error: ") and told in said
 
 
 def test_configuration_and_server_that_are_bad(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -157,29 +153,21 @@ def test_alarms_of_every_replica_are_problems(capsys: pytest.CaptureFixture[str]
     assert found["verdict"] == "2 problems to fix: acceptance, replica 1."
 
 
-ROOT = Path(__file__).parents[3]
+MEASUREMENTS = Path(__file__).parents[3] / "docs" / "measurements.md"
 TREE = "speculative_eagle_topk=4 (only topk=1 is supported)"
 
 
 def test_what_adapting_is_worth_is_what_the_performance_page_says() -> None:
-    row = re.search(r"against the best single depth, geometric mean \| [^|]* \| ([\d.]+)", _page("measurements.md"))
+    row = re.search(r"against the best single depth, geometric mean \| [^|]* \| ([\d.]+)", MEASUREMENTS.read_text())
     assert row is not None and float(row[1]) == pytest.approx(WORTH, abs=0.02)
 
 
-def test_tree_becomes_a_chain_of_a_depth_that_the_configuration_has() -> None:
-    words = advice(TREE, {"steps": 6, "depths": [0, 1, 3, 5]})
+@pytest.mark.parametrize("launch", [{"steps": 6, "depths": [0, 1, 3, 5]}, {"steps": None, "depths": None}])
+def test_tree_becomes_a_chain_of_a_depth_that_the_configuration_has(launch: dict[str, object]) -> None:
+    words = advice(TREE, launch)
     assert words is not None
     assert "--speculative-eagle-topk 1 --speculative-num-steps 5 --speculative-num-draft-tokens 6" in words
 
 
-def test_tree_whose_size_is_left_to_sglang() -> None:
-    words = advice(TREE, {"steps": None, "depths": None})
-    assert words is not None and "--speculative-num-steps 5 " in words
-
-
 def test_reason_that_nothing_is_known_about() -> None:
     assert advice("SGLang turned it off while it resolved the arguments; its log says why", {}) is None
-
-
-def _page(name: str) -> str:
-    return (ROOT / "docs" / name).read_text()
