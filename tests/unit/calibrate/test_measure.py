@@ -17,6 +17,7 @@ from sglang_adaptive.calibrate import depths, room
 from sglang_adaptive.client import NotReady
 from sglang_adaptive.command_line import Interrupted
 from sglang_adaptive.policy.profile import ProfileCell
+from tests.refusals import refused
 
 
 def state(**graphs: list[int] | None) -> dict[str, object]:
@@ -46,22 +47,20 @@ def info(running: int | None = 32, slots: int = 65_536) -> dict[str, Any]:
     return {"max_total_num_tokens": slots, "internal_states": [{"effective_max_running_requests_per_dp": running}]}
 
 
-def test_more_requests_than_run_at_once_are_refused_before_anything_is_measured(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("known", "told"),
+    [
+        (info(), "error: --batch-sizes: got 64, but http://127.0.0.1:1 runs 32 requests at once\n"),
+        (info(None, 2000), "64 requests do not fit into the server's KV cache of 2000 tokens"),
+    ],
+    ids=["more than run at once", "more than the cache holds"],
+)
+def test_a_batch_that_cannot_run_is_refused_before_another_is_measured(
+    known: dict[str, Any], told: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(calibrate, "AdaptiveServer", lambda client: SimpleNamespace(info=info(), state={}))
-    assert calibrate.main(["--url", "http://127.0.0.1:1", "--batch-sizes", "8,64"]) == 1
-    told = "error: --batch-sizes: got 64, but http://127.0.0.1:1 runs 32 requests at once\n"
-    assert capsys.readouterr().err.endswith(told)
-
-
-def test_a_batch_that_does_not_fit_is_refused_before_another_is_measured(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    server = SimpleNamespace(info=info(None, 2000), state=state(_0=None))
+    server = SimpleNamespace(info=known, state=state(_0=None))
     monkeypatch.setattr(calibrate, "AdaptiveServer", lambda client: server)
-    assert calibrate.main(["--url", "http://127.0.0.1:1", "--batch-sizes", "1,64"]) == 1
-    assert "64 requests do not fit into the server's KV cache of 2000 tokens" in capsys.readouterr().err
+    assert told in refused(capsys, ["calibrate", "--url", "http://127.0.0.1:1", "--batch-sizes", "1,64"], code=1)
 
 
 @pytest.mark.parametrize("ends", [NotReady("the server is gone"), Interrupted(signal.SIGTERM)])
