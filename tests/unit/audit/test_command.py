@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from sglang_adaptive.audit.questions import KINDS, questions, read, shipped
-from sglang_adaptive.cli import main
+from tests.refusals import refused
 
 
 def test_every_prompt_is_asked_in_every_kind_and_a_block_has_all_kinds() -> None:
@@ -42,13 +42,11 @@ def test_prompts_of_a_file(tmp_path: Path) -> None:
 def test_a_broken_file_is_refused(content: str, told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "mine.txt"
     path.write_text(content)
-    assert main(["audit", "--url", "http://127.0.0.1:1", "--prompts", str(path)]) == 2
-    said = capsys.readouterr().err
-    assert said.startswith("sglang-adaptive audit: error: --prompts: ") and told in said and said.count("\n") == 1
+    said = refused(capsys, ["audit", "--url", "http://127.0.0.1:1", "--prompts", str(path)])
+    assert said.startswith("sglang-adaptive audit: error: --prompts: ") and told in said
 
 
 def test_a_missing_file_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "none.txt"
-    assert main(["audit", "--url", "http://127.0.0.1:1", "--prompts", str(path)]) == 2
-    said = capsys.readouterr().err
+    said = refused(capsys, ["audit", "--url", "http://127.0.0.1:1", "--prompts", str(path)])
     assert said == f"sglang-adaptive audit: error: --prompts {path}: cannot be read (No such file or directory)\n"
