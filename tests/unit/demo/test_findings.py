@@ -18,7 +18,7 @@ from sglang_adaptive.lab.demo.drawing import (
     who_was_fastest,
 )
 from sglang_adaptive.lab.demo.measure import READ_SECONDS, SwitchLog
-from sglang_adaptive.lab.demo.results import MISMATCHES_SHOWN, Run, failures, mismatches
+from sglang_adaptive.lab.demo.results import MISMATCHES_SHOWN, PhaseResult, Run, failures, mismatches
 from sglang_adaptive.lab.demo.terminal import console_of
 from sglang_adaptive.runtime.controller import AdaptiveController
 from sglang_adaptive.runtime.counters import RECENT_SWITCHES
@@ -122,12 +122,12 @@ def test_a_missing_request_is_not_taken_for_equality() -> None:
 HARD = phase(1, "hard", 1)
 
 
-def rows(run: Run, columns: int = 80) -> dict[int, list[str]]:
-    console = console_of(io.TextIOWrapper(io.BytesIO(), encoding="utf-8"))
-    console.width = columns
-    with console.capture() as captured:
-        console.print(timeline(run, console))
-    found = [re.match(r"│ *(\d+)│(.*)│$", line) for line in captured.get().splitlines()]
+def rows(measured: PhaseResult) -> dict[int, list[str]]:
+    """Return what a timeline of ten columns shows of each depth."""
+    console = console_of(io.StringIO())
+    console.width = 18
+    lines = drawn(timeline(Run(EMA, TIERS, (measured,)), console), columns=18)
+    found = [re.match(r"│ *(\d+)│(.*)│$", line) for line in lines]
     return {int(row[1]): row[2].split("│") for row in found if row}
 
 
@@ -145,14 +145,12 @@ def test_a_switch_before_the_first_request_or_after_the_last_stays_inside_the_ph
 
 def test_marks_stand_at_the_depth_and_time_of_the_switches() -> None:
     measured = result(HARD, 10.0, {7: 1, 3: 1, 1: 8}, 7, [(2.0, 7, 3), (5.0, 3, 1)])
-    drawn = rows(Run(EMA, TIERS, (measured,)), columns=18)
-    assert drawn == {7: ["██        "], 3: ["  ███     "], 1: ["     █████"]}
+    assert rows(measured) == {7: ["██        "], 3: ["  ███     "], 1: ["     █████"]}
 
 
 def test_a_column_with_several_depths_marks_the_longest_and_hints_at_the_others() -> None:
     measured = result(HARD, 10.0, {7: 1, 3: 1, 1: 8}, 1, [(3.1, 1, 3), (3.3, 3, 1)])
-    drawn = rows(Run(EMA, TIERS, (measured,)), columns=18)
-    assert drawn == {7: [" " * 10], 3: ["   ░      "], 1: ["█" * 10]}
+    assert rows(measured) == {7: [" " * 10], 3: ["   ░      "], 1: ["█" * 10]}
 
 
 @pytest.fixture

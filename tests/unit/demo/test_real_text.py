@@ -6,6 +6,7 @@ import io
 from argparse import Namespace
 from collections import Counter
 from collections.abc import Iterator
+from itertools import repeat
 from pathlib import Path
 
 import pytest
@@ -33,14 +34,9 @@ def shown(pieces: list[str], rounds: Iterator[Counter[int]]) -> list[str]:
     return stream.getvalue().splitlines()[1:]
 
 
-def without_rounds() -> Iterator[Counter[int]]:
-    while True:
-        yield Counter()
-
-
 @given(st.lists(st.text(alphabet="ab \n", max_size=12), max_size=40))
 def test_no_word_of_an_answer_is_lost_and_no_line_is_too_long(pieces: list[str]) -> None:
-    lines = shown(pieces, without_rounds())
+    lines = shown(pieces, repeat(Counter()))
     assert all(len(line) <= COLUMNS for line in lines)
     written = "".join(line.partition("│")[2] for line in lines)
     assert "".join(written.split()) == "".join("".join(pieces).split())

@@ -9,10 +9,11 @@ import signal
 import pytest
 
 from sglang_adaptive.command_line import Interrupted, StopSignals
-from sglang_adaptive.lab.demo import command, demo
+from sglang_adaptive.lab.demo import demo
 from sglang_adaptive.lab.demo.demo import warnings
 from sglang_adaptive.lab.demo.servers import TITLES
 from sglang_adaptive.lab.demo.terminal import WIDEST, Progress, console_of
+from tests.refusals import refused
 
 
 class Terminal(io.StringIO):
@@ -113,15 +114,6 @@ def test_an_ignored_signal_stays_ignored() -> None:
         signal.signal(signal.SIGHUP, before)
 
 
-def refused(capsys: pytest.CaptureFixture[str], *argv: str) -> str:
-    with pytest.raises(SystemExit) as stop:
-        command.main(argv)
-    printed = capsys.readouterr()
-    assert (stop.value.code, printed.out) == (2, "")
-    (line,) = printed.err.splitlines()
-    return line.removeprefix("sglang-adaptive demo: error: ")
-
-
 @pytest.fixture(autouse=True)
 def no_server_starts(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*args: object) -> None:
@@ -142,4 +134,5 @@ def no_server_starts(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_bad_arguments(capsys: pytest.CaptureFixture[str], argv: list[str], told: str) -> None:
-    assert told in refused(capsys, *argv)
+    said = refused(capsys, ["demo", *argv])
+    assert said.startswith("sglang-adaptive demo: error: ") and told in said
