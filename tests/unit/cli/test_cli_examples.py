@@ -9,7 +9,6 @@ from __future__ import annotations
 import glob
 import json
 import shlex
-from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
 
@@ -41,16 +40,13 @@ def test_no_command_is_forgotten() -> None:
     assert set(HERE) | set(BOOT) | set(WITH_MODEL) | set(WITH_SERVER) == set(COMMANDS)
 
 
-@pytest.fixture
-def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A folder that looks like a checkout's root, into which examples may write."""
+@pytest.mark.parametrize("words", examples(*HERE), ids=" ".join)
+def test_example(
+    words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It runs in a folder that looks like a checkout's root, into which it may write."""
     (tmp_path / "benchmarks").symlink_to(ROOT / "benchmarks")
     monkeypatch.chdir(tmp_path)
-    yield tmp_path
-
-
-@pytest.mark.parametrize("words", examples(*HERE), ids=" ".join)
-def test_example(words: list[str], checkout: Path, capsys: pytest.CaptureFixture[str]) -> None:
     # A shell would have expanded the patterns.
     assert main([name for word in words for name in (sorted(glob.glob(word)) or [word])]) == 0
     told = capsys.readouterr()
@@ -58,7 +54,7 @@ def test_example(words: list[str], checkout: Path, capsys: pytest.CaptureFixture
     if "--json" in words and words[0] == "validate":
         assert json.loads(told.out)["valid"] is True
     if "--json" in words and words[0] == "simulate":
-        assert (checkout / words[words.index("--json") + 1]).stat().st_size > 1000
+        assert (tmp_path / words[words.index("--json") + 1]).stat().st_size > 1000
 
 
 @pytest.mark.parametrize("words", examples(*BOOT), ids=" ".join)
