@@ -15,7 +15,6 @@ from sglang_adaptive.client import Client
 from sglang_adaptive.command_line import listed
 from sglang_adaptive.explain import explain
 from sglang_adaptive.policy.base import AdaptivePolicy, build_policy
-from sglang_adaptive.policy.choice import Choice, Coming
 from sglang_adaptive.policy.config import check_config
 from sglang_adaptive.policy.throughput import ThroughputOptions, ThroughputPolicy
 from sglang_adaptive.policy.throughput.lookups import KINDS
@@ -26,6 +25,7 @@ from sglang_adaptive.sglang_plugin.stages.reporting import series
 from sglang_adaptive.watch import compared, line, main, read, screen
 from tests.answering import Told, answering
 from tests.fakes import Ticks, controller, ema, serve, with_alarm
+from tests.refusals import refused
 
 
 def seen(state: dict[str, Any] | None, before: dict[str, Any] | None = None, seconds: float = 1.0) -> dict[str, Any]:
@@ -81,13 +81,9 @@ def test_states() -> None:
     assert "cannot: topk is 4" in drawn(cannot)
 
 
-def test_degraded_says_what_the_steps_stay_at(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_degraded_says_what_the_steps_stay_at() -> None:
     found = ema()
-
-    def fail(coming: Coming) -> Choice:
-        raise RuntimeError("broken")
-
-    monkeypatch.setattr(found.policy, "choose", fail)
+    found.policy_failed(RuntimeError("broken"))
     view = seen(serve(found, 1, accepted=0.5))
     assert view["state"] == "degraded"
     assert view["words"] == "the policy was set aside; the steps stay at 3: policy ema raised RuntimeError: broken"
@@ -185,7 +181,6 @@ def test_line_of_a_reading() -> None:
 @pytest.mark.parametrize(
     ("status", "body", "told"),
     [
-        (401, b'{"error": "Unauthorized"}', "it asks for a key: give the right one with --api-key"),
         (500, b"oops", "GET /server_info: 500 oops"),
         (200, b"<html>", "it answers, but not like an SGLang server"),
     ],
@@ -196,20 +191,10 @@ def test_servers_that_tell_nothing(status: int, body: bytes, told: str) -> None:
     assert (found["state"], found["words"]) == ("gone", told) and line(found).endswith(f"gone: {told}")
 
 
-@pytest.mark.parametrize(
-    ("body", "words", "code", "told"),
-    [
-        (b'{"internal_states": [{}]}', [], 1, "not adaptive: started without adaptive speculation"),
-        (b'{"internal_states": [{}]}', ["--replica", "1"], 2, "--replica: got 1; the server has 1, counted from 0"),
-    ],
-)
-def test_once_and_its_exit_code(
-    body: bytes, words: list[str], code: int, told: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with answering(200, body) as url:
-        assert main(["--url", url, "--once", *words]) == code
-    printed = capsys.readouterr()
-    assert told in " ".join((printed.out + printed.err).split())
+def test_a_replica_that_the_server_lacks_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    with answering(200, b'{"internal_states": [{}]}') as url:
+        told = refused(capsys, ["watch", "--url", url, "--once", "--replica", "1"])
+    assert "--replica: got 1; the server has 1, counted from 0" in told
 
 
 def test_once_as_json_where_nobody_answers(capsys: pytest.CaptureFixture[str]) -> None:
