@@ -43,19 +43,15 @@ class Cache:
 
 
 @st.composite
-def caches(draw: st.DrawFn, dtype: torch.dtype = torch.float32) -> Cache:
+def caches(draw: st.DrawFn) -> Cache:
     torch.manual_seed(draw(st.integers(0, 999)))
     requests = draw(st.integers(1, 4))
-    kv_heads, group, dim = (
-        draw(st.sampled_from([1, 2])),
-        draw(st.sampled_from([1, 2, 3])),
-        draw(st.sampled_from([4, 8])),
-    )
+    kv_heads, group, dim = (draw(st.sampled_from(sizes)) for sizes in ([1, 2], [1, 2, 3], [4, 8]))
     lengths = draw(st.lists(st.integers(1, 20), min_size=requests, max_size=requests))
     slots = 1 + requests * POOL_LEN  # slot 0 belongs to no request
     table = 1 + torch.randperm(requests * POOL_LEN).view(requests, POOL_LEN).int()
     rows = torch.randperm(requests)
-    keys, values = (torch.randn(slots, kv_heads, dim).to(dtype) for _ in range(2))
+    keys, values = (torch.randn(slots, kv_heads, dim) for _ in range(2))
     return Cache(table, rows, torch.tensor(lengths, dtype=torch.int32), keys, values, kv_heads * group)
 
 
@@ -71,12 +67,10 @@ def attend(cache: Cache, query: torch.Tensor, slots: list[int]) -> torch.Tensor:
     return torch.cat(out)
 
 
-def check(
-    cache: Cache, got: torch.Tensor, queries: torch.Tensor, seen: list[list[int]], tolerance: float = 1e-5
-) -> None:
+def check(cache: Cache, got: torch.Tensor, queries: torch.Tensor, seen: list[list[int]]) -> None:
     assert got.dtype == queries.dtype
     wanted = torch.stack([attend(cache, query, slots) for query, slots in zip(queries, seen, strict=True)])
-    torch.testing.assert_close(got.double(), wanted, atol=tolerance, rtol=tolerance)
+    torch.testing.assert_close(got.double(), wanted, atol=1e-5, rtol=1e-5)
 
 
 @given(caches())
@@ -124,32 +118,21 @@ def test_a_drafted_block_sees_the_prefix_and_all_of_itself(cache, width):
     check(cache, padded_attention(queries, cache.keys, cache.values, without_order(plan), SCALE), queries, seen)
 
 
-@given(caches(), st.integers(1, 3), st.integers(2, 5))
-def test_a_draft_branch_sees_the_prefix_and_its_own_steps(cache, topk, num_steps):
-    bs = cache.rows.numel()
-    plans = draft_plans(cache.table, cache.rows, cache.lengths, topk, num_steps, torch.float32)
+@pytest.mark.parametrize("windows", [st.just(0), st.integers(1, 8)], ids=["no window", "a window"])
+@given(cache=caches(), topk=st.integers(1, 3), num_steps=st.integers(2, 5), sinks=st.integers(0, 3), data=st.data())
+def test_a_draft_branch_sees_the_prefix_and_its_own_steps(windows, cache, topk, num_steps, sinks, data):
+    """With a window it sees the first and the latest positions of the prefix."""
+    window = data.draw(windows)
+    plans = draft_plans(cache.table, cache.rows, cache.lengths, topk, num_steps, torch.float32, window, sinks)
     assert len(plans) == num_steps - 1
     for step, plan in enumerate(plans):
-        queries = cache.queries(bs * topk)
-        seen = []
+        queries, seen = cache.queries(cache.rows.numel() * topk), []
         for request, length in enumerate(cache.lengths.tolist()):
+            latest = range(max(0, length - window) if window else 0, length)
+            before = sorted({*range(min(sinks, length)), *latest})
             for branch in range(topk):
                 first = length + branch * num_steps
-                seen.append(cache.slots(request, [*range(length), *range(first, first + step + 1)]))
-        check(cache, padded_attention(queries, cache.keys, cache.values, plan, SCALE), queries, seen)
-
-
-@given(caches(), st.integers(1, 2), st.integers(1, 8), st.integers(0, 3))
-def test_with_a_window_a_draft_sees_the_first_and_the_latest_positions(cache, topk, window, sinks):
-    bs, num_steps = cache.rows.numel(), 3
-    size = cache.table, cache.rows, cache.lengths, topk, num_steps, torch.float32
-    for step, plan in enumerate(draft_plans(*size, window, sinks)):
-        queries, seen = cache.queries(bs * topk), []
-        for request, length in enumerate(cache.lengths.tolist()):
-            for branch in range(topk):
-                first = length + branch * num_steps
-                before = {*range(min(sinks, length)), *range(max(0, length - window), length)}
-                seen.append(cache.slots(request, [*sorted(before), *range(first, first + step + 1)]))
+                seen.append(cache.slots(request, [*before, *range(first, first + step + 1)]))
         check(cache, padded_attention(queries, cache.keys, cache.values, plan, SCALE), queries, seen)
 
 

@@ -14,7 +14,7 @@ from sglang_adaptive.lab.cpu_engine.kernels.tree import (
     build_tree_kernel_efficient_cpu,
     rotate_input_ids_cpu,
 )
-from tests.token_trees import Drafted, links, tree_batches
+from tests.token_trees import Drafted, Node, links, tree_batches
 
 
 def build(trees: list[Drafted], topk: int, depth: int, seq_lens: torch.Tensor, mode: int = QLEN_ONLY, mask=None):
@@ -52,19 +52,12 @@ def test_links_lead_to_every_child_in_order(batch):
 
 def test_a_candidate_whose_parent_was_not_selected_cannot_be_reached():
     # topk 2, two levels: candidate 2 is a child of candidate 0, which is not selected.
-    mask, positions, (_, child, sibling) = build_raw(parent_list=[-1, 0, 1], selected=[1, 2])
+    tree = Drafted([Node(number, None) for number in range(3)], selected=[1, 2], parent_list=[-1, 0, 1])
+    mask, positions, (_, child, sibling) = build([tree], topk=2, depth=2, seq_lens=torch.tensor([9]))
     assert child.tolist() == [[1, -1, -1]]
     assert sibling.tolist() == [[-1, -1, -1]]
-    assert mask.view(3, 3)[2].tolist() == [True, False, True]
-    assert positions.tolist() == [9, 10, 10]
-
-
-def build_raw(parent_list: list[int], selected: list[int]):
-    n = len(selected) + 1
-    mask, positions, retrieve = torch.ones(n * n, dtype=torch.bool), torch.empty(n).long(), torch.full((3, 1, n), -1)
-    tensors = (torch.tensor([parent_list]), torch.tensor([selected]), torch.tensor([9]), mask, positions, *retrieve)
-    build_tree_kernel_efficient_cpu(*tensors, 2, 2, n, QLEN_ONLY)
-    return mask, positions, retrieve
+    assert mask[0, 2].tolist() == [True, False, True]
+    assert positions.tolist() == [[9, 10, 10]]
 
 
 @given(tree_batches(), st.integers(0, 5))
