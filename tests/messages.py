@@ -78,11 +78,8 @@ class _Finder:
         for function in functions:
             self.scope = _assigned(function.body)
             for node in ast.walk(function):
-                texts: list[str] = []
                 if isinstance(node, ast.Call):
-                    texts = self._of_call(node)
-                for text in texts:
-                    yield Message(text, f"{self.name}:{node.lineno}")
+                    yield from (Message(text, f"{self.name}:{node.lineno}") for text in self._of_call(node))
             if function.name in REASONS.get(self.name, ()):
                 for text in self._reasons(function):
                     yield Message(text, f"{self.name}:{function.lineno}")

@@ -1,10 +1,13 @@
-"""Code blocks in the documentation are valid, checked without a network or a server."""
+"""Code blocks in the documentation are valid, without a network or a server; the example policy plays."""
 
 from __future__ import annotations
 
+import ast
 import json
 import re
 import shlex
+import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib import import_module
@@ -120,3 +123,18 @@ def check_python(words: list[str]) -> None:
             assert find_spec(module), f"no module {module}"
     elif words[0] != "-c":
         assert (ROOT / words[0]).is_file()
+
+
+EXAMPLES = ROOT / "docs" / "examples"
+
+
+def test_the_example_policy_has_30_lines() -> None:
+    body = ast.parse((EXAMPLES / "token_budget.py").read_text()).body[-1]
+    assert isinstance(body, ast.ClassDef) and body.end_lineno is not None
+    assert body.end_lineno - body.lineno < 30
+
+
+def test_the_example_policy_beats_every_fixed_depth_of_its_page() -> None:
+    played = subprocess.run([sys.executable, EXAMPLES / "play.py"], capture_output=True, text=True, check=True)
+    shares = {name: float(mean) for name, mean in map(str.split, played.stdout.splitlines())}
+    assert shares["token_budget"] > max(shares["static-0"], shares["static-3"])
