@@ -33,12 +33,6 @@ def test_expected_tokens_agree_with_monte_carlo(p: float, decay: float) -> None:
         assert tokens.mean() == pytest.approx(expected, abs=tolerance)
 
 
-def test_accepted_drafts_end_at_the_first_rejection() -> None:
-    h = np.full(4, 0.5)
-    uniforms = np.array([[0.1, 0.9, 0.1, 0.1], [0.9, 0.1, 0.1, 0.1], [0.1, 0.1, 0.1, 0.1]], dtype=np.float32)
-    assert draw_accepted(h, uniforms).tolist() == [1, 0, 4]
-
-
 def test_cost_is_the_measured_cell_and_linear_between() -> None:
     table = RoundCost.from_cells(CELLS).table(6)
     assert [table[1, 0], table[4, 2]] == [1.0, 8.0]
