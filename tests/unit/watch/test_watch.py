@@ -155,10 +155,9 @@ def test_every_reader_takes_built_depths_that_a_later_configuration_leaves_out(
 
 def successor(found: AdaptiveController, policy: str, ladder: tuple[int, ...]) -> AdaptivePolicy:
     """Return the policy that a server builds for a later configuration; see ``policies.build_successor``."""
-    live = found.states.live.steps
-    if policy == "ema":
-        return build_policy(check_config({"1": {"candidate_steps": list(ladder)}}, "test"), live)
-    new = ThroughputPolicy(live, ThroughputOptions(candidate_steps=ladder))
+    depths = {"candidate_steps": list(ladder)}
+    config = check_config({"1": depths} if policy == "ema" else {"throughput": depths}, "test")
+    new = build_policy(config, found.states.live.steps)
     new.take_over(found.policy, found.states.captured)
     return new
 
