@@ -1,8 +1,7 @@
-"""A random toy-size Llama with a chat template, and held-out questions that it may not train on."""
+"""A random toy-size Llama with a chat template."""
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
@@ -37,15 +36,3 @@ def toy_target(tmp_path_factory: pytest.TempPathFactory) -> Path:
     whole.chat_template = TEMPLATE
     whole.save_pretrained(folder)
     return folder
-
-
-@pytest.fixture(scope="session")
-def held_out_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A file of two categories of two questions, in words of the toy's vocabulary."""
-    lines = [
-        {"category": category, "turns": [" ".join(f"word{(first + 7 * step) % 120}" for step in range(20))]}
-        for category, first in (("math_reasoning", 1), ("qa", 2), ("math_reasoning", 3), ("qa", 4))
-    ]
-    path = tmp_path_factory.mktemp("held_out") / "question.jsonl"
-    path.write_text("\n".join(map(json.dumps, lines)) + "\n", encoding="utf-8")
-    return path

@@ -65,15 +65,20 @@ def train(out: Path, target: Path, answers: Path, *steps: int) -> Path:
 
 
 @pytest.fixture(scope="module")
-def made(toy_target: Path, held_out_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def made(toy_target: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the results of all stages; training takes two calls, and a third that finds its time over."""
-    out = tmp_path_factory.mktemp("made")
+    out, held_out = tmp_path_factory.mktemp("made"), tmp_path_factory.mktemp("held_out") / "question.jsonl"
+    questions = [  # of two categories, in words of the toy's vocabulary
+        {"category": category, "turns": [" ".join(f"word{(first + 7 * step) % 120}" for step in range(20))]}
+        for category, first in (("math_reasoning", 1), ("qa", 2), ("math_reasoning", 3), ("qa", 4))
+    ]
+    held_out.write_text("\n".join(map(json.dumps, questions)) + "\n", encoding="utf-8")
     for stage in ("questions", "answers"):
-        assert call(out, toy_target, held_out_file, "--stage", stage, "--minutes", 10) == 0
+        assert call(out, toy_target, held_out, "--stage", stage, "--minutes", 10) == 0
     train(out, toy_target, out, 4, 8)
-    assert call(out, toy_target, held_out_file, "--stage", "train", "--minutes", 0) == 0
+    assert call(out, toy_target, held_out, "--stage", "train", "--minutes", 0) == 0
     for stage in ("pack", "measure"):
-        assert call(out, toy_target, held_out_file, "--stage", stage) == 0
+        assert call(out, toy_target, held_out, "--stage", stage) == 0
     return out
 
 

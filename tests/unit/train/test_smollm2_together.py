@@ -15,15 +15,6 @@ from train.smollm2.together import Together
 WORLD = 2
 
 
-def alone() -> None:
-    together = Together.of_environment()
-    weight = nn.Parameter(torch.zeros(2))
-    weight.grad = torch.tensor([1.0, 2.0])
-    together.average_gradients([weight])
-    assert together.first and together.agreed(0.25) == 0.25 and list(together.share([1, 2, 3])) == [1, 2, 3]
-    assert weight.grad.tolist() == [1.0, 2.0]
-
-
 def one_of_two(rank: int, port: int) -> None:
     os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(WORLD)}
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
@@ -43,7 +34,12 @@ def one_of_two(rank: int, port: int) -> None:
 
 def test_one_process_alone_shares_with_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("RANK", raising=False)
-    alone()
+    together = Together.of_environment()
+    weight = nn.Parameter(torch.zeros(2))
+    weight.grad = torch.tensor([1.0, 2.0])
+    together.average_gradients([weight])
+    assert together.first and together.agreed(0.25) == 0.25 and list(together.share([1, 2, 3])) == [1, 2, 3]
+    assert weight.grad.tolist() == [1.0, 2.0]
 
 
 def test_two_processes_share_batches_and_take_the_mean_of_their_gradients() -> None:
