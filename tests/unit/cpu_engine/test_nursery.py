@@ -66,13 +66,9 @@ if __name__ == "__main__":
         bad.join()
         parent = seen["parent"] == (os.getpid() if sys.argv[2] == "look" else child.pid)
         print(json.dumps({**seen, "parent": parent, "codes": [child.exitcode, bad.exitcode]}))
-    elif sys.argv[2] == "fail":
-        signal.signal(signal.SIGQUIT, lambda *_: os._exit(3))
-        child = multiprocessing.Process(target=fail)
-        child.start()
-        child.join()
     else:
-        child = multiprocessing.Process(target=wait)
+        signal.signal(signal.SIGQUIT, lambda *_: os._exit(3))  # what `fail` sends
+        child = multiprocessing.Process(target=globals()[sys.argv[2]])
         child.start()
         child.join()
 """
