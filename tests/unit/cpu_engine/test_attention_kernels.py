@@ -92,30 +92,25 @@ def test_queries_behind_the_plan_get_zeros_and_change_nothing(cache, more):
     assert got.shape[0] == len(queries) and not got[-more:].any()
 
 
-@given(caches(), st.integers(1, 8), st.booleans(), st.integers(0, 99))
-def test_a_window_sees_the_prefix_and_what_its_mask_allows(cache, width, as_tree, seed):
+@given(caches(), st.integers(1, 8), st.sampled_from(["chain", "tree", "block"]), st.integers(0, 99))
+@settings(max_examples=200)
+def test_a_window_sees_the_prefix_and_what_it_may_of_itself(cache, width, kind, seed):
+    """That is what came before in a chain, what its mask allows in a tree, and all of a drafted block."""
     bs = cache.rows.numel()
     queries = cache.queries(bs * width)
-    generator = torch.Generator().manual_seed(seed)
-    drawn = torch.rand(bs, width, width, generator=generator) < 0.5
-    allowed = (drawn if as_tree else torch.ones_like(drawn).tril()) | torch.eye(width, dtype=torch.bool)
-    mask = allowed.view(-1) if as_tree else None
+    every = torch.ones(bs, width, width, dtype=torch.bool)
+    drawn = torch.rand(every.shape, generator=torch.Generator().manual_seed(seed)) < 0.5
+    allowed = {"chain": every.tril(), "tree": drawn | torch.eye(width, dtype=torch.bool), "block": every}[kind]
+    mask = allowed.view(-1) if kind == "tree" else None
     plan = window_plan(cache.table, cache.rows, cache.lengths, width, queries.dtype, mask)
+    if kind == "block":
+        plan = without_order(plan)
     seen = []
     for request, length in enumerate(cache.lengths.tolist()):
         for row in allowed[request].tolist():
             inside = [length + j for j, sees in enumerate(row) if sees]
             seen.append(cache.slots(request, [*range(length), *inside]))
     check(cache, padded_attention(queries, cache.keys, cache.values, plan, SCALE), queries, seen)
-
-
-@given(caches(), st.integers(1, 8))
-def test_a_drafted_block_sees_the_prefix_and_all_of_itself(cache, width):
-    queries = cache.queries(cache.rows.numel() * width)
-    plan = window_plan(cache.table, cache.rows, cache.lengths, width, queries.dtype)
-    lengths = [length for length in cache.lengths.tolist() for _ in range(width)]
-    seen = [cache.slots(i // width, list(range(length + width))) for i, length in enumerate(lengths)]
-    check(cache, padded_attention(queries, cache.keys, cache.values, without_order(plan), SCALE), queries, seen)
 
 
 @pytest.mark.parametrize("windows", [st.just(0), st.integers(1, 8)], ids=["no window", "a window"])
