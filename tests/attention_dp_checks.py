@@ -1,4 +1,4 @@
-"""Checks which launch lines with attention DP may adapt, asking SGLang: ``python -m tests.attention_dp_checks``."""
+"""Checks which launch lines with attention DP may adapt, asking SGLang."""
 
 from __future__ import annotations
 
@@ -14,11 +14,14 @@ from sglang_adaptive.sglang_plugin.env import OFF
 from sglang_adaptive.sglang_plugin.launch.line import static_reason
 from sglang_adaptive.sglang_plugin.start.profiles import _attention
 from sglang_adaptive.sglang_plugin.start.state_builds import ranks_pad_alike
-from tests import checks
 from tests.launch_lines import verdicts
 from tests.repair_checks.parts import published
 
 GEMMA_4_ASSISTANT = verdicts.HERE / "configs" / "gemma-4-assistant"
+
+
+def prepare() -> None:
+    os.environ.pop(OFF, None)
 
 
 def it_is_taken() -> None:
@@ -26,29 +29,19 @@ def it_is_taken() -> None:
     assert _reason({OFF: ""}) is None
 
 
-def it_is_refused_when_it_is_turned_off() -> None:
-    assert "not synchronized" in (_reason({OFF: "attention-dp"}) or "")
-
-
-def what_else_cannot_adapt_is_still_refused() -> None:
-    assert "topk" in (_reason(speculative_eagle_topk=4) or "")
-    assert "two_batch" in (_reason(enable_two_batch_overlap=True) or "")
-
-
-def other_workers_are_refused() -> None:
-    for name in ("STANDALONE", "NGRAM"):
-        assert name in (_reason(speculative_algorithm=name) or "")
-    assert "FROZEN_KV_MTP" in (_reason(speculative_draft_model_path=str(GEMMA_4_ASSISTANT)) or "")
-
-
-def a_skipped_gather_is_refused() -> None:
-    """Without the gather, each rank would run its own steps."""
-    assert "skip the gather" in (_reason({"SGLANG_SCHEDULER_SKIP_ALL_GATHER": "1"}) or "")
-
-
-def coordinated_prefills_are_refused() -> None:
-    name = "SGLANG_ENABLE_DP_SPEC_PREFILL_COORDINATION"
-    assert name in (_reason({name: "1"}) or "")
+def it_is_refused_with_the_reason() -> None:
+    coordination = "SGLANG_ENABLE_DP_SPEC_PREFILL_COORDINATION"
+    for told, environment, line in (
+        ("not synchronized", {OFF: "attention-dp"}, {}),
+        ("skip the gather", {"SGLANG_SCHEDULER_SKIP_ALL_GATHER": "1"}, {}),  # each rank would run its own steps
+        (coordination, {coordination: "1"}, {}),
+        ("topk", {}, {"speculative_eagle_topk": 4}),
+        ("two_batch", {}, {"enable_two_batch_overlap": True}),
+        ("STANDALONE", {}, {"speculative_algorithm": "STANDALONE"}),
+        ("NGRAM", {}, {"speculative_algorithm": "NGRAM"}),
+        ("FROZEN_KV_MTP", {}, {"speculative_draft_model_path": str(GEMMA_4_ASSISTANT)}),
+    ):
+        assert told in (_reason(environment, **line) or ""), told
 
 
 def a_line_without_attention_dp_is_as_before() -> None:
@@ -84,8 +77,3 @@ def _reason(environment: dict[str, str] | None = None, dp: bool = True, **more: 
         line |= {"tp_size": 2, "dp_size": 2, "enable_dp_attention": True}
     with patch.dict(os.environ, environment or {}):
         return static_reason(ServerArgs(model_path="/nowhere", device="cpu", **line))
-
-
-if __name__ == "__main__":
-    os.environ.pop(OFF, None)
-    checks.tell("attention_dp_checks", globals())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
@@ -11,11 +10,9 @@ import torch
 from torch import Tensor
 
 from sglang_adaptive.sglang_plugin.rounds import Rounds
-from sglang_adaptive.sglang_plugin.stage import Stage
 from sglang_adaptive.sglang_plugin.stages.fast_path.chain_kernel import ChainKernel, attend, parts_of, rows_of
 from sglang_adaptive.sglang_plugin.stages.fast_path.decode_kernel import DecodeKernel
-from tests import checks
-from tests.decode_kernel_checks import HEADS, MAKERS, ROWS, a_batch, a_layer, drawn_inputs, triton_backend
+from tests.decode_kernel_checks import HEADS, a_batch, triton_backend, written
 
 SLOTS, WIDTH = 4096, 4
 
@@ -58,8 +55,12 @@ def keys_are_split_until_every_processor_has_work() -> None:
 
 def a_verify_pass_writes_what_sglang_writes() -> None:
     for captured in (False, True):
-        mine, theirs = (_verified(captured, kernel) for kernel in (ChainKernel(), None))
+        now, kernel, backend = Rounds(None, None), ChainKernel(), _backend()
+        now.use([kernel, DecodeKernel()])
+        backend.extend_attention_fwd = None
+        mine, theirs = written(backend, _batch(), captured, now), written(_backend(), _batch(), captured, None)
         torch.testing.assert_close(mine, theirs, rtol=0, atol=3e-6)
+        assert not kernel.guard.closed
 
 
 def other_passes_are_left_to_sglang() -> None:
@@ -126,26 +127,6 @@ def attended(shape: Shape, dtype: torch.dtype, device: str) -> tuple[Tensor, Ten
     return found.float(), torch.cat(wanted)
 
 
-def _verified(captured: bool, kernel: ChainKernel | None) -> Tensor:
-    """Return what SGLang's backend writes in a verify pass with *kernel*, or with SGLang's kernel if None."""
-    backend, batch = _backend(), _batch()
-    make: Callable[..., Any] = getattr(type(backend), MAKERS[captured])
-    if captured:
-        backend.init_cuda_graph_state(ROWS, ROWS * WIDTH)
-    more = {"in_capture": True} if captured else {}
-    if kernel is None:
-        make(backend, batch, **more)
-        return backend.forward_extend(*drawn_inputs(WIDTH), a_layer(), batch)
-    now = Rounds(None, None)
-    now.use([kernel, DecodeKernel()])
-    now.around(Stage.triton_metadata, make)(backend, batch, **more)
-    backend.extend_attention_fwd = None
-    forward, inputs = type(backend).forward_extend, drawn_inputs(WIDTH)
-    written: Tensor = now.around(Stage.forward_extend, forward)(backend, *inputs, a_layer(), batch)
-    assert not kernel.guard.closed
-    return written
-
-
 def _backend() -> Any:
     backend = triton_backend(WIDTH)
     backend.topk = 1
@@ -182,7 +163,3 @@ def _arguments() -> list[Any]:
     asked = torch.arange(0, 3 * WIDTH, WIDTH)
     out = torch.full_like(queries, float("nan"))
     return [queries, *new, out, *pool, asked, ends, torch.arange(9), None, True, None, WIDTH, 1.0, 1.0, 0.125]
-
-
-if __name__ == "__main__":
-    checks.tell("chain_kernel_checks", globals())

@@ -1,15 +1,17 @@
 """Named checks that need their own process: one side runs them, the other reads the results.
 
-``TRITON_INTERPRET=1 python -m tests.NAME_checks`` runs those of a module without a device and prints one JSON object:
-null for each check that passes, else the reason. tests/gpu runs those of most kernels on a device.
+``TRITON_INTERPRET=1 python -m tests.checks NAME_checks`` runs those of a module without a device and prints one JSON
+object: null for each check that passes, else the reason. tests/gpu runs those of most kernels on a device.
 """
 
 from __future__ import annotations
 
 import json
 import re
+import sys
 import traceback
 from collections.abc import Callable, Mapping
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +26,9 @@ ROOT = Path(__file__).parents[1]
 
 
 def named_in(module: str) -> list[str]:
-    """Return the names of the checks in tests/*module*.py: its public functions without parameters, except main."""
+    """Return the names of the checks in tests/*module*.py: its public functions without parameters, except prepare."""
     source = (ROOT / "tests" / f"{module}.py").read_text()
-    return [name for name in re.findall(r"^def ([a-z]\w+)\(\) -> None:", source, re.MULTILINE) if name != "main"]
+    return [name for name in re.findall(r"^def ([a-z]\w+)\(\) -> None:", source, re.MULTILINE) if name != "prepare"]
 
 
 def run(checks: Mapping[str, Check]) -> Findings:
@@ -40,11 +42,6 @@ def run(checks: Mapping[str, Check]) -> Findings:
             traceback.print_exc()
             found[name] = f"{type(error).__name__}: {error}"
     return found
-
-
-def tell(module: str, here: Mapping[str, Any]) -> None:
-    """Run the checks of tests/*module*.py, whose globals are *here*, and print the results."""
-    print(json.dumps(run({name: here[name] for name in named_in(module)})))
 
 
 def device() -> str:
@@ -67,3 +64,14 @@ def _told(outcome: forked_servers.Outcome) -> Any:
     if outcome.code:
         raise RuntimeError(outcome.output[-4000:])  # not AssertionError, which some tests expect from SGLang
     return json.loads(outcome.output.splitlines()[-1])
+
+
+def main(module: str) -> None:
+    """Run the checks of tests/*module*.py, after its prepare() if it has one, and print the results."""
+    here = vars(import_module(f"tests.{module}"))
+    here.get("prepare", lambda: None)()
+    print(json.dumps(run({name: here[name] for name in named_in(module)})))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

@@ -14,7 +14,6 @@ from sglang_adaptive.sglang_plugin.stages.fast_path import flashinfer
 from sglang_adaptive.sglang_plugin.stages.fast_path.decode_kernel import DecodeKernel
 from sglang_adaptive.sglang_plugin.stages.fast_path.flashinfer import DevicePlans, with_lengths
 from sglang_adaptive.sglang_plugin.stages.fast_path.tile_kernel import TILE, with_small_tiles
-from tests import checks
 from tests.tile_checks import COLUMNS, POISON, PROCESSORS, ROWS, poison, sums, wrapper_of
 
 LENGTHS = (5, 700, 33)
@@ -199,7 +198,3 @@ def _pass(kind: str) -> Any:
 
 def _untouched(*backends: Any) -> bool:
     return all(set(one.ends(kind)) == {POISON} for one in backends for kind in (DECODES, VERIFIES, EXTENDS))
-
-
-if __name__ == "__main__":
-    checks.tell("device_plan_checks", globals())

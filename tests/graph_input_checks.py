@@ -163,7 +163,3 @@ def _equal(mine: Any, theirs: Any, names: Any = ("cache_seqlens_int32", "cu_seql
             getattr(mine, name),
             getattr(theirs, name),
         )
-
-
-if __name__ == "__main__":
-    checks.tell("graph_input_checks", globals())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import patch
 
 import torch
 
@@ -88,15 +89,16 @@ def anything_between_logits_and_choice_is_left_to_sglang() -> None:
     assert sampled(_drafts(1), _batch(2), on_host) is SGLANGS
     assert sampled(_drafts(1), _batch(3), output) is SGLANGS
     assert not likeliest.guard.closed
-    assert _choosing(OURS, lambda: sampled(_drafts(1), _batch(2), output)) is OURS
+    with patch.object(greedy, "choose", return_value=OURS):
+        assert sampled(_drafts(1), _batch(2), output) is OURS
 
 
 def a_fault_leaves_the_choice_to_sglang() -> None:
     """SGLang chooses in that round and in every later one; nothing is raised."""
-    likeliest, choices = LikeliestTokens(), []
+    likeliest = LikeliestTokens()
     given = _drafts(1), _batch(2), SimpleNamespace(next_token_logits=_OnDevice(torch.zeros(2, 9)))
-    for choice in (RuntimeError("no such kernel"), OURS):
-        choices.append(_choosing(choice, lambda: likeliest.sample(lambda *_, **__: SGLANGS, *given)))
+    with patch.object(greedy, "choose", side_effect=[RuntimeError("no such kernel"), OURS]):
+        choices = [likeliest.sample(lambda *_, **__: SGLANGS, *given) for _ in range(2)]
     assert choices == [SGLANGS, SGLANGS] and likeliest.guard.closed, choices
 
 
@@ -124,19 +126,13 @@ def what_else_decides_tokens_is_left_to_sglang() -> None:
         verify_input = SimpleNamespace(draft_token=drafts, draft_token_num=width)
         return greedy.committed(verify_input, _batch(len(lengths), lengths=lengths, **sampling), logits)
 
-    before, greedy.commit = greedy.commit, lambda *_: "ours"
-    try:
+    with patch.object(greedy, "commit", lambda *_: "ours"):
         assert found() == "ours"
         for change in NOT_GREEDY:
             assert found(**change) is None, change
         assert found(logits.cpu()) is None and found(width=3) is None
-        spec_utils.SIMULATE_ACC_LEN, kept = 2.0, spec_utils.SIMULATE_ACC_LEN
-        try:
+        with patch.object(spec_utils, "SIMULATE_ACC_LEN", 2.0):
             assert found() is None
-        finally:
-            spec_utils.SIMULATE_ACC_LEN = kept
-    finally:
-        greedy.commit = before
 
 
 def seeded_noise_is_that_of_sglang() -> None:
@@ -173,11 +169,8 @@ def _sglang(verified: Any, batch: Any, output: Any) -> tuple[torch.Tensor, ...]:
     from sglang.srt.speculative import eagle_utils
 
     spec = SimpleNamespace(speculative_use_rejection_sampling=False)
-    before, eagle_utils.get_spec = eagle_utils.get_spec, lambda: spec
-    try:
+    with patch.object(eagle_utils, "get_spec", lambda: spec):
         found: tuple[torch.Tensor, ...] = eagle_utils.eagle_sample(verified, batch, output)
-    finally:
-        eagle_utils.get_spec = before
     return found
 
 
@@ -195,19 +188,6 @@ def _batch(requests: int, idle: bool = False, lengths: Any = None, **sampling: A
 
 def _drafts(tokens: int) -> Any:
     return SimpleNamespace(draft_token_num=tokens, tree_topk=1)
-
-
-def _choosing(what: Any, ask: Any) -> Any:
-    def choose(_: Any) -> Any:
-        if isinstance(what, Exception):
-            raise what
-        return what
-
-    before, greedy.choose = greedy.choose, choose
-    try:
-        return ask()
-    finally:
-        greedy.choose = before
 
 
 def _given(requests: int, width: int, vocabulary: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, int]:
@@ -250,7 +230,3 @@ def _equal(mine: tuple[Any, ...], theirs: tuple[Any, ...], which: Any) -> None:
     for place, (one, other) in enumerate(zip([*mine[:-1], *mine[-1]], [*theirs[:-1], *theirs[-1]], strict=True)):
         alike = one.dtype == other.dtype and one.shape == other.shape and torch.equal(one, other)
         assert alike, (which, place, one, other)
-
-
-if __name__ == "__main__":
-    checks.tell("greedy_checks", globals())

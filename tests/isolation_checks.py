@@ -8,7 +8,6 @@ from types import SimpleNamespace
 from typing import Any
 
 from sglang_adaptive.sglang_plugin.stages.fast_path.relay import Isolation
-from tests import checks
 
 
 def a_round_leaves_a_batch_as_by_sglang() -> None:
@@ -81,7 +80,3 @@ def _batch() -> Any:
 
 
 _SPECULATIVE = SimpleNamespace(is_none=lambda: False)
-
-
-if __name__ == "__main__":
-    checks.tell("isolation_checks", globals())

@@ -75,7 +75,3 @@ def _prepare(graphs: Any, width: int, accepted: list[int]) -> torch.Tensor:
         *(requests, size, width, 0, graphs.seq_len_fill_value),
     )
     return buffers.select_index[:size].cpu()
-
-
-if __name__ == "__main__":
-    checks.tell("layer_checks", globals())

@@ -13,7 +13,7 @@ import numpy.typing as npt
 import torch
 
 from benchmarks.traces.lookup import Text
-from sglang_adaptive.policy.observation import DRAFTS, LONGEST, SHORTEST
+from sglang_adaptive.policy.observation import DRAFTS
 from sglang_adaptive.sglang_plugin.stages.lookups import kernel
 from tests import checks
 
@@ -49,29 +49,17 @@ class Lookup:
         )  # fmt: skip
 
 
-def expected(text: torch.Tensor, others: list[torch.Tensor]) -> tuple[int, bool, list[int]]:
-    """Return match, whether it is of one of *others*, and drafts after *text*, from the definition, in tensors."""
-    last = len(text) - 1
-    match, end = longest(text, text, last)
-    copied, remembered = text[end + 1 + torch.arange(DRAFTS) % max(1, last - end)] if match else text[:0], False
+def expected(text: list[int], others: list[list[int]]) -> tuple[int, bool, list[int]]:
+    """Return match, whether it is of one of *others*, and drafts after *text*, from the definition."""
+    last, copied = len(text) - 1, list[int]()
+    (match, end), remembered = Text(text, 0).longest(text, last, last), False
+    if match:
+        copied = [text[end + 1 + place % (last - end)] for place in range(DRAFTS)]
     for other in others:
-        found, end = longest(text, other, len(other) - 1)
+        found, end = Text(other, 0).longest(text, last, len(other) - 1)
         if found > match:
             match, remembered, copied = found, True, other[end + 1 : end + 1 + DRAFTS]
-    return match, remembered, [*copied.clamp(min=0).tolist(), *[0] * (DRAFTS - len(copied))]
-
-
-def longest(text: torch.Tensor, other: torch.Tensor, before: int) -> tuple[int, int]:
-    """Return the longest match of the end of *text* in *other*, and where it ends, before *before*."""
-    last, places = len(text) - 1, torch.arange(before)
-    alike, match = torch.ones_like(places, dtype=torch.bool), torch.zeros_like(places)
-    for back in range(min(LONGEST, last + 1)):
-        alike = alike & (places >= back) & (other[(places - back).clamp(min=0)] == text[last - back])
-        match += alike
-    if not before or int(match.max()) < SHORTEST:
-        return 0, 0
-    found = int((match * 2**32 + places).argmax())
-    return int(match[found]), found
+    return match, remembered, [*(max(0, token) for token in copied), *[0] * (DRAFTS - len(copied))]
 
 
 def written(kind: str, length: int, seed: int) -> npt.NDArray[np.int32]:
@@ -98,7 +86,7 @@ def kernels_look_up_what_the_definition_does() -> None:
 
 
 def check(device: str) -> int:
-    """Compare launches with the definition, as tensors and as in ``Text``; return the number of lookups."""
+    """Compare launches with the definition; return the number of lookups."""
     random, compared, from_others = Random(1), 0, 0
     for seed, kind in enumerate(["rare words", "few words", "copies", "one token"] * (1 if INTERPRETED else 3)):
         requests, most = random.choice([1, 3, 5]), 40 if INTERPRETED and kind == "one token" else 700
@@ -132,16 +120,13 @@ def check(device: str) -> int:
                 agreed = next((i for i, token in enumerate(new) if token != drafts[at][i]), len(new))
                 ended = [int(lookup.ends[-1 - after]) + first if after < 0 else after for first, after in others[row]]
                 ranges = zip(others[row], ended, strict=True)
-                sources = [table.flatten()[first:after].cpu() for (first, _), after in ranges]
-                match, remembered, drafts[at] = expected(torch.from_numpy(text[:end]), sources)
+                sources = [table.flatten()[first:after].tolist() for (first, _), after in ranges]
+                match, remembered, drafts[at] = expected(text[:end].tolist(), sources)
                 told, (before_it, was_remembered) = lookup.told[at].tolist(), matches[at]
                 agreed = agreed if before_it else 0
                 assert told == [before_it, agreed, match, was_remembered, remembered], (kind, at, told)
                 assert lookup.matches[row].tolist() == [match, remembered], (kind, at)
                 assert lookup.drafts[row].tolist() == drafts[at], (kind, at)
-                defined = Text(np.append(text[:end], 1), end - 1, [Text(one.tolist(), 0) for one in sources])
-                found = defined.at(end - 1)
-                assert (found.match, found.remembered) == (match, remembered), (kind, at)
                 matches[at] = match, remembered
                 from_others += remembered
                 compared += 1
@@ -163,7 +148,3 @@ def pieces(text: npt.NDArray[np.int32], table: torch.Tensor, spare: list[int], r
 
 def as_ints(values: list[int], device: str) -> torch.Tensor:
     return torch.tensor(values, dtype=torch.int32, device=device)
-
-
-if __name__ == "__main__":
-    checks.tell("lookup_kernel_checks", globals())

@@ -191,7 +191,3 @@ def _equal(mine: dict[str, Any], theirs: dict[str, Any], case: Any) -> None:
 
 def _not_asked(*_: Any, **__: Any) -> None:
     raise AssertionError("it was left to SGLang")
-
-
-if __name__ == "__main__":
-    checks.tell("metadata_checks", globals())

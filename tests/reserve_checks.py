@@ -14,7 +14,6 @@ from sglang_adaptive.sglang_plugin.hooks import Process
 from sglang_adaptive.sglang_plugin.rounds import Rounds
 from sglang_adaptive.sglang_plugin.stage import set_current
 from sglang_adaptive.sglang_plugin.stages.capacity import AHEAD, SPARE, ReserveAhead
-from tests import checks
 
 RESERVE = 16
 PROMPT = 10
@@ -193,8 +192,8 @@ def _all_accounted(batch: Any) -> None:
     assert torch.equal(every, torch.arange(1, allocator.size + 1))
 
 
-def main() -> None:
-    """Run the checks on SGLang's code with this package's hooks and print the results."""
+def prepare() -> None:
+    """Let SGLang's code run with this package's hooks."""
     from sglang.srt.mem_cache import allocation_sizing
     from sglang.srt.speculative import eagle_utils
 
@@ -202,8 +201,3 @@ def main() -> None:
     hooks.install_now(hook for hook in hooks.hooks(Process.SCHEDULER) if hook.target.endswith(wanted))
     for module in (eagle_utils, allocation_sizing):
         module.get_alloc_reserve_per_decode = lambda: RESERVE  # needs no server configuration
-    checks.tell("reserve_checks", globals())
-
-
-if __name__ == "__main__":
-    main()

@@ -215,7 +215,3 @@ def sums(sizes: Sequence[int]) -> list[int]:
     for size in sizes:
         found.append(found[-1] + size)
     return found
-
-
-if __name__ == "__main__":
-    checks.tell("tile_checks", globals())

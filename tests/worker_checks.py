@@ -19,7 +19,6 @@ from sglang_adaptive.sglang_plugin.stages.captures import Captures
 from sglang_adaptive.sglang_plugin.stages.fast_path import launches
 from sglang_adaptive.sglang_plugin.stages.fast_path.fa3 import QueriesInPlace, VerifySchedule
 from sglang_adaptive.sglang_plugin.stages.zero_steps.inputs import ZeroStepInputs
-from tests import checks
 
 FIELDS = (
     *("draft_token", "positions", "retrieve_index", "retrieve_next_token", "retrieve_next_sibling"),
@@ -66,25 +65,17 @@ def a_fault_leaves_the_inputs_to_sglang() -> None:
     assert asked == [3, 2, 2] and inputs.guard.closed, asked
 
 
-def a_launch_depth_is_captured_as_ever() -> None:
-    events, output = _captured(further=False)
-    assert events == ["wait", "run", "reset", "wait", "run", "reset", "capture", "run"], events
-    assert output == "third", output
-
-
-def a_further_depth_runs_once_before_its_capture() -> None:
-    events, output = _captured(further=True)
-    assert events == ["wait", "run", "reset", "wait", "reset", "capture", "run"], events
-    assert output == "second", output
-
-
-def smaller_graphs_of_a_further_depth_are_captured_without_a_run() -> None:
-    """With several ranks, each graph has one run before its capture."""
-    events, output = _captured(further=True, captured_before=True)
-    assert events == ["wait", "reset", "wait", "reset", "capture", "run"], events
-    assert output == "first", output
-    events, output = _captured(further=True, captured_before=True, ranks=2)
-    assert events == ["wait", "run", "reset", "wait", "reset", "capture", "run"], events
+def a_further_depth_runs_once_before_its_first_capture() -> None:
+    """A launch depth is captured as ever. With several ranks, each graph has one run before its capture."""
+    smaller = {"further": True, "captured_before": True}
+    for how, expected, kept in (
+        ({"further": False}, "wait run reset wait run reset capture run", "third"),
+        ({"further": True}, "wait run reset wait reset capture run", "second"),
+        (smaller, "wait reset wait reset capture run", "first"),
+        ({**smaller, "ranks": 2}, "wait run reset wait reset capture run", "second"),
+    ):
+        events, output = _captured(**how)
+        assert (events, output) == (expected.split(), kept), how
 
 
 def a_capture_that_fails_without_a_run_is_repeated_with_one() -> None:
@@ -494,7 +485,3 @@ def _captured(further: bool, captured_before: bool = False, ranks: int = 1) -> t
             FullCudaGraphBackend.capture_one, backend, 4, forward, post_warmup_hook=lambda: events.append("reset")
         )
     return events, backend._outputs[4]
-
-
-if __name__ == "__main__":
-    checks.tell("worker_checks", globals())

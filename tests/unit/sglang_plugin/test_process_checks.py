@@ -24,7 +24,7 @@ EVERY = [(module, check) for module in MODULES for check in checks.named_in(modu
 
 @functools.cache
 def findings(module: str) -> Findings:
-    found: Findings = checks.findings(f"tests.{module}", **MODULES[module])
+    found: Findings = checks.findings("tests.checks", module, **MODULES[module])
     return found
 
 
