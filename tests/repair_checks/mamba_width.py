@@ -10,25 +10,18 @@ HEADS, HEAD_SIZE, STATE_SIZE, GROUPS = 2, 4, 8, 1
 REQUESTS, WIDEST = 3, 6
 
 
-def a_narrow_round_writes_each_requests_states_in_its_own_rows() -> None:
-    for tokens in (1, 2, 4):
-        _check(tokens)
-
-
-def the_widest_round_writes_each_requests_states_in_its_own_rows() -> None:
-    _check(WIDEST)
-
-
-def _check(tokens: int) -> None:
-    """Compare a round of all requests with the same requests one by one, each in its own buffer."""
+def a_round_writes_each_requests_states_in_its_own_rows() -> None:
+    """Compares a round of all requests with the same requests one by one, each in its own buffer."""
     import torch
 
-    together = states(tokens, range(REQUESTS))
-    for request in range(REQUESTS):
-        alone = states(tokens, [request])
-        same = torch.equal(together[request, :tokens], alone[0, :tokens])
-        assert same, f"{tokens} tokens of {WIDEST}: request {request} has other states than alone"
-        assert not together[request, tokens:].any(), f"{tokens} tokens: request {request} has more states than tokens"
+    for tokens in (1, 2, 4, WIDEST):
+        together = states(tokens, range(REQUESTS))
+        for request in range(REQUESTS):
+            alone = states(tokens, [request])
+            same = torch.equal(together[request, :tokens], alone[0, :tokens])
+            assert same, f"{tokens} tokens of {WIDEST}: request {request} has other states than alone"
+            more = together[request, tokens:].any()
+            assert not more, f"{tokens} tokens: request {request} has more states than tokens"
 
 
 def states(tokens: int, requests: Any) -> Any:

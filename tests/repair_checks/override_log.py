@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.repair_checks.parts import adaptive_worker, logged, published, rank_zero, request, result_processor, verify
+from tests.repair_checks.parts import adaptive_worker, logged, published, rank_zero, result_processor, verify
 
 
 def ten_thousand_switches_leave_the_override_log_bounded() -> None:
@@ -24,7 +24,7 @@ def a_switch_logs_at_most_one_line() -> None:
         processor = result_processor(worker)
         with logged() as lines:
             for correct, steps in ((0, 3), (1, 1)):
-                verify(processor, [request()], steps=steps, correct=correct)
+                verify(processor, steps=steps, correct=correct)
                 worker.activate_step_by_batch(1)
         assert len(lines) <= 2, f"2 switches logged {len(lines)} lines at INFO: {lines}"
 

@@ -6,13 +6,14 @@ import json
 import logging
 import tempfile
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import fields
 from inspect import signature
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 LADDER = {"1": {"candidate_steps": [1, 3]}, "warmup_batches": 0, "update_interval": 1, "ema_alpha": 1}
 """Decides after every round, from that round alone."""
@@ -32,10 +33,10 @@ def published(**resolved: Any) -> Iterator[None]:
 
 @contextmanager
 def written(config: Any) -> Iterator[str]:
-    """Yield the path of a file with *config*, a JSON value or literal text."""
+    """Yield the path of a file with *config*, a JSON value."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "adaptive.json"
-        path.write_text(config if isinstance(config, str) else json.dumps(config))
+        path.write_text(json.dumps(config))
         yield str(path)
 
 
@@ -80,80 +81,40 @@ def buildable(worker: Any) -> Any:
     return worker
 
 
-def metrics_reporter(worker: Any) -> Any:
-    """Return the scheduler's reporter; its pool is empty and it logs every report."""
-    from sglang.srt.managers.scheduler_components.metrics_reporter import SchedulerMetricsReporter
-    from sglang.srt.speculative.spec_info import SpeculativeAlgorithm
-
-    reporter = object.__new__(SchedulerMetricsReporter)
-    pool = SimpleNamespace(get_decode_usage_msg_parts=list)
-    reporter.scheduler = SimpleNamespace(
-        enable_fpm=False,
-        spec_algorithm=SpeculativeAlgorithm.from_string("EAGLE3"),
-        draft_worker=worker,
-        pool_stats_observer=SimpleNamespace(get_pool_stats=lambda: pool),
-        forward_ct=0,
-        waiting_queue=[],
-        disaggregation_mode=None,
-        kv_events_publisher=SimpleNamespace(publish_kv_events=lambda: None),
-    )
-    reporter.reset_metrics()
-    reporter.decode_log_interval, reporter.last_decode_stats_tic = 1, 0.0
-    reporter.is_stats_logging_rank, reporter.current_scheduler_metrics_enabled = True, False
-    reporter.enable_mfu_metrics, reporter._graph_backend_label = False, "cpu graph"
-    return reporter
-
-
 def result_processor(worker: Any) -> Any:
     """Return the scheduler's result processor, bound to *worker*."""
     from sglang.srt.managers.scheduler_components.batch_result_processor import SchedulerBatchResultProcessor
 
     unused = {field.name: None for field in fields(SchedulerBatchResultProcessor)}
-    return SchedulerBatchResultProcessor(
-        **{**unused, "model_worker": worker, "metrics_reporter": metrics_reporter(worker)}
-    )
+    return SchedulerBatchResultProcessor(**{**unused, "model_worker": worker, "metrics_reporter": mock.Mock()})
 
 
-def request() -> Any:
-    """Return a running request with a committed prompt of two tokens."""
+def verify(processor: Any, steps: int, correct: int) -> None:
+    """Let the scheduler see one round of one request: *steps* drafted, *correct* of them accepted."""
+    import torch
     from sglang.srt.managers.schedule_batch import Req
+    from sglang.srt.managers.utils import GenerationBatchResult
     from sglang.srt.sampling.sampling_params import SamplingParams
 
     req = Req("rid", "ab", array("q", [1, 2]), SamplingParams(max_new_tokens=64))
     req.kv = SimpleNamespace(kv_committed_len=2)
-    return req
-
-
-def verify(processor: Any, reqs: Sequence[Any], steps: int, correct: int) -> None:
-    """Let the scheduler see one round: *steps* drafted, *correct* of them accepted for every request."""
-    import torch
-    from sglang.srt.managers.utils import GenerationBatchResult
-
-    width = steps + 1
     result = GenerationBatchResult(
-        next_token_ids=torch.zeros(width * len(reqs), dtype=torch.int64),
-        accept_lens=torch.full((len(reqs),), correct + 1),
-        speculative_num_draft_tokens=width,
+        next_token_ids=torch.zeros(steps + 1, dtype=torch.int64),
+        accept_lens=torch.tensor([correct + 1]),
+        speculative_num_draft_tokens=steps + 1,
     )
-    batch = SimpleNamespace(reqs=list(reqs), has_grammar=False, seq_lens_sum=100 * len(reqs))
-    processor._resolve_spec_v2_tokens(result, batch)
-    counted = {}
-    if hasattr(result, "num_proposed_drafts"):
-        counted = {"num_proposed_drafts": result.num_proposed_drafts}
-    processor.metrics_reporter.update_spec_metrics(
-        len(reqs), result.num_correct_drafts, num_accept_tokens=(correct + 1) * len(reqs), **counted
-    )
+    processor._resolve_spec_v2_tokens(result, SimpleNamespace(reqs=[req], has_grammar=False))
 
 
 @contextmanager
-def logged(level: int = logging.INFO) -> Iterator[list[str]]:
-    """Collect SGLang's log lines from *level* up."""
+def logged() -> Iterator[list[str]]:
+    """Collect SGLang's log lines from INFO up."""
     lines: list[str] = []
-    handler = logging.Handler(level)
+    handler = logging.Handler(logging.INFO)
     handler.emit = lambda record: lines.append(record.getMessage())  # type: ignore[method-assign]
     logger = logging.getLogger("sglang")
     before = logger.level
-    logger.setLevel(level)
+    logger.setLevel(logging.INFO)
     logger.addHandler(handler)
     try:
         yield lines
