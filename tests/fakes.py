@@ -26,7 +26,7 @@ class Worker:
     def __init__(self, steps: int = 3) -> None:
         self.speculative_num_steps = steps
         self.built: list[tuple[int, int, list[int] | None]] = []
-        self.applied: list[int] = []
+        self.live: SpecRuntimeState | None = None
 
     def build_adaptive_runtime_state(
         self, speculative_num_steps: int, speculative_num_draft_tokens: int, cuda_graph_bs: list[int] | None = None
@@ -35,8 +35,9 @@ class Worker:
         return state(speculative_num_steps)
 
     def apply_runtime_state(self, state: SpecRuntimeState) -> None:
-        self.applied.append(state.speculative_num_steps)
-        self.speculative_num_steps = state.speculative_num_steps
+        """Ignore a state of the current depth, like SGLang's worker."""
+        if state.speculative_num_steps != self.speculative_num_steps:
+            self.live, self.speculative_num_steps = state, state.speculative_num_steps
 
 
 class ScriptedPolicy(AdaptivePolicy):
@@ -130,9 +131,12 @@ class Learner(ScriptedPolicy):
         self.table, self.cost_sync_due = payload, False
 
 
-def serving(answer: int = 3, launch: int = 3) -> tuple[AdaptiveController, Worker, ScriptedPolicy, Ticks]:
-    worker, policy, ticks = Worker(launch), ScriptedPolicy([0, 1, 3, 7], answer), Ticks()
-    clock, device = RoundClock(ticks), Sized([1, 2, 4, 8])
+def serving(
+    answer: int = 3, sizes: Sequence[int] | None = (1, 2, 4, 8)
+) -> tuple[AdaptiveController, Worker, ScriptedPolicy, Ticks]:
+    """*sizes* are those of the graphs, if there are any."""
+    worker, policy, ticks = Worker(), ScriptedPolicy([0, 1, 3, 7], answer), Ticks()
+    clock, device = RoundClock(ticks), Sized(None if sizes is None else list(sizes))
     return controller(policy, clock, worker=worker, device=device, wall_time=ticks), worker, policy, ticks
 
 

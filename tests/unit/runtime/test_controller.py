@@ -42,16 +42,6 @@ def test_launch_depth_without_a_state_is_refused_at_start_up() -> None:
         controller.build_states()
 
 
-def test_a_result_never_switches_the_round_in_flight() -> None:
-    controller, worker, policy, _ = serving(answer=3)
-    controller.choose(4)
-    policy.answer = 7  # the policy changes its mind while a round is in flight
-    controller.verified([3, 3, 3, 3], 4)
-    assert worker.speculative_num_steps == 3
-    controller.choose(4)
-    assert worker.speculative_num_steps == 7
-
-
 def test_late_result_is_credited_to_the_depth_that_drafted_it() -> None:
     controller, _, policy, _ = serving(answer=3)
     controller.choose(2)
@@ -136,19 +126,6 @@ def test_missing_depth_degrades(caplog: pytest.LogCaptureFixture) -> None:
     assert worker.speculative_num_steps == 3
     assert controller.snapshot()["degraded_reason"] == "policy scripted chose 5 steps, which has no runtime state"
     assert sum("degraded to 3 steps" in record.message for record in caplog.records) == 1
-
-
-def test_forced_depth_holds_until_released() -> None:
-    controller, worker, policy, _ = serving(answer=1)
-    controller.force_steps(7)
-    controller.choose(1)
-    policy.answer = 0
-    controller.choose(8)
-    assert worker.speculative_num_steps == 7
-    controller.force_steps(None)
-    controller.choose(8)
-    assert worker.speculative_num_steps == 0
-    assert [switch["cause"] for switch in controller.snapshot()["recent_switches"]] == ["forced", "released"]
 
 
 def test_forced_depth_holds_while_the_policy_is_set_aside() -> None:
@@ -277,11 +254,6 @@ def test_rank_without_a_table_does_not_leave_the_others_waiting() -> None:
     assert "no cost table" in other.snapshot()["degraded_reason"]
 
 
-def graphed(sizes: list[int] | None) -> tuple[AdaptiveController, Worker, ScriptedPolicy]:
-    worker, policy = Worker(), ScriptedPolicy([0, 1, 3, 7], 7)
-    return fakes.controller(policy, worker=worker, device=Sized(sizes)), worker, policy
-
-
 def test_warm_up_runs_each_reachable_depth_in_turn_and_leaves_no_trace() -> None:
     controller, worker, policy, _ = serving(answer=3)
     controller.warm_up.begin()
@@ -308,7 +280,7 @@ def test_warm_up_runs_each_reachable_depth_in_turn_and_leaves_no_trace() -> None
 
 
 def test_without_graphs_every_depth_is_warmed() -> None:
-    controller, worker, _ = graphed(None)
+    controller, worker, _, _ = serving(sizes=None)
     controller.warm_up.begin()
     for _ in range(4):
         controller.choose(5)
@@ -318,8 +290,7 @@ def test_without_graphs_every_depth_is_warmed() -> None:
 
 def test_a_warm_up_whose_end_was_lost_ends_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sglang_adaptive.runtime.states.MOST_ROUNDS", 3)
-    controller, worker, policy = graphed([1])
-    policy.answer = 1
+    controller, worker, _, _ = serving(answer=1, sizes=[1])
     controller.warm_up.begin()
     for _ in range(5):
         controller.choose(1)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections import Counter
 from collections.abc import Iterator
 
 import pytest
@@ -27,7 +26,7 @@ def seconds(requests: int, steps: int, step: float = 0.0) -> float:
 
 class Ranks:
     def __init__(self, requests: list[int], good: float, probe_budget: float = 0.0, step: float = 0.0) -> None:
-        self.requests, self.good, self.now, self.tokens, self.ran = requests, good, 0.0, 0, Counter[int]()
+        self.requests, self.good, self.now = requests, good, 0.0
         self._step, self._draw = step, random.Random(1)
         self._options = ThroughputOptions(DEPTHS, probe_budget=probe_budget)
         self.controllers = [self._controller() for _ in self.requests]
@@ -53,14 +52,15 @@ class Ranks:
         for each, many in zip(self.controllers, self.requests, strict=True):
             each.choose(many)
         (steps,) = {each.states.live.steps for each in self.controllers}
-        self.ran[steps] += 1
         self.now += seconds(max(self.requests), steps, self._step)
         for each, joint, many in zip(self.controllers, self.joint, self.requests, strict=True):
             if many:
                 counts = self._counts(steps, many)
-                self.tokens += many + sum(counts)
                 each.verified(counts, many, RoundNote(drafted(steps), largest_batch=joint.largest))
         return steps
+
+    def rounds(self, count: int) -> list[int]:
+        return [self.round() for _ in range(count)]
 
     def _counts(self, steps: int, many: int) -> list[int]:
         return [next((k for k in range(steps) if self._draw.random() > self.good), steps) for _ in range(many)]
@@ -81,8 +81,7 @@ def wanted(policy: ThroughputPolicy) -> int | None:
 
 def test_a_rank_that_becomes_the_largest_prices_rounds_by_what_it_learnt_as_a_small_one() -> None:
     ranks = Ranks([24, 2], 0.8)
-    for _ in range(300):
-        ranks.round()
+    ranks.rounds(300)
     steps = ranks.round()
     learnt = ranks.policy(1)._times.at(24)
     assert learnt.seconds[steps] == pytest.approx(seconds(24, steps), rel=0.03)  # it started at less than half of that
@@ -91,8 +90,7 @@ def test_a_rank_that_becomes_the_largest_prices_rounds_by_what_it_learnt_as_a_sm
 
 def test_rounds_after_an_interruption_or_of_another_largest_batch_are_not_timed() -> None:
     ranks = Ranks([24, 2], 0.8)
-    for _ in range(SYNC_AFTER):
-        ranks.round()
+    ranks.rounds(SYNC_AFTER)
     timed = readings(ranks.policy(1))
     assert timed > 10
     for at in range(40):
@@ -109,8 +107,7 @@ def test_rounds_after_an_interruption_or_of_another_largest_batch_are_not_timed(
 
 def test_probes_of_the_largest_rank_run_on_all_and_others_make_none() -> None:
     ranks = Ranks([24, 2], 0.8, probe_budget=0.02)
-    for _ in range(1500):
-        ranks.round()
+    ranks.rounds(1500)
     assert ranks.policy(0).probe_totals().started > 0
     assert ranks.policy(1).probe_totals().started == 0
     causes = [each.read_meters().counters.switches_by_cause for each in ranks.controllers]
@@ -119,16 +116,14 @@ def test_probes_of_the_largest_rank_run_on_all_and_others_make_none() -> None:
 
 def test_a_probe_is_paid_for_and_not_repeated_by_the_rank_that_becomes_the_largest() -> None:
     ranks = Ranks([24, 23], 0.8, probe_budget=0.005)
-    for _ in range(400):
-        ranks.round()
+    ranks.rounds(400)
     first, second = ranks.policy(0)._prober, ranks.policy(1)._prober
     assert first.started and first.lost_seconds and not second.lost_seconds
     assert second._seen == first._seen
     assert second._credits[24] == pytest.approx(first._credits[24], rel=0.2)
     ranks.requests[0] = 22
     started, looked = first.started, set(first._looks)
-    for _ in range(400):
-        ranks.round()
+    ranks.rounds(400)
     assert first.started == started and 0 < second.started <= len(DEPTHS) - started
     assert not looked & set(second._looks)
 
@@ -149,23 +144,19 @@ def test_a_probe_ends_when_its_rank_is_not_the_largest_any_more() -> None:
 
 def test_zero_steps_are_left_by_probes_alone_for_nothing_is_seen_of_the_draft() -> None:
     ranks = Ranks([8, 2], 0.02, 0.005, step=0.002)
-    ran = [ranks.round() for _ in range(400)][-100:]
+    ran = ranks.rounds(400)[-100:]
     assert set(ran) == {0, 1} and ran.count(0) > 90
     ranks.good = 0.97
-    for _ in range(1500):
-        ranks.round()
-    ranks.ran.clear()
-    for _ in range(20):
-        ranks.round()
-    assert max(ranks.ran, key=lambda steps: ranks.ran[steps]) == 7
+    ranks.rounds(1500)
+    ran = ranks.rounds(20)
+    assert max(ran, key=ran.count) == 7
 
 
 def test_a_policy_that_fails_to_follow_changes_no_steps() -> None:
     ranks = Ranks([24, 2], 0.8)
-    for _ in range(50):
-        ranks.round()
+    ranks.rounds(50)
     del ranks.policy(1)._prober
-    steps = {ranks.round() for _ in range(100)}  # both ran the same, or this would raise
+    steps = set(ranks.rounds(100))  # both ran the same, or this would raise
     assert steps - {3}
     degraded = [each.snapshot()["degraded_reason"] for each in ranks.controllers]
     assert degraded[0] is None and "_prober" in (degraded[1] or "")
@@ -175,18 +166,16 @@ def test_a_policy_that_fails_to_follow_changes_no_steps() -> None:
 @pytest.mark.parametrize("rank", [0, 1])
 def test_a_rank_that_starts_anew_runs_what_the_others_run(rank: int, clock: float) -> None:
     ranks = Ranks([24, 2, 0], 0.9, probe_budget=0.005)
-    for _ in range(100):
-        ranks.round()
+    ranks.rounds(100)
     ranks.restart(rank, clock)
-    ran = [ranks.round() for _ in range(400)]  # all ran the same, or this would raise
+    ran = ranks.rounds(400)  # all ran the same, or this would raise
     assert max(ran[-100:], key=ran.count) == 7 and not any(each.snapshot()["degraded"] for each in ranks.controllers)
 
 
 @pytest.mark.parametrize("failed", [False, True])
 def test_no_rank_runs_deeper_than_another_has_room_for(failed: bool) -> None:
     ranks = Ranks([24, 2, 0], 0.95)
-    for _ in range(200):
-        ranks.round()
+    ranks.rounds(200)
     assert ranks.round() == 7
     for each, most in zip(ranks.controllers, (None, 4, 0), strict=True):
         each.most_steps = most  # that of a rank without requests does not count
@@ -201,10 +190,9 @@ def test_no_rank_runs_deeper_than_another_has_room_for(failed: bool) -> None:
 
 def test_a_warm_up_and_a_hold_of_one_rank_run_on_all() -> None:
     ranks = Ranks([24, 2], 0.8)
-    for _ in range(50):
-        ranks.round()
+    ranks.rounds(50)
     ranks.controllers[0].warm_up.begin()
-    assert len({ranks.round() for _ in range(12)}) > 2  # all ran the same, or this would raise
+    assert len(set(ranks.rounds(12))) > 2  # all ran the same, or this would raise
     ranks.controllers[0].end_warm_up()
     for each in ranks.controllers:  # they hear of a hold one after the other
         each.force_steps(7)
@@ -214,8 +202,7 @@ def test_a_warm_up_and_a_hold_of_one_rank_run_on_all() -> None:
 
 def test_a_state_says_what_runs_and_why() -> None:
     ranks = Ranks([24, 2], 0.8)
-    for _ in range(200):
-        ranks.round()
+    ranks.rounds(200)
     steps = ranks.round()
     for rank in (0, 1):
         told = ranks.policy(rank).snapshot()

@@ -7,7 +7,7 @@ import json
 import logging
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -82,10 +82,10 @@ def test_forced_depth_outlives_the_policy() -> None:
     controller, worker, _, _ = serving(answer=1)
     controller.force_steps(7)
     controller.replace_policy(ScriptedPolicy([0, 1], 0), by="a test")
-    controller.choose(1)
+    controller.choose(8)
     assert worker.speculative_num_steps == 7
     controller.force_steps(None)
-    controller.choose(1)
+    controller.choose(8)
     assert worker.speculative_num_steps == 0
 
 
@@ -239,9 +239,14 @@ def post(route: AdminRoute, body: bytes, method: str = "POST") -> tuple[int, byt
     return asyncio.run(posted(route, body, method))
 
 
+def changes_of(cfg: dict[str, Any], file: Path | None = None) -> tuple[ConfigChanges, Schedulers]:
+    schedulers = Schedulers(cfg)
+    watched = (None, None) if file is None else (str(file), file_stamp(file))
+    return ConfigChanges(schedulers, schedulers.in_force, BUILT, *watched), schedulers
+
+
 def routed() -> tuple[AdminRoute, Schedulers]:
-    schedulers = Schedulers(SLOTS)
-    changes = ConfigChanges(schedulers, schedulers.in_force, BUILT, None, None)
+    changes, schedulers = changes_of(SLOTS)
     return AdminRoute(stock, [0, 1, 3, 7], None, changes), schedulers
 
 
@@ -338,15 +343,10 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
-def changes_of(file: Path, cfg: dict[str, Any]) -> tuple[ConfigChanges, Schedulers]:
-    schedulers = Schedulers(cfg)
-    return ConfigChanges(schedulers, schedulers.in_force, BUILT, str(file), file_stamp(file)), schedulers
-
-
 @in_a_loop
 async def test_watched_file_is_read_again_when_it_changes(file: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING)
-    changes, schedulers = changes_of(file, {**SLOTS, "watch": True})
+    changes, schedulers = changes_of({**SLOTS, "watch": True}, file)
     new = {"1": {"candidate_steps": [3]}, "watch": True}
     changes.start()
     rewrite(file, json.dumps({"1": {"candidate_steps": [5]}}))
@@ -366,7 +366,7 @@ async def test_watched_file_is_read_again_when_it_changes(file: Path, caplog: py
 
 @in_a_loop
 async def test_a_file_is_watched_from_when_a_client_of_another_worker_asks_for_it(file: Path) -> None:
-    first, schedulers = changes_of(file, SLOTS)
+    first, schedulers = changes_of(SLOTS, file)
     second = ConfigChanges(schedulers, schedulers.in_force, BUILT, str(file), file_stamp(file))
     new = {"1": {"candidate_steps": [3]}}
     second.start()
@@ -377,30 +377,35 @@ async def test_a_file_is_watched_from_when_a_client_of_another_worker_asks_for_i
 
 
 @pytest.fixture
-def spec(monkeypatch: pytest.MonkeyPatch) -> None:
-    """SGLang's arguments for speculation, as in a scheduler."""
+def scheduler(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """SGLang's arguments for speculation, and the ranks, as in a scheduler."""
     spec = SimpleNamespace(speculative_algorithm="EAGLE3", enable_multi_layer_eagle=False)
     monkeypatch.setattr(runtime_context, "get_spec", lambda: spec)
+    with get_parallel().override(tp_group=SimpleNamespace(rank_in_group=0), attn_dp_size=1):
+        yield
 
 
-def test_what_was_read_at_the_start_stays_and_is_shown(spec: None) -> None:
+def reconfigure(handler: Reconfigure, config: dict[str, Any], by: str = "10.0.0.7:5") -> None:
+    change = Change(dict(config), "f", by)
+    handler.validate(CONFIG_KEY, change)
+    handler.apply(CONFIG_KEY, change)
+
+
+def test_what_was_read_at_the_start_stays_and_is_shown(scheduler: None) -> None:
     controller = ema()
     started = {**SLOTS, "exact": False, "warm_up": False}
     controller.replace_policy(build_policy(check_config(started, "f"), 1), by="a test")
     handler = Reconfigure(controller)
-    with get_parallel().override(tp_group=SimpleNamespace(rank_in_group=0), attn_dp_size=1):
-        change = Change({"1": {"candidate_steps": [1, 3]}}, "f", "10.0.0.7:5")
-        handler.validate(CONFIG_KEY, change)
-        handler.apply(CONFIG_KEY, change)
-        shown = controller.snapshot()["config"]
-        assert (shown["exact"], shown["warm_up"], list(shown).count("8")) == (False, False, 0)
-        refused = handler.problem(CONFIG_KEY, Change({**SLOTS, "exact": True}, "f", "10.0.0.7:5"))
+    reconfigure(handler, {"1": {"candidate_steps": [1, 3]}})
+    shown = controller.snapshot()["config"]
+    assert (shown["exact"], shown["warm_up"], list(shown).count("8")) == (False, False, 0)
+    refused = handler.problem(CONFIG_KEY, Change({**SLOTS, "exact": True}, "f", "10.0.0.7:5"))
     assert refused == "f: exact: got true; expected false: it is read only at server start"
 
 
 @pytest.mark.parametrize(("by", "changed"), [("watch", False), ("SIGHUP", True), ("10.0.0.7:5", True)])
 def test_a_watched_file_that_says_what_is_in_force_changes_nothing(
-    by: str, changed: bool, monkeypatch: pytest.MonkeyPatch, spec: None
+    by: str, changed: bool, monkeypatch: pytest.MonkeyPatch, scheduler: None
 ) -> None:
     made = []  # the scheduler saves each one's times when it ends
 
@@ -412,16 +417,10 @@ def test_a_watched_file_that_says_what_is_in_force_changes_nothing(
     controller = ema()
     handler, before, in_force = Reconfigure(controller), controller.policy, controller.snapshot()["config"]
 
-    def apply(config: Any) -> None:
-        change = Change(dict(config), "adaptive.json", by)
-        handler.validate(CONFIG_KEY, change)
-        handler.apply(CONFIG_KEY, change)
-
-    with get_parallel().override(tp_group=SimpleNamespace(rank_in_group=0), attn_dp_size=1):
-        apply(in_force)
-        assert (controller.policy is not before) is bool(made) is changed
-        assert (controller.snapshot()["config_changed"] is not None) is changed
-        apply({"1": {"candidate_steps": [1, 3]}})
+    reconfigure(handler, in_force, by)
+    assert (controller.policy is not before) is bool(made) is changed
+    assert (controller.snapshot()["config_changed"] is not None) is changed
+    reconfigure(handler, {"1": {"candidate_steps": [1, 3]}}, by)
     assert controller.policy.candidate_steps == [1, 3]
 
 
@@ -430,7 +429,7 @@ def test_a_watched_file_that_says_what_is_in_force_changes_nothing(
 async def test_a_file_cannot_change_what_is_read_at_the_start(
     by: str, file: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    changes, schedulers = changes_of(file, {**SLOTS, "watch": by == "watch"})
+    changes, schedulers = changes_of({**SLOTS, "watch": by == "watch"}, file)
     changes.start()
     rewrite(file, json.dumps({**SLOTS, "exact": False}))
     if by == "SIGHUP":
@@ -442,8 +441,7 @@ async def test_a_file_cannot_change_what_is_read_at_the_start(
 
 @in_a_loop
 async def test_hangup_without_a_file_says_so(caplog: pytest.LogCaptureFixture) -> None:
-    schedulers = Schedulers(SLOTS)
-    changes = ConfigChanges(schedulers, schedulers.in_force, BUILT, None, None)
+    changes, _ = changes_of(SLOTS)
     changes.start()
     os.kill(os.getpid(), signal.SIGHUP)
     await until(lambda: bool(caplog.records))
@@ -452,7 +450,7 @@ async def test_hangup_without_a_file_says_so(caplog: pytest.LogCaptureFixture) -
 
 @in_a_loop
 async def test_file_changed_while_the_server_started_is_noticed(file: Path) -> None:
-    changes, schedulers = changes_of(file, {**SLOTS, "watch": True})
+    changes, schedulers = changes_of({**SLOTS, "watch": True}, file)
     rewrite(file, json.dumps({"1": {"candidate_steps": [3]}}))
     changes.start()
     await until(lambda: len(schedulers.changes) == 1)

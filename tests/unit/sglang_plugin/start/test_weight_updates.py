@@ -6,43 +6,19 @@ from types import SimpleNamespace
 
 import pytest
 
-from sglang_adaptive.policy.config import check_config
-from sglang_adaptive.policy.throughput import ThroughputPolicy
+from sglang_adaptive.policy.throughput import ThroughputOptions, ThroughputPolicy
 from sglang_adaptive.runtime.controller import AdaptiveController
-from sglang_adaptive.runtime.states import Device, SpecRuntimeState
+from sglang_adaptive.runtime.states import Device
 from sglang_adaptive.sglang_plugin.rounds import Rounds
+from tests import fakes
 from tests.fakes import Sized, Worker, ema, serve
 
 SIZES = [1, 2, 4]
 
 
-class GraphedWorker(Worker):
-    """Records what it built, and like SGLang's worker ignores a state of its current depth."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.built: list[tuple[int, list[int] | None]] = []  # type: ignore[assignment]
-        self.live: SpecRuntimeState | None = None
-
-    def build_adaptive_runtime_state(
-        self, speculative_num_steps: int, speculative_num_draft_tokens: int, cuda_graph_bs: list[int] | None = None
-    ) -> SpecRuntimeState:
-        self.built.append((speculative_num_steps, cuda_graph_bs))
-        return SpecRuntimeState(speculative_num_steps, speculative_num_draft_tokens, *[object() for _ in range(6)])
-
-    def apply_runtime_state(self, state: SpecRuntimeState) -> None:
-        if state.speculative_num_steps != self.speculative_num_steps:
-            super().apply_runtime_state(state)
-            self.live = state
-
-
-def throughput(depths: list[int], device: Device | None = None) -> tuple[AdaptiveController, GraphedWorker]:
-    config = check_config({"policy": "throughput", "throughput": {"candidate_steps": depths}}, "test")
-    worker = GraphedWorker()
-    found = AdaptiveController(worker, ThroughputPolicy(3, config.options), device=device)
-    found.states.register(worker.build_adaptive_runtime_state(3, 4))
-    found.build_states()
-    return found, worker
+def throughput(depths: tuple[int, ...], device: Device | None = None) -> tuple[AdaptiveController, Worker]:
+    worker, policy = Worker(), ThroughputPolicy(3, ThroughputOptions(candidate_steps=depths))
+    return fakes.controller(policy, worker=worker, device=device), worker
 
 
 def update(controller: AdaptiveController, *, success: bool = True, recapture: bool = False) -> None:
@@ -51,11 +27,11 @@ def update(controller: AdaptiveController, *, success: bool = True, recapture: b
 
 
 def test_every_depth_is_captured_anew_at_its_batch_sizes() -> None:
-    controller, worker = throughput([0, 1, 3], Sized(SIZES))
+    controller, worker = throughput((0, 1, 3), Sized(SIZES))
     before, graphs = controller.states.by_steps, dict(controller.states.captured.graphs)
     worker.built.clear()
     update(controller, recapture=True)
-    assert dict(worker.built) == {steps: list(sizes or ()) for steps, sizes in graphs.items()}
+    assert {steps: sizes for steps, _, sizes in worker.built} == {steps: list(graphs[steps] or ()) for steps in graphs}
     assert controller.states.tiers == (0, 1, 3) and not {*map(id, before)} & {*map(id, controller.states.by_steps)}
     assert worker.speculative_num_steps == 3 and worker.live is controller.states.by_steps[-1]
     assert dict(controller.states.captured.graphs) == graphs
@@ -63,14 +39,14 @@ def test_every_depth_is_captured_anew_at_its_batch_sizes() -> None:
 
 @pytest.mark.parametrize(("success", "recapture"), [(True, False), (False, True)])
 def test_nothing_is_captured_unless_asked_for_and_done(success: bool, recapture: bool) -> None:
-    controller, worker = throughput([0, 1, 3], Sized(SIZES))
+    controller, worker = throughput((0, 1, 3), Sized(SIZES))
     worker.built.clear()
     update(controller, success=success, recapture=recapture)
     assert not worker.built
 
 
 def test_nothing_to_capture_without_graphs_or_without_a_second_depth() -> None:
-    for controller, worker in (throughput([0, 3]), throughput([3], Sized(SIZES))):
+    for controller, worker in (throughput((0, 3)), throughput((3,), Sized(SIZES))):
         worker.built.clear()
         update(controller, recapture=True)
         assert not worker.built
@@ -79,7 +55,7 @@ def test_nothing_to_capture_without_graphs_or_without_a_second_depth() -> None:
 @pytest.mark.parametrize("success", [True, False])
 def test_what_was_learnt_of_the_draft_counts_for_little(success: bool) -> None:
     """Also after a failed update: it may have failed on only one rank."""
-    controller, _ = throughput([3])
+    controller, _ = throughput((3,))
 
     def trials() -> float:
         found: float = controller.snapshot()["acceptance"][0]["trials"]
