@@ -19,6 +19,7 @@ from sglang_adaptive.sglang_plugin.notes import NOTE
 from tests import forked_servers
 
 SETUP = compile_ahead.Setup("bfloat16", "bfloat16", 256, 64, 2, flashinfer=False, selects=True)
+IMPORTABLE = {"PYTHONPATH": str(forked_servers.ROOT)}
 LAUNCHER = f"""
 import sys, time
 from sglang_adaptive.sglang_plugin.launch.compile_ahead import Setup, start
@@ -55,7 +56,7 @@ def test_a_host_without_a_cache_says_so_in_one_line(tmp_path: Path) -> None:
     cache.write_text("")  # a file where a folder must be created; a superuser may write to any folder
     ended = subprocess.run(
         [sys.executable, "-c", LAUNCHER],
-        env=_environment(cache, cuda=tmp_path / "nothing"),
+        env={**os.environ, **_on_hopper(cache, cuda=tmp_path / "nothing"), **IMPORTABLE},
         capture_output=True,
         text=True,
         timeout=300,
@@ -100,8 +101,7 @@ compile_ahead.compile_all([(f"job {number}", lambda number=number: start(number 
 
 def test_nothing_that_is_started_meanwhile_outlives_the_launcher() -> None:
     begin = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {STARTING!r}], start_new_session=True)"
-    root = {"PYTHONPATH": str(Path(__file__).parents[4])}
-    launcher = subprocess.Popen([sys.executable, "-c", begin], env={**os.environ, **root}, stdout=subprocess.PIPE)
+    launcher = subprocess.Popen([sys.executable, "-c", begin], env={**os.environ, **IMPORTABLE}, stdout=subprocess.PIPE)
     try:
         assert launcher.stdout is not None
         assert launcher.stdout.readline() == b"ready\n"
@@ -132,10 +132,6 @@ def test_the_server_does_not_wait_and_samples_once_the_kernels_are_there() -> No
     for unfinished in (compiler, failed):
         assert server._can_sample([exact], unfinished)  # type: ignore[arg-type]
         assert not server._can_sample([exact, inexact], unfinished)  # type: ignore[arg-type]
-
-
-def _environment(cache: Path, cuda: Path) -> dict[str, str]:
-    return {**os.environ, **_on_hopper(cache, cuda), "PYTHONPATH": str(Path(__file__).parents[4])}
 
 
 def _on_hopper(cache: Path, cuda: Path) -> dict[str, str]:

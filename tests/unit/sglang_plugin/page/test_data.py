@@ -92,6 +92,7 @@ class Scheduler:
         self.asked = 0
         self.ready = asyncio.Event()
         self.now = 100.0
+        self.shared = SharedFetch(self.fetch, lambda: self.now)
 
     async def fetch(self) -> bytes:
         self.asked += 1
@@ -102,33 +103,30 @@ class Scheduler:
 @in_a_loop
 async def test_viewers_share_one_fetch_a_second() -> None:
     scheduler = Scheduler()
-    shared = SharedFetch(scheduler.fetch, lambda: scheduler.now)
     scheduler.ready.set()
-    assert await asyncio.gather(*(shared.latest() for _ in range(50))) == [b"answer 1"] * 50
+    assert await asyncio.gather(*(scheduler.shared.latest() for _ in range(50))) == [b"answer 1"] * 50
     scheduler.now += 0.99
-    assert await shared.latest() == b"answer 1"
+    assert await scheduler.shared.latest() == b"answer 1"
     scheduler.now += 0.01
-    assert await shared.latest() == b"answer 2"
+    assert await scheduler.shared.latest() == b"answer 2"
     assert scheduler.asked == 2
 
 
 @in_a_loop
 async def test_a_slow_scheduler_is_asked_once_and_its_answer_kept() -> None:
     scheduler = Scheduler()
-    shared = SharedFetch(scheduler.fetch, lambda: scheduler.now)
     for _ in range(3):
         scheduler.now += 60.0
         with pytest.raises(TimeoutError):
-            await shared.latest(patience=0.0)
+            await scheduler.shared.latest(patience=0.0)
     scheduler.ready.set()
-    assert await shared.latest() == b"answer 1" and scheduler.asked == 1
+    assert await scheduler.shared.latest() == b"answer 1" and scheduler.asked == 1
 
 
 @in_a_loop
 async def test_a_viewer_that_leaves_takes_nothing_from_the_others() -> None:
     scheduler = Scheduler()
-    shared = SharedFetch(scheduler.fetch, lambda: scheduler.now)
-    first, second = (asyncio.ensure_future(shared.latest()) for _ in range(2))
+    first, second = (asyncio.ensure_future(scheduler.shared.latest()) for _ in range(2))
     await asyncio.sleep(0)
     first.cancel()
     await asyncio.sleep(0)
