@@ -162,6 +162,9 @@ BAD = [
     ({**slot(), "policy": ["ema"]}, "policy", 'got ["ema"]'),
     ({**slot(), "policy": "x" * 500}, "policy", "xxx ... xxx"),
     ({**slot(), "throughput": {}}, "throughput", 'not an option of the policy "ema"'),
+    ({"policy": "throughput", "ema_alpha": 0.2}, "ema_alpha", 'a tuning key of the policy "ema"'),
+    ({"throughput": []}, "throughput", "got []; expected an object"),
+    ({"throughput": {"margim": 0.1}}, "throughput.margim", "unknown key"),
 ]  # fmt: skip
 
 BAD_NUMBERS = {
@@ -187,21 +190,9 @@ def test_bad_value(tmp_path: Path, config: dict[str, Any], key: str | None, prob
     assert problem in str(error)
 
 
-def test_throughput_takes_no_slots_and_no_ema_keys() -> None:
-    assert check_config({}, "f").policy == "throughput"
+def test_throughput_takes_its_own_keys() -> None:
     assert check_config({"throughput": {"shrinkage": 0.5}}, "f").options.shrinkage == 0.5
     assert check_config({"throughput": {"candidate_steps": [7, 0, 2]}}, "f").candidate_steps == [0, 2, 7]
-    assert check_config(slot(), "f").policy == "ema"
-    for config, key in (
-        ({**slot(), "policy": "throughput"}, "1"),
-        ({"ema_alpha": 0.2, "policy": "throughput"}, "ema_alpha"),
-        ({"throughput": [], "policy": "throughput"}, "throughput"),
-        ({"throughput": {"margim": 0.1}}, "throughput.margim"),
-        ({**slot(), "throughput": {}}, "throughput"),
-    ):
-        with pytest.raises(ConfigError) as caught:
-            check_config(config, "f")
-        assert caught.value.key == key
 
 
 STARTED = {"warm_up": True, "prune_graphs": False, "exact": False}
