@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
 import pytest
 
@@ -15,7 +13,7 @@ from sglang_adaptive.doctor import advice
 from sglang_adaptive.policy.errors import ConfigError
 from sglang_adaptive.sglang_plugin.launch import checkup
 from tests.forked_servers import NO_MODEL
-from tests.launch_lines.verdicts import CONFIGS, HERE, launcher
+from tests.launch_lines.verdicts import HERE, launcher
 from tests.releases import IS_OLDER
 
 pytestmark = pytest.mark.engine
@@ -36,7 +34,7 @@ ATTENTION_DP = ("--tp-size", "2", "--dp-size", "2", "--enable-dp-attention")
 
 @pytest.fixture(scope="module", autouse=True)
 def _launcher() -> Iterator[None]:
-    with patch.dict(os.environ, {"HF_HUB_OFFLINE": "1"}), launcher():
+    with launcher():
         yield
 
 
@@ -45,10 +43,10 @@ def model(name: str) -> str:
     return str(HERE / "configs" / name)
 
 
-def asked(target: str, *more: str, adaptive: bool = True) -> dict[str, Any]:
+def asked(target: str, *more: str, config: str | None = "throughput") -> dict[str, Any]:
     """Return what the doctor finds about a line; without a GPU, as here."""
-    config = [CONFIG, str(CONFIGS / "throughput.json")] if adaptive else []
-    return checkup.launch(["--model-path", target, *more, *config])
+    adaptive = [] if config is None else [CONFIG, config]
+    return checkup.launch(["--model-path", target, *more, *adaptive])
 
 
 CANNOT_START: list[tuple[str, list[str], list[str]]] = [
@@ -75,8 +73,8 @@ CANNOT_START: list[tuple[str, list[str], list[str]]] = [
 )
 def test_what_is_missing_is_named(target: str, more: list[str], told: list[str]) -> None:
     """With the adaptive flag and without it."""
-    for adaptive in (True, False):
-        refused = asked(model(target), *more, adaptive=adaptive).get("refused")
+    for config in ("throughput", None):
+        refused = asked(model(target), *more, config=config).get("refused")
         assert refused is not None and all(words in refused for words in told)
 
 
@@ -153,7 +151,7 @@ def test_a_dspark_line_speculates_as_without_this_package(role: str, monkeypatch
         monkeypatch.setattr(hooks, name, lambda *_: [])
     monkeypatch.setenv(env.ACTIVE, "before")  # the launcher sets it for its children
     line = ["--model-path", model("deepseek-v4-dspark"), ALGORITHM, "DSPARK", "--disaggregation-mode", role]
-    plain, ours = (prepare_server_args([*line, *more]) for more in ([], [CONFIG, str(CONFIGS / "throughput.json")]))
+    plain, ours = (prepare_server_args([*line, *more]) for more in ([], [CONFIG, "throughput"]))
     activation._prepare(ours)
     for server_args in (plain, ours):
         declare_resolution(server_args, __name__, device="cuda")
@@ -202,12 +200,10 @@ def test_a_window_of_a_llama_eagle3_draft_acts_on_every_backend() -> None:
 
 
 def test_a_ladder_past_the_rings_of_deepseek_v4_is_refused_with_the_limit() -> None:
-    line = ["--model-path", model("deepseek-v4"), ALGORITHM, "EAGLE", CONFIG]
-    refused = {name: checkup.launch([*line, name]).get("refused") for name in ("aggressive", "deepseek-v4")}
-    assert refused["deepseek-v4"] is None
-    assert "candidate_steps: got 10; expected 9 at most: DeepSeek-V4's rings hold 10" in (refused["aggressive"] or "")
-    other = ["--model-path", model("deepseek-v3"), ALGORITHM, "EAGLE", CONFIG, "aggressive"]
-    assert "refused" not in checkup.launch(other)
+    told = "candidate_steps: got 10; expected 9 at most: DeepSeek-V4's rings hold 10"
+    assert told in asked(model("deepseek-v4"), ALGORITHM, "EAGLE", config="aggressive")["refused"]
+    for name, config in (("deepseek-v4", "deepseek-v4"), ("deepseek-v3", "aggressive")):
+        assert "refused" not in asked(model(name), ALGORITHM, "EAGLE", config=config)
 
 
 def test_the_rings_are_checked_again_once_the_model_is_downloaded() -> None:
@@ -224,7 +220,7 @@ def test_the_rings_are_checked_again_once_the_model_is_downloaded() -> None:
 def test_what_a_line_rules_out_of_its_configuration_is_told(tmp_path: Path) -> None:
     file = tmp_path / "adaptive.json"
     file.write_text('{"policy": "throughput", "audit": {"share": 0.1}, "throughput": {"lookup": true}}')
-    line = ["--model-path", model("llama"), ALGORITHM, "EAGLE3", DRAFT, model("llama-eagle3"), CONFIG, str(file)]
-    assert checkup.launch(line)["features_off"] == []
-    off = checkup.launch([*line, *ATTENTION_DP])["features_off"]
+    line = [model("llama"), ALGORITHM, "EAGLE3", DRAFT, model("llama-eagle3")]
+    assert asked(*line, config=str(file))["features_off"] == []
+    off = asked(*line, *ATTENTION_DP, config=str(file))["features_off"]
     assert off == ["lookups is off: attention DP", "audit is off: attention DP"]

@@ -26,11 +26,8 @@ LOCAL_CONTROL = "--enable-dp-attention-local-control-broadcast"
 
 @pytest.fixture(scope="module", autouse=True)
 def _launcher() -> Iterator[None]:
-    patched = pytest.MonkeyPatch()
-    patched.setenv("HF_HUB_OFFLINE", "1")
     with launcher():
         yield
-    patched.undo()
 
 
 @pytest.mark.parametrize("name", LINES)

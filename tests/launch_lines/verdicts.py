@@ -108,10 +108,12 @@ def verdict(line: dict[str, Any]) -> dict[str, Any]:
 
 @contextmanager
 def launcher() -> Iterator[None]:
-    """Route SGLang's command line through the package, as in a process that loaded its plugins.
+    """Route SGLang's command line through the package, as in a process that loaded its plugins, without a network.
 
     The check of the installed SGLang runs once instead of for each of 200 lines.
     """
+    offline = patch.dict(os.environ, {"HF_HUB_OFFLINE": "1"})
+    offline.start()  # before the import, which reads it
     from sglang.srt.server_args import ServerArgs
 
     original = ServerArgs.from_cli_args.__func__  # type: ignore[attr-defined]
@@ -125,6 +127,7 @@ def launcher() -> Iterator[None]:
     finally:
         ServerArgs.from_cli_args = classmethod(original)  # type: ignore[method-assign]
         logging.root.handlers[:], logging.root.level = handlers, level  # SGLang's parser sets its own
+        offline.stop()
 
 
 def flags(argv: list[str]) -> Iterator[tuple[str, list[str]]]:
