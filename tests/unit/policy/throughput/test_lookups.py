@@ -194,10 +194,10 @@ def test_larger_batches_and_unknown_ones_are_drafted() -> None:
 
 
 def test_a_profile_in_which_more_steps_take_less_time_is_served() -> None:
-    """A host that was busy while it was measured had left one on an H200, and the policy ended."""
-    made = policy()
-    cells = (replace(cell, seconds=0.01 if cell.steps == 7 else 0.1) for cell in made.profile.cells if cell.steps)
-    made = ThroughputPolicy(3, ThroughputOptions((1, 3, 7), lookup=True), replace(made.profile, cells=tuple(cells)))
+    """A host that was busy when it measured alone had left one on an H200, and the policy ended."""
+    cells = (ProfileCell(1, 1, 0.1), ProfileCell(1, 3, 0.01), ProfileCell(16, 1, 0.01), ProfileCell(16, 3, 0.02))
+    options = ThroughputOptions((1, 3), lookup=True)
+    made = ThroughputPolicy(3, options, CostProfile(policy().profile.key, cells, "test"))
     made.allow_lookups(True)
     for _ in range(8):
         assert serve(made, [Lookup(64, 32, 64)], accepted=3)
