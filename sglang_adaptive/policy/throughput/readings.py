@@ -120,6 +120,9 @@ class Place:
         self._pairs: dict[tuple[int, int], deque[tuple[float, float]]] = {}
         """Differences and their weights."""
         self._exported: list[Any] | None = None
+        self._levels: dict[int, float] = {}
+        self._summaries: dict[tuple[int, int], tuple[float, list[Any]]] = {}
+        """What did not change since an export: the level of a kind, and the noise and the summary of a pair."""
 
     def add(self, kind: int, value: float, now: int, rounds: int) -> None:
         """Add a reading, of *rounds* rounds, in round *now*."""
@@ -134,6 +137,7 @@ class Place:
             self._noise.levels.append(abs(middle(visit.values) - visit.usual))
             visit.usual = None
         self._own.setdefault(kind, deque(maxlen=OWN_KEPT)).append(value)
+        self._levels.pop(kind, None)
         self._counts[kind] = self._counts.get(kind, 0) + rounds
 
     def export(self) -> list[Any]:
@@ -145,16 +149,27 @@ class Place:
         if self._exported is None:
             assert self._visit is not None, "a place has a reading"
             latest, noise, scatter = self._visit.kind, self._noise.of_differences, self._noise.of_levels
+            for kind, values in self._own.items():
+                if kind not in self._levels:
+                    self._levels[kind] = median(values)
             own = [
-                [kind, median(values), math.hypot(scatter, FEW / len(values)), self._counts[kind]]
+                [kind, self._levels[kind], math.hypot(scatter, FEW / len(values)), self._counts[kind]]
                 for kind, values in self._own.items()
             ]
-            pairs = {kinds: list(found) for kinds, found in self._pairs.items()}
-            if self._change is not None:
-                pairs.setdefault(self._change.kinds, []).append(self._change.difference())
-            told = [[*kinds, *summary(found[-SIDE:], noise)] for kinds, found in pairs.items()]
+            open_pair = [] if self._change is None else [self._change.kinds]
+            told = [self._told(kinds, noise) for kinds in dict.fromkeys([*self._pairs, *open_pair])]
             self._exported = [latest, self._level(latest), own, told]
         return self._exported
+
+    def _told(self, kinds: tuple[int, int], noise: float) -> list[Any]:
+        """Return what the export says about a pair."""
+        if self._change is not None and kinds == self._change.kinds:
+            found = [*self._pairs.get(kinds, ()), self._change.difference()]
+            return [*kinds, *summary(found[-SIDE:], noise)]
+        known = self._summaries.get(kinds)
+        if known is None or known[0] != noise:
+            known = self._summaries[kinds] = noise, [*kinds, *summary(self._pairs[kinds], noise)]
+        return known[1]
 
     def _level(self, kind: int) -> float:
         return median(list(self._own[kind])[-SIDE:])
@@ -185,6 +200,7 @@ class Place:
                 for _ in earlier:
                     found.popleft()
         found.append((value, weight))
+        self._summaries.pop(self._change.kinds, None)
         self._change = None
 
 
