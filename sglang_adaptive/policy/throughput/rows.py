@@ -9,9 +9,6 @@ from dataclasses import dataclass
 
 from sglang_adaptive.policy.throughput.cost import CostModel
 
-MOST_ROWS = 512
-"""Rows kept: more than a server has batch sizes."""
-
 
 @dataclass(frozen=True, slots=True)
 class RoundTimeRow:
@@ -41,7 +38,7 @@ class RoundTimeRow:
 
 
 class RoundTimeTable:
-    """Rows by batch size, cached until times change, in bounded memory."""
+    """Rows by batch size, kept until times change."""
 
     def __init__(self, cost: CostModel) -> None:
         self._cost = cost
@@ -59,8 +56,6 @@ class RoundTimeTable:
         """Return the row of *batch_size*, padded to the next size with CUDA graphs."""
         found = self._rows.get(batch_size)
         if found is None:
-            if len(self._rows) >= MOST_ROWS:
-                self._rows.clear()
             padded = self._padded(max(1, batch_size))
             found = self._rows[batch_size] = self.at(padded) if padded != batch_size else self._make(padded)
         return found

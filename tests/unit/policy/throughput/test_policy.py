@@ -23,7 +23,6 @@ from sglang_adaptive.policy.profile import CostProfile, ProfileCell, ProfileKey,
 from sglang_adaptive.policy.throughput import ThroughputOptions, ThroughputPolicy
 from sglang_adaptive.policy.throughput.choice import why
 from sglang_adaptive.policy.throughput.probing import ALLOWANCE_ROUNDS, expected_improvement
-from sglang_adaptive.policy.throughput.rows import MOST_ROWS
 from tests.unit.policy.throughput.test_acceptance import drafts
 
 COST = load_cost(None)[1]
@@ -241,13 +240,6 @@ def test_fifteen_thousand_rounds_leave_the_state_as_small_as_six_thousand() -> N
 
     first = largest_within(6_000)
     assert largest_within(9_000) < 1.1 * first  # half a byte a round would be too much
-
-
-def test_no_cache_grows_with_the_batch_sizes_seen() -> None:
-    policy = ThroughputPolicy(3, profile=H200)
-    for batch in range(1, 3 * MOST_ROWS):
-        policy.choose(Coming(batch))
-    assert len(policy._times._rows) <= MOST_ROWS
 
 
 def test_the_snapshot_is_made_of_builtins_and_says_why() -> None:
