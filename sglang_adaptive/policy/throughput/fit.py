@@ -8,8 +8,9 @@ from the base on, late readings do. The lower one counts. The second start bring
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from operator import mul
 from statistics import median
 
 from sglang_adaptive.policy.throughput.base_cost import GUESSED
@@ -56,6 +57,8 @@ class _Facts:
     pairs: Sequence[tuple[int, int, float, float]]
     expected: Sequence[tuple[float, float]]
     """The shape, of every kind."""
+    measured: Collection[int]
+    """The kinds in ``own``."""
 
     def level(self, x: Sequence[float]) -> float:
         """Return what the measured kinds of *x* are above the shape."""
@@ -63,11 +66,10 @@ class _Facts:
 
     def errors(self, x: Sequence[float], level: float) -> tuple[list[float], list[float], list[float]]:
         """Return how far *x*, at this *level*, is off each level, each difference, and the shape of measured kinds."""
-        measured = {at for at, *_ in self.own}
         return (
             [x[at] - value for at, value, _ in self.own],
             [x[b] - x[a] - value for a, b, value, _ in self.pairs],
-            [x[at] - level - away if at in measured else 0.0 for at, (away, _) in enumerate(self.expected)],
+            [x[at] - level - away if at in self.measured else 0.0 for at, (away, _) in enumerate(self.expected)],
         )
 
     def losses(self, x: Sequence[float]) -> list[float]:
@@ -75,28 +77,29 @@ class _Facts:
         facts = zip((self.own, self.pairs, self.expected), self.errors(x, self.level(x)), strict=True)
         return [math.log1p(e * e / fact[-1]) for of, errors in facts for fact, e in zip(of, errors, strict=True)]
 
-    def solve(self, x: Sequence[float], *, first: bool = False) -> tuple[list[float], list[list[float]]]:
-        """Return the next x, and the matrix of its equations; at *first* of the measurements alone, all trusted."""
+    def solve(self, x: Sequence[float], *, first: bool = False) -> tuple[list[float], Factor]:
+        """Return the next x, and the factor of its equations; at *first* of the measurements alone, all trusted."""
         level = self.level(x)
-        own, pairs, shape = self.errors(x, level)
         matrix, right = [[0.0] * len(x) for _ in x], [0.0] * len(x)
-        for (at, value, variance), error in zip(self.own, own, strict=True):
-            weight = 1.0 / (variance if first else variance + error**2)
+        for at, value, variance in self.own:
+            weight = 1.0 / (variance if first else variance + (x[at] - value) ** 2)
             matrix[at][at] += weight
             right[at] += weight * value
-        for (a, b, value, variance), error in zip(self.pairs, pairs, strict=True):
-            weight = 1.0 / (variance if first else variance + error**2)
+        for a, b, value, variance in self.pairs:
+            weight = 1.0 / (variance if first else variance + (x[b] - x[a] - value) ** 2)
             matrix[a][a] += weight
             matrix[b][b] += weight
             matrix[a][b] -= weight
             matrix[b][a] -= weight
             right[a] -= weight * value
             right[b] += weight * value
-        for at, ((away, variance), error) in enumerate(zip(self.expected, shape, strict=True)):
+        for at, (away, variance) in enumerate(self.expected):
+            error = x[at] - level - away if at in self.measured else 0.0
             weight = _LITTLE if first else 1.0 / (variance + error**2)
             matrix[at][at] += weight
             right[at] += weight * (level + away)
-        return [found[0] for found in solved(matrix, [[value] for value in right])], matrix
+        factor = Factor(matrix)
+        return factor.solve(right), factor
 
 
 def fit(evidence: Evidence, shape: Mapping[int, tuple[float, float]], *, from_base: bool = False) -> Fit:
@@ -110,24 +113,23 @@ def fit(evidence: Evidence, shape: Mapping[int, tuple[float, float]], *, from_ba
     own = [(index[kind], level, deviation**2) for kind, level, deviation, _ in evidence.own]
     pairs = [(index[a], index[b], value, deviation**2) for a, b, value, deviation, *_ in evidence.pairs]
     expected = [(away, deviation**2) for away, deviation in (shape.get(kind, (0.0, GUESSED)) for kind in kinds)]
-    facts = _Facts(own, pairs, expected)
+    facts = _Facts(own, pairs, expected, {at for at, *_ in own})
     level = median(value - expected[at][0] for at, value, _ in own)
     ends = []
     for measured_alone in (True, False)[: 1 + from_base]:
-        x, matrix = facts.solve([level + away for away, _ in expected], first=measured_alone)
+        x, factor = facts.solve([level + away for away, _ in expected], first=measured_alone)
         for _ in range(TURNS - 1):
-            x, matrix = facts.solve(x)
+            x, factor = facts.solve(x)
         losses = facts.losses(x)
-        ends.append((sum(losses), x, matrix))
+        ends.append((sum(losses), x, factor))
         if max(losses) < math.log(2.0):  # no fact contradicts: half the time of a hand-over
             break
-    _, x, matrix = min(ends)
+    _, x, factor = min(ends, key=lambda end: end[0])
     _, errors, shape_errors = facts.errors(x, facts.level(x))
     now = index[evidence.latest]
-    inverse = solved(matrix, [[float(row == column) for column in range(len(kinds))] for row in range(len(kinds))])
     deviations = []
     for at in range(len(kinds)):
-        variance = max(1e-9, inverse[at][at] + inverse[now][now] - 2.0 * inverse[now][at])
+        variance = max(1e-9, factor.variance(at, now))
         # Facts that contradict the fit say that it may be as wrong itself, unless other facts hold it. So does the
         # shape: without it, one late reading hid the best depth for 2,000 rounds (0.932 of its speed on recorded text).
         found = [(error**2, pair[3]) for pair, error in zip(pairs, errors, strict=True) if at in pair[:2] and at != now]
@@ -138,15 +140,39 @@ def fit(evidence: Evidence, shape: Mapping[int, tuple[float, float]], *, from_ba
     return Fit({kind: x[at] - x[now] for kind, at in index.items()}, dict(zip(kinds, deviations, strict=True)))
 
 
-def solved(matrix: Sequence[list[float]], right: Sequence[list[float]]) -> list[list[float]]:
-    """Return the solution of a symmetric positive definite system for each column of *right* (Gauss-Jordan).
+class Factor:
+    """The factors L D L^T of a symmetric positive definite matrix.
 
     Not with numpy: its last digits depend on the machine, and all ranks must decide alike.
     """
-    rows = [[*row, *columns] for row, columns in zip(matrix, right, strict=True)]
-    for at in range(len(rows)):
-        pivot = rows[at] = [value / rows[at][at] for value in rows[at]]
-        for other, row in enumerate(rows):
-            if other != at and (factor := row[at]):
-                rows[other] = [value - factor * its for value, its in zip(row, pivot, strict=True)]
-    return [row[len(matrix) :] for row in rows]
+
+    def __init__(self, matrix: Sequence[Sequence[float]]) -> None:
+        self._lower: list[list[float]] = []
+        """Rows of L before its diagonal of ones."""
+        self._diagonal: list[float] = []
+        for row in matrix:
+            scaled: list[float] = []  # the row of L times D
+            for value, above in zip(row, self._lower, strict=False):
+                scaled.append(value - sum(map(mul, scaled, above)))
+            self._lower.append([value / pivot for value, pivot in zip(scaled, self._diagonal, strict=True)])
+            self._diagonal.append(row[len(scaled)] - sum(map(mul, scaled, self._lower[-1])))
+
+    def solve(self, right: Sequence[float]) -> list[float]:
+        """Return the solution for one right-hand side."""
+        found = [value / pivot for value, pivot in zip(self._forward(right), self._diagonal, strict=True)]
+        for at in range(len(found) - 1, 0, -1):
+            value = found[at]
+            for before, factor in enumerate(self._lower[at]):
+                found[before] -= factor * value
+        return found
+
+    def variance(self, one: int, other: int) -> float:
+        """Return the variance of the difference of two unknowns, with the matrix as their precision."""
+        right = [float(at == one) - float(at == other) for at in range(len(self._diagonal))]
+        return sum(value * value / pivot for value, pivot in zip(self._forward(right), self._diagonal, strict=True))
+
+    def _forward(self, right: Sequence[float]) -> list[float]:
+        found: list[float] = []
+        for value, row in zip(right, self._lower, strict=True):
+            found.append(value - sum(map(mul, row, found)))
+        return found

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,7 +13,7 @@ from hypothesis import strategies as st
 from sglang_adaptive.policy.profile import CostProfile, ProfileCell, ProfileKey, ordered
 from sglang_adaptive.policy.throughput.base_cost import drafted_step, form_seconds
 from sglang_adaptive.policy.throughput.cost import INTERPOLATED, MEASURED, PRIOR, PROFILE, CostModel
-from sglang_adaptive.policy.throughput.fit import Evidence, fit
+from sglang_adaptive.policy.throughput.fit import Evidence, Factor, fit
 
 LADDER = (0, 1, 2, 3, 5, 7)
 KEY = ProfileKey("target", "draft", "gpu", 1, 1, "fa3")
@@ -156,3 +158,14 @@ def test_a_table_is_new_only_if_a_time_changed() -> None:
 
 def test_a_ladder_without_two_depths_above_zero_has_no_drafted_step() -> None:
     assert drafted_step((0, 3), [0.02, 0.03]) == 0.0
+
+
+@pytest.mark.parametrize("size", [1, 2, 7])
+def test_a_factor_solves_its_equations_and_has_the_variances_of_the_inverse(size: int) -> None:
+    root = np.random.default_rng(size).normal(size=(size, size))
+    matrix = root @ root.T + 0.1 * np.eye(size)
+    factor, right, inverse = Factor(matrix.tolist()), root[0].tolist(), np.linalg.inv(matrix)
+    assert factor.solve(right) == pytest.approx(np.linalg.solve(matrix, right))
+    for one, other in itertools.permutations(range(size), 2):
+        expected = inverse[one, one] + inverse[other, other] - 2.0 * inverse[one, other]
+        assert factor.variance(one, other) == pytest.approx(expected)
