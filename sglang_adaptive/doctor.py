@@ -194,10 +194,7 @@ def _ask(line: LaunchLine | None) -> dict[str, Any]:
         question, answer = Path(folder, "question.json"), Path(folder, "answer.json")
         question.write_text(json.dumps({"arguments": arguments}), encoding="utf-8")
         try:
-            done = subprocess.run(
-                [sys.executable, "-m", "sglang_adaptive.sglang_plugin.launch.checkup", str(question), str(answer)],
-                env=variables, capture_output=True, text=True, errors="replace", timeout=PATIENCE_SECONDS, check=False,
-            )  # fmt: skip
+            done = _run(["sglang_adaptive.sglang_plugin.launch.checkup", str(question), str(answer)], variables)
         except subprocess.TimeoutExpired:
             return {"failure": f"no answer in {PATIENCE_SECONDS:.0f} s"}
         if answer.is_file() and (text := answer.read_text(encoding="utf-8")):
@@ -206,6 +203,14 @@ def _ask(line: LaunchLine | None) -> dict[str, Any]:
                 return found
             return {**found, "failure": _end(done)}
         return {"failure": _end(done)}
+
+
+def _run(module: list[str], variables: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    """Run a module with its arguments in a Python like this one."""
+    command = [sys.executable, "-m", *module]
+    return subprocess.run(
+        command, env=variables, capture_output=True, text=True, errors="replace", timeout=PATIENCE_SECONDS, check=False
+    )
 
 
 def _end(done: subprocess.CompletedProcess[str]) -> str:
