@@ -473,6 +473,11 @@ def conclude(rows: Sequence[Mapping[str, Any]], path: Path) -> int:
     return int(not all(row["met"] for row in rows))
 
 
+def commit_of(scene: Mapping[str, Any], size: str) -> str:
+    """Return the commit of a scene's turns at a batch size, which may differ where runs were joined."""
+    return str(scene.get("commits", {}).get(size, scene["commit"]))
+
+
 def join(paths: Sequence[Path], results: Path) -> int:
     """Write RESULTS/gates.json from the files of runs with other scenes each; return the exit code.
 
@@ -486,7 +491,7 @@ def join(paths: Sequence[Path], results: Path) -> int:
             for size, turns in scene["batches"].items():
                 if len(turns) >= LEAST_TURNS or size not in known["batches"]:
                     known["batches"][size] = turns
-                    known["commits"][size] = scene.get("commits", {}).get(size, scene["commit"])
+                    known["commits"][size] = commit_of(scene, size)
             scenes[name] = {**scene, "batches": known["batches"], "commits": known["commits"]}
     driven = {name: {int(size): turns for size, turns in one["batches"].items()} for name, one in scenes.items()}
     joined = [name for name in SCENES if name in USUAL or name in driven]

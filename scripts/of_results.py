@@ -12,6 +12,7 @@ from typing import Any
 from benchmarks import compare
 from benchmarks.architectures import FAILED, FAMILIES, REFUSED, verdict_on
 from benchmarks.compare import best_static, case_of, is_static, rates, shares
+from benchmarks.gates import commit_of
 from benchmarks.harness.texts import DIFFERENT, EQUAL, TIE
 from benchmarks.harness.turns import Ratio, best_single, mean_rates, mean_ratio, over, rates_by_name
 
@@ -72,14 +73,9 @@ def first_figure() -> Lines:
     ):
         yield row(rival, *(f"{rates[size][OURS] / rates[size][name]:.2f}" for size, name in names.items()))
     day = run["scenes"]["replay"]["date"][:10]
-    commits = " and ".join(dict.fromkeys(commit_of(run["scenes"]["replay"], size) for size in found))
+    commits = " and ".join(dict.fromkeys(commit_of(run["scenes"]["replay"], str(size))[:8] for size in found))
     yield ""
     yield f"Measured on {day} at [{commits}](benchmarks/results/served/gates.json)."
-
-
-def commit_of(scene: Content, size: int) -> str:
-    """Return the commit of a scene's turns at a batch size, which may differ where runs were joined."""
-    return str(scene.get("commits", {}).get(str(size), scene["commit"]))[:8]
 
 
 def gates() -> Lines:
@@ -300,7 +296,7 @@ def replayed() -> Lines:
         reached = f"{one['reached']:.3f} ± {one['error']:.3f} ({title(one['best'])})"
         reached += "" if one["met"] else ", **missed**"
         chosen, worst = (f"{one[key]:.3f}" for key in ("choices", "worst_turn"))
-        commit = commit_of(run["scenes"][name], one["batch"])
+        commit = commit_of(run["scenes"][name], str(one["batch"]))[:8]
         yield row(name, one["batch"], reached, one["gate"], chosen, worst, one["turn_gate"], one["turns"], commit)
 
 

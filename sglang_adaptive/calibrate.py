@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from types import TracebackType
 from typing import Any
 from uuid import uuid4
@@ -215,12 +215,13 @@ def _measure(
     # disable=None: a bar on a terminal only
     with tqdm(total=wanted, unit="round", desc="starting the load", disable=None) as bar:
         try:
-            with ExitStack() as at_end:
-                at_end.callback(server.put_back)
+            try:
                 for size in sizes:
                     with SteadyLoad(server.client, size, tokens[size]) as load:
                         for steps in depths(server.state, size):
                             cells.append(_cell(server, load, size, steps, arguments.rounds, bar))
+            finally:
+                server.put_back()
         except (NotReady, Interrupted) as reason:
             if not cells:
                 raise

@@ -99,8 +99,7 @@ class AcceptanceEstimator:
             return
         if steps > self.depth:  # drafted before the candidates changed
             steps, counts = self.depth, [min(count, self.depth) for count in counts]
-        bins = self.levels.update(steps, counts, requests)
-        self._pending[max(1, steps)].append((bins, counts))
+        self._pending[max(1, steps)].append((self.levels.update(steps, counts, requests), counts))
         self._share = 1.0 / (1.0 + size / SATURATION)
         self._weight *= self._growth
         self._rounds += 1

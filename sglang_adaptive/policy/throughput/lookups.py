@@ -160,10 +160,6 @@ class Runs:
             if kept:
                 self._open[name] = kept
 
-    def end(self) -> None:
-        """Forget all copies: a round was not tracked."""
-        self._open = {}
-
 
 class Drafted:
     """How many tokens a drafted round yields after a match, relative to all drafted rounds.
@@ -332,15 +328,14 @@ class Lookups:
             rest = min(self._rest, max(longest, MOST_REST if self.tracking.known else UNKNOWN_REST))
             if self._left <= -rest:
                 self._left, self._rest = float(LOOK), 2.0 * rest if self._paid else math.inf
+        self._runs.learn(observation)
         if not observation.lookups:
             self._matches = {}
-            self._runs.end()
             return
         counts, steps = observation.num_correct_drafts_per_req, observation.steps
         lookups = zip(observation.requests or range(len(counts)), observation.lookups, strict=False)
         self._matches = {name: (found.now, found.next_remembered) for name, found in lookups}
         self._account(observation)
-        self._runs.learn(observation)
         if steps and not observation.looked_up:
             usual = acceptance.tokens[min(steps, acceptance.depth)]
             for count, found in zip(counts, observation.lookups, strict=False):

@@ -160,11 +160,10 @@ class ThroughputPolicy(AdaptivePolicy):
             # At once: the next probe, which may follow soon, puts syncs off.
             self._next_sync = min(self._next_sync, self._round + SYNC_LAG)
         if steps in row.log_base:
-            if not observation.chosen:
-                pass  # the accounts cover this policy's decisions, not an operator's
-            elif observation.looked_up:
+            # The accounts cover this policy's decisions, not an operator's.
+            if observation.chosen and observation.looked_up:
                 self._lookups.book(observation, row, self._live, self._acceptance)
-            else:
+            elif observation.chosen:
                 self._prober.account(steps, self._live, row)
             seconds = self._lookups.tracking.without(observation)
             if seconds is None:

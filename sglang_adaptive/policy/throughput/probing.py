@@ -264,7 +264,7 @@ class Prober:
             if first:
                 novelty = _novelty(row.anchor, (anchor for anchor, kind in readings if kind == steps))
                 rest = min(rest, FIRST * cost / max(1e-3, novelty * min(4.0, max(0.5, row.surprise))))
-            disputed = bool(disputes) and any(steps in kinds for _, *kinds in disputes)
+            disputed = any(steps in kinds for _, *kinds in disputes)
             due = self._age(row, steps) / (1.0 if disputed else rest)
             if steps > live > 0:
                 unseen = now - max((at for other, at in self._drafted.items() if other >= steps), default=0)

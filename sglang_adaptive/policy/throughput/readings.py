@@ -120,9 +120,9 @@ class Place:
         self._pairs: dict[tuple[int, int], deque[tuple[float, float]]] = {}
         """Differences and their weights."""
         self._exported: list[Any] | None = None
-        self._levels: dict[int, float] = {}
+        self._medians: dict[int, float] = {}
         self._summaries: dict[tuple[int, int], tuple[float, list[Any]]] = {}
-        """What did not change since an export: the level of a kind, and the noise and the summary of a pair."""
+        """What did not change since an export: a kind's median of ``_own``, and the noise and the summary of a pair."""
 
     def add(self, kind: int, value: float, now: int, rounds: int) -> None:
         """Add a reading, of *rounds* rounds, in round *now*."""
@@ -137,7 +137,7 @@ class Place:
             self._noise.levels.append(abs(middle(visit.values) - visit.usual))
             visit.usual = None
         self._own.setdefault(kind, deque(maxlen=OWN_KEPT)).append(value)
-        self._levels.pop(kind, None)
+        self._medians.pop(kind, None)
         self._counts[kind] = self._counts.get(kind, 0) + rounds
 
     def export(self) -> list[Any]:
@@ -150,10 +150,10 @@ class Place:
             assert self._visit is not None, "a place has a reading"
             latest, noise, scatter = self._visit.kind, self._noise.of_differences, self._noise.of_levels
             for kind, values in self._own.items():
-                if kind not in self._levels:
-                    self._levels[kind] = median(values)
+                if kind not in self._medians:
+                    self._medians[kind] = median(values)
             own = [
-                [kind, self._levels[kind], math.hypot(scatter, FEW / len(values)), self._counts[kind]]
+                [kind, self._medians[kind], math.hypot(scatter, FEW / len(values)), self._counts[kind]]
                 for kind, values in self._own.items()
             ]
             open_pair = [] if self._change is None else [self._change.kinds]

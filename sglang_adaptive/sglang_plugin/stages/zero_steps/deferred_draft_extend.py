@@ -230,8 +230,8 @@ class DeferredDraftExtend(LeftForLater):
         if len(keys) == 1:  # a change of ``adaptive_zero_step_extend_every`` changes the width, by which kernels differ
             for state in self._states:
                 if state.speculative_num_draft_tokens >= max(plan.counts):
-                    self._catch_up(extend, state, batch, plan, ahead=0)
-                    self._catch_up(extend, state, batch, plan, ahead=0, early=self._can_write)
+                    for early in {False, self._can_write}:
+                        self._catch_up(extend, state, batch, plan, ahead=0, early=early)
         if self._can_write:
             self._write(extend, batch, keys, ahead=0)
 
