@@ -424,6 +424,7 @@ class Run:
         words += ["--behind", str(BEHIND), *scene.options, *more]
         (self.drives / f"{label}.json").unlink(missing_ok=True)  # of an earlier command
         markers = [self._marker(self.running(gpu, scene.server), size) for size in sizes]
+        words += ["--requests", self.given.requests] if self.given.requests else []
         words += ["--warm"] if all(marker.exists() for marker in markers) else []
         with self.report.noting(label):  # its file has what it finished
             self.command(gpu, words, seconds + LATE_SECONDS, label)
@@ -562,6 +563,7 @@ def parser() -> argparse.ArgumentParser:
     add = made.add_argument
     add("--scenes", type=_scenes, default=USUAL, help=f"of {','.join(SCENES)}; default: {','.join(USUAL)}")
     add("--batches", type=start.ints, default=[1, 4, 16, 64], help="only these batch sizes, for a rehearsal")
+    add("--requests", metavar="BATCH:N,...", help="requests per pass, instead of each scene's own")
     add("--start", action="store_true", help="only start the servers, and leave them running for another command")
     add("--keep", action="store_true", help="leave the servers running")
     add("--join", type=Path, nargs="+", metavar="FILE", help="only make one gates.json of those of several runs")

@@ -3,9 +3,10 @@
     python -m benchmarks.start_up --work DIR
 
 The first turn is a fresh host: each server has its own home folder without compiled kernels. The second turn starts
-both again with the same folders. The servers run without the benchmarks' plugin. For each server the result has the
-seconds from its first process until it is ready and those of each part, the start-up report of /server_info, and the
-seconds of some sampled requests, sent one after the other.
+both again with the same folders; `--turns again` uses those of an earlier run in the same `--work`. The servers run
+without the benchmarks' plugin. For each server the result has the seconds from its first process until it is ready and
+those of each part, the start-up report of /server_info, and the seconds of some sampled requests, sent one after the
+other.
 """
 
 from __future__ import annotations
@@ -51,7 +52,10 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--pair", default="llama8b", help="shape of target and draft")
     parser.add_argument("--batch", type=int, default=64, help="largest batch size with CUDA graphs")
     parser.add_argument("--requests", type=int, default=10, help="sampled requests (a stock server compiles for them)")
+    parser.add_argument("--turns", type=start.names, default=TURNS, help="of fresh, again (default: both)")
     given = parser.parse_args(argv)
+    if unknown := set(given.turns) - set(TURNS):
+        parser.error(f"--turns: got {', '.join(sorted(unknown))}; expected of {', '.join(TURNS)}")
     end = start.begin(given)
     extra = given.server_arguments
     if given.host == "cpu":
@@ -60,10 +64,11 @@ def main(argv: Sequence[str]) -> int:
         host = start.gpu(given.models, given.batch, given.pair, extra=extra, prefill_graphs=True)
     report = Report(given.results / "start-up.json", "start_up", argv, schema=SCHEMA, servers={}, turns={})
     homes = {name: given.work / f"home-{name}" for name in given.contenders}
-    for home in homes.values():
-        shutil.rmtree(home, ignore_errors=True)
+    if "fresh" in given.turns:
+        for home in homes.values():
+            shutil.rmtree(home, ignore_errors=True)
     failed = 0
-    for turn in TURNS:
+    for turn in given.turns:
         report.content["turns"][turn] = {}
         for policy in start.chosen(given.contenders):
             server = _server(_at_home(policy, homes[policy.name]), host, given.work / turn)
