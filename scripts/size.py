@@ -52,8 +52,9 @@ def figures() -> dict[str, int]:
 def constants(source: str) -> int:
     """Return how many tuned constants a module has.
 
-    These are assignments of a number, or of a tuple of numbers, to an UPPER_CASE name of the module, and defaults of
-    dataclass fields that are numbers other than 0 or tuples of numbers. Values computed from other names do not count.
+    These are assignments of a number, or of a tuple of numbers, to an UPPER_CASE name of the module, alone or together
+    with others, and defaults of dataclass fields that are numbers other than 0 or tuples of numbers. Values computed
+    from other names do not count.
     """
     found = 0
     for node in ast.parse(source).body:
@@ -62,7 +63,10 @@ def constants(source: str) -> int:
             found += sum(_is_number(value) and ast.unparse(value) not in ("0", "0.0") for value in defaults)
         elif isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
             target = node.target if isinstance(node, ast.AnnAssign) else node.targets[0]
-            found += isinstance(target, ast.Name) and target.id.isupper() and _is_number(node.value)
+            pairs = [(target, node.value)]
+            if isinstance(target, ast.Tuple) and isinstance(node.value, ast.Tuple):
+                pairs = list(zip(target.elts, node.value.elts, strict=True))
+            found += sum(isinstance(to, ast.Name) and to.id.isupper() and _is_number(value) for to, value in pairs)
     return found
 
 

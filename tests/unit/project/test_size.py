@@ -39,8 +39,8 @@ def test_constants() -> None:
 LEAST = 0.5
 EDGES = (0.1, -2.0)
 SLOPE: float = 1.0 / 200.0
-FOLLOWS = len(EDGES) + 1
 NAME, ON = "x", True
+MOST, HALF, FOLLOWS = 3, 0.5, len(EDGES) + 1
 small = 3
 
 @dataclass
@@ -52,4 +52,4 @@ class Options:
 class Plain:
     gain: float = 0.5
 """
-    assert size.constants(source) == 4
+    assert size.constants(source) == 6
