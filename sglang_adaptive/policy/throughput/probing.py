@@ -24,8 +24,8 @@ LEAST_GAIN_ROUNDS = 1.0
 """Minimum expected gain of a probe, in rounds of the live steps, and the credit that probes leave to looks."""
 PROBE_ROUNDS, LOOK_ROUNDS = 4, 2
 """Readings that end a probe and a look."""
-MOST_PROBED, MOST_LOOKED = 9, 6
-"""Most rounds of either: a reading may be missing, because requests came or left."""
+MISSING_ROUNDS = 4
+"""Most rounds of either without a reading, because requests came or left."""
 ZERO_ROUNDS = 16
 """Most rounds of a probe of zero steps. It ends with a cycle of deferred draft extends, which gives one time."""
 CHECK_ROUNDS, LOOK_CHECK_ROUNDS = 4, 16
@@ -245,7 +245,7 @@ class Prober:
             gain = probe_gain(gap, row.deviation[steps], row.noise, deeper)
             rounds = PROBE_ROUNDS + 1 if steps else ZERO_ROUNDS
             if gain and _affordable(rounds * lost + LEAST_GAIN_ROUNDS, credit):
-                return self._start(steps, PROBE_ROUNDS, MOST_PROBED if steps else ZERO_ROUNDS, row)
+                return self._start(steps, PROBE_ROUNDS, PROBE_ROUNDS + MISSING_ROUNDS if steps else ZERO_ROUNDS, row)
         return 0 if now % LOOK_CHECK_ROUNDS else self._consider_look(row, live, now, credit)
 
     def _consider_look(self, row: RoundTimeRow, live: int, now: int, credit: float) -> int:
@@ -277,7 +277,7 @@ class Prober:
             return 0
         self._next_look = now + PAUSE
         self._followed |= {pair: longer for pair, longer in disputes.items() if chosen in pair[1:]}
-        return self._start(chosen, LOOK_ROUNDS, MOST_LOOKED, row)
+        return self._start(chosen, LOOK_ROUNDS, LOOK_ROUNDS + MISSING_ROUNDS, row)
 
     def leave_zero(self, row: RoundTimeRow, now: int) -> None:
         """Start a one-round probe out of zero steps if the draft was not seen for long."""

@@ -115,7 +115,7 @@ def test_the_constants_that_the_page_names() -> None:
         f"of a lone difference at least {readings.LONE:g}, {readings.LONE_NOISES:g} times the noise, or half its size",
         f"that of `g_k` is {base_cost.PROFILED:.0%} for profiled times and {base_cost.GUESSED:.0%} for others",
         f"{SYNC_AFTER} rounds after the start or a switch, after a probe, and every `sync_rounds`",
-        f"until it has {probing.PROBE_ROUNDS} readings, at most {probing.MOST_PROBED} rounds",
+        f"until it has {probing.PROBE_ROUNDS} readings, at most {probing.PROBE_ROUNDS + probing.MISSING_ROUNDS} rounds",
         f"for {probing.HORIZON_ROUNDS:g} rounds, less its cost, comes to a round",
         f"it takes {probing.LOOK_ROUNDS} readings of a depth",
         f"With `c` its expected loss plus {probing.CHANGE_ROUNDS:g}, in rounds",
