@@ -33,10 +33,10 @@ NEAR_ROUNDS = 16
 OWN_KEPT = 31
 """Readings kept of a kind."""
 SINGLE = 0.6
-"""Weight of a difference with a single reading on one side."""
+"""Weight of a difference with a single reading on one side. With 1, the worst of 100 machines that change has 0.793
+instead of 0.909 of the best steps, and a busy host 0.0015 less (recorded noise)."""
 APART = 0.2
-"""Distance of the two sides of a short visit at which their mean weighs half. Without this, a busy host has 0.008 less
-(recorded noise)."""
+"""Distance of a short visit's two sides at which their mean weighs half. Without it a busy host has 0.008 less."""
 CHANGED = 0.15
 """Two differences that agree start a pair anew if they depart from the earlier ones by this much. Without this, a busy
 host has 0.855 instead of 0.984 of the best depth in the worst 500 rounds (recorded noise)."""
