@@ -613,7 +613,7 @@ def main(argv: Sequence[str]) -> int:
         report.add(verdict=verdicts[name])
         report.say(f"{name}: {verdicts[name]}")
 
-    wanted = [name for name in PHASES if name in given.phases]
+    wanted = given.phases
     if not place.cpu:
         for server in (server for name in wanted for server in PHASES[name][1]):
             place.begin(server)
@@ -634,7 +634,7 @@ def parser() -> argparse.ArgumentParser:
     phases = ["equality", "agreement", "rates"]
     add(
         "--phases",
-        type=start.names,
+        type=start.some_of(PHASES),
         default=phases,
         help=f"from {', '.join(PHASES)} (default: {','.join(phases)})",
     )

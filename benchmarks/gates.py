@@ -422,9 +422,10 @@ class Run:
         words += ["--results", str(self.drives), "--name", label, "--depths", ",".join(map(str, DEPTHS))]
         words += ["--models", str(self.given.models), "--batches", ",".join(map(str, sizes))]
         words += ["--behind", str(BEHIND), *scene.options, *more]
+        if self.given.requests:
+            words += ["--requests", ",".join(f"{size}:{many}" for size, many in self.given.requests)]
         (self.drives / f"{label}.json").unlink(missing_ok=True)  # of an earlier command
         markers = [self._marker(self.running(gpu, scene.server), size) for size in sizes]
-        words += ["--requests", self.given.requests] if self.given.requests else []
         words += ["--warm"] if all(marker.exists() for marker in markers) else []
         with self.report.noting(label):  # its file has what it finished
             self.command(gpu, words, seconds + LATE_SECONDS, label)
@@ -561,21 +562,16 @@ def parser() -> argparse.ArgumentParser:
     made = command_parser("gates", __doc__)
     start.add_options(made, 600.0)
     add = made.add_argument
-    add("--scenes", type=_scenes, default=USUAL, help=f"of {','.join(SCENES)}; default: {','.join(USUAL)}")
+    add(
+        "--scenes", type=start.some_of(SCENES), default=USUAL, help=f"of {','.join(SCENES)}; default: {','.join(USUAL)}"
+    )
     add("--batches", type=start.ints, default=[1, 4, 16, 64], help="only these batch sizes, for a rehearsal")
-    add("--requests", metavar="BATCH:N,...", help="requests per pass, instead of each scene's own")
+    add("--requests", type=start.pairs, metavar="BATCH:N,...", help="requests per pass, instead of each scene's own")
     add("--start", action="store_true", help="only start the servers, and leave them running for another command")
     add("--keep", action="store_true", help="leave the servers running")
     add("--join", type=Path, nargs="+", metavar="FILE", help="only make one gates.json of those of several runs")
     add("--no-record", action="store_true", help="do not record the servers' rounds")
     return made
-
-
-def _scenes(text: str) -> list[str]:
-    names = text.split(",")
-    if unknown := [name for name in names if name not in SCENES]:
-        raise argparse.ArgumentTypeError(f"{unknown[0]} is not one of {', '.join(SCENES)}")
-    return names
 
 
 if __name__ == "__main__":

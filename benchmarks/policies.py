@@ -172,7 +172,7 @@ def drive(servers: Sequence[Server], given: argparse.Namespace, end: float, argv
         servers={server.name: server.described() for server in servers}, rows=[],
     )  # fmt: skip
     run, warm, complete = Run(servers, given, report, end), False, True
-    for workload in sorted(given.workloads, key=list(WORKLOADS).index):
+    for workload in given.workloads:
         try:
             if workload != "first-use" and not warm:
                 _warm_up(run)
@@ -577,13 +577,6 @@ PLAN: dict[str, tuple[Callable[[str], Any], Any, str]] = {
 """The numbers of a run: how they are parsed, their defaults, their meanings."""
 
 
-def _workloads(text: str) -> list[str]:
-    unknown = [name for name in text.split(",") if name not in WORKLOADS]
-    if unknown:
-        raise argparse.ArgumentTypeError(f"{unknown[0]} is not one of {', '.join(WORKLOADS)}")
-    return text.split(",")
-
-
 def parser() -> argparse.ArgumentParser:
     made = command_parser("policies", __doc__)
     verbs = made.add_subparsers(dest="verb", required=True)
@@ -597,7 +590,7 @@ def parser() -> argparse.ArgumentParser:
             default=list(POLICIES),
             help="start one after another: a,b; together: a+b",
         )
-        add("--workloads", type=_workloads, default=["cells"], help=", ".join(WORKLOADS))
+        add("--workloads", type=start.some_of(WORKLOADS), default=["cells"], help=", ".join(WORKLOADS))
         add(
             "--depths",
             type=start.ints,

@@ -52,10 +52,8 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--pair", default="llama8b", help="shape of target and draft")
     parser.add_argument("--batch", type=int, default=64, help="largest batch size with CUDA graphs")
     parser.add_argument("--requests", type=int, default=10, help="sampled requests (a stock server compiles for them)")
-    parser.add_argument("--turns", type=start.names, default=TURNS, help="of fresh, again (default: both)")
+    parser.add_argument("--turns", type=start.some_of(TURNS), default=TURNS, help="of fresh, again (default: both)")
     given = parser.parse_args(argv)
-    if unknown := set(given.turns) - set(TURNS):
-        parser.error(f"--turns: got {', '.join(sorted(unknown))}; expected of {', '.join(TURNS)}")
     end = start.begin(given)
     extra = given.server_arguments
     if given.host == "cpu":
@@ -67,6 +65,8 @@ def main(argv: Sequence[str]) -> int:
     if "fresh" in given.turns:
         for home in homes.values():
             shutil.rmtree(home, ignore_errors=True)
+    elif missing := [str(home) for home in homes.values() if not home.is_dir()]:
+        parser.error(f"--turns again: no {missing[0]}; expected the folder of an earlier fresh start")
     failed = 0
     for turn in given.turns:
         report.content["turns"][turn] = {}

@@ -644,6 +644,19 @@ def names(text: str) -> list[str]:
     return text.split(",")
 
 
+def some_of(known: Iterable[str]) -> Callable[[str], list[str]]:
+    """Return a parser of A,B,... that takes only *known* names; it returns them in the order of *known*."""
+    accepted = list(known)
+
+    def parse(text: str) -> list[str]:
+        wanted = names(text)
+        if unknown := [name for name in wanted if name not in accepted]:
+            raise argparse.ArgumentTypeError(f"{unknown[0]} is not one of {', '.join(accepted)}")
+        return [name for name in accepted if name in wanted]
+
+    return parse
+
+
 def pairs(text: str) -> list[tuple[int, int]]:
     """Return A:B,... as pairs of integers."""
     return [(int(left), int(right)) for left, right in (part.split(":") for part in text.split(","))]

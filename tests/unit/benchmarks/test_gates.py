@@ -82,6 +82,9 @@ def test_what_was_not_measured_is_not_met(
     (tmp_path / "gates.json").rename(tmp_path / "first.json")
     options = ["--work", str(tmp_path), "--join", str(tmp_path / "first.json"), str(tmp_path / "first.json")]
     assert main(options) == 1
+    with pytest.raises(SystemExit):
+        main(["--scenes", "moe,none"])
+    assert "none is not one of replay" in capsys.readouterr().err
     rows = json.loads((tmp_path / "gates.json").read_text())["gates"]
     assert len(rows) == 18 and [(row["scene"], row["batch"]) for row in rows if row["met"]] == [("moe", 1), ("moe", 64)]
 
