@@ -33,6 +33,9 @@ from sglang_adaptive.lab.simulate.real.suite import DEFAULT_ROUNDS, Setting, loa
 from sglang_adaptive.lab.simulate.real.texts import Texts, load_texts
 from sglang_adaptive.policy.throughput.lookups import KINDS, TRACKING_SECONDS
 
+TRACES = Path(__file__).parent / "traces"
+TEXTS = [TRACES / name for name in ("smollm2-greedy.npz", "tiny.npz", "edits_set/smollm2-edits.npz")]
+"""The recordings with lookups."""
 BATCHES = (1, 4, 8, 16, 32)
 DEPTHS = (0, 1, 2, 3, 5, 7)
 MIXED = {"smollm2-greedy, repetitions cut", "smollm2-edits"}
@@ -48,7 +51,7 @@ def main(argv: Sequence[str]) -> int:
     """Play every cell and print one row per text and batch size; 2 on bad input."""
     given = parser().parse_args(argv)
     try:
-        texts = load_texts([str(file) for file in given.texts])
+        texts = load_texts([str(file) for file in given.texts or TEXTS])
         if texts.keys() >= MIXED:
             texts["a quarter edits"] = mixed(*map(texts.__getitem__, sorted(MIXED, reverse=True)))
         costs = load_costs(None) if given.host_paced is None else host_paced(given.host_paced / 1000)
@@ -112,7 +115,7 @@ def _mean(plays: Plays, name: str) -> float:
 
 def parser() -> argparse.ArgumentParser:
     found = command_parser("lookup_replay", __doc__)
-    found.add_argument("--texts", type=Path, action="append", default=[], help="recording with lookups (default: all)")
+    found.add_argument("--texts", type=Path, action="append", help="recording with lookups (default: the three)")
     found.add_argument("--rounds", type=int, default=DEFAULT_ROUNDS, help="approximate rounds per cell")
     found.add_argument("--seeds", type=int, default=1, help="runs per cell (default: 1)")
     found.add_argument("--host-paced", type=float, metavar="MS", help="time of every round (default: profiles)")
