@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from sglang_adaptive.policy.base import AdaptivePolicy, build_policy
+from sglang_adaptive.policy.base import AdaptivePolicy
 from sglang_adaptive.policy.choice import Choice, Coming, drafted
 from sglang_adaptive.policy.config import AuditOptions, check_config
 from sglang_adaptive.policy.observation import RoundObservation
@@ -182,4 +182,4 @@ def with_audit(found: AdaptiveController, verdict: str) -> AdaptiveController:
 
 def ema(**slot: Any) -> AdaptiveController:
     config = check_config({"1": {"candidate_steps": [0, 1, 3, 7], **slot}}, "test")
-    return controller(build_policy(config, 3))
+    return controller(config.build_policy(3))

@@ -6,12 +6,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar
 
-from sglang_adaptive.policy.choice import Choice, Coming
+from sglang_adaptive.policy.choice import CapturedSteps, Choice, Coming
 from sglang_adaptive.policy.observation import RoundObservation
 from sglang_adaptive.policy.options import PolicyOptions
 
 if TYPE_CHECKING:
-    from sglang_adaptive.policy.config import AdaptiveConfig, CapturedSteps
     from sglang_adaptive.policy.profile import CostProfile, ProfileKey
 
 
@@ -237,16 +236,3 @@ def register(options: type[PolicyOptions]) -> Callable[[P], P]:
         return policy
 
     return add
-
-
-def build_policy(
-    config: AdaptiveConfig, initial_steps: int, profile: Callable[[], CostProfile | None] = lambda: None
-) -> AdaptivePolicy:
-    """Return the policy that *config* names; its attribute ``config`` is for /server_info.
-
-    *profile* loads this server's saved round times, or None without any; all ranks load together.
-    """
-    kind: Any = POLICIES[config.policy].policy
-    made = kind(initial_steps, config.options, *((profile(),) if kind.keeps_profile else ()))
-    made.config = config
-    return made  # type: ignore[no-any-return]

@@ -6,13 +6,14 @@ import json
 import os
 import stat
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
 from sglang_adaptive.policy import options as opt
-from sglang_adaptive.policy.base import DEFAULT_POLICY, POLICIES
+from sglang_adaptive.policy.base import DEFAULT_POLICY, POLICIES, AdaptivePolicy
+from sglang_adaptive.policy.choice import CapturedSteps
 from sglang_adaptive.policy.errors import ConfigError, shown
 from sglang_adaptive.policy.options import (
     MAX_STEPS,
@@ -24,7 +25,7 @@ from sglang_adaptive.policy.options import (
     number,
     pathname,
 )
-from sglang_adaptive.policy.profile import shipped_config
+from sglang_adaptive.policy.profile import CostProfile, shipped_config
 
 BUILT_IN = "built-in default"
 """Source of a configuration without a file."""
@@ -110,6 +111,18 @@ class AdaptiveConfig:
         """Draft counts of all rounds: the depths and the lookup drafts."""
         return [*self.candidate_steps, *self.options.lookup_kinds]
 
+    def build_policy(
+        self, initial_steps: int, profile: Callable[[], CostProfile | None] = lambda: None
+    ) -> AdaptivePolicy:
+        """Return the policy of this configuration; its attribute ``config`` is for /server_info.
+
+        *profile* loads this server's saved round times, or None without any; all ranks load together.
+        """
+        kind: Any = POLICIES[self.policy].policy
+        made = kind(initial_steps, self.options, *((profile(),) if kind.keeps_profile else ()))
+        made.config = self
+        return made  # type: ignore[no-any-return]
+
     def after_start(self, given: Collection[str], running: Mapping[str, Any]) -> AdaptiveConfig:
         """Return this configuration for a server that runs *running*, as ``as_dict`` returns it; {} if unknown.
 
@@ -125,6 +138,40 @@ class AdaptiveConfig:
                 runs = "no such key" if value is None else shown(value)
                 raise ConfigError(self.source, name, f"got {shown(asked)}", f"{runs}: it is read only at server start")
         return replace(self, **kept)
+
+    def require_built(self, built: CapturedSteps, running: Mapping[str, Any] | None = None) -> None:
+        """Reject this configuration if it needs something that was not *built*, unless *running* asks for it as well.
+
+        *running* is the configuration in force, as ``as_dict`` returns it: a server that cannot look drafts up starts
+        without, whatever its configuration says, and that configuration must pass again with another option changed.
+
+        A depth without graphs would run, only slowly. Start-up gives graphs to every depth that may run at a batch
+        size, and a later configuration must meet the same rule. A policy that keeps to depths with graphs
+        (``keeps_to_graphs``) needs graphs for one of its depths at each size; any other policy needs them for all.
+
+        Raises:
+            ConfigError: With one line that names the key, the depth and those that were built.
+        """
+        keeps_to_graphs = POLICIES[self.policy].policy.keeps_to_graphs
+        asked_before = (running or {}).get(self.policy, {}).get("lookup") is True
+        for place, steps, low, high in self.options.depths_by_batch():
+            looks_up = steps[0] in self.options.lookup_kinds
+            if looks_up and built.graph_sizes and not any(low <= size < high for size in built.graph_sizes):
+                continue  # its rounds would have no graphs
+            if looks_up and not built.lookups:
+                if asked_before:
+                    continue
+                expected = 'false or "auto"'
+                raise ConfigError(self.source, place, "asks for rounds that the server started without", expected)
+            missing = [depth for depth in steps if depth not in built.graphs or (depth in built.lookups) != looks_up]
+            if missing:
+                problem = f"needs {_listed(missing)}, which was not built when the server started"
+                raise ConfigError(self.source, place, problem, f"depths among {_listed(built.graphs)}")
+            for size in built.graph_sizes:
+                lacking = set(steps) - built.at(size) if low <= size < high else set()
+                if lacking and (not keeps_to_graphs or lacking == set(steps)):
+                    problem = f"needs {_listed(lacking)}, which has no CUDA graphs at batch size {size}"
+                    raise ConfigError(self.source, place, problem, f"depths among {_listed(built.at(size))} there")
 
     def as_dict(self) -> dict[str, Any]:
         """Return an equivalent configuration object, with all defaults."""
@@ -343,76 +390,6 @@ def require_texts(options: PolicyOptions, *, as_text: bool = True) -> None:
     if size > most:
         expected = f"{most:,} at most with a lookup_memory_mb of {megabytes}"
         raise ConfigError(path, None, f"has {size:,} bytes of text or tokens", expected)
-
-
-# -- a change while the server runs ----------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class CapturedSteps:
-    """The depths with a runtime state from start-up; a later configuration can use no others."""
-
-    graphs: Mapping[int, tuple[int, ...] | None]
-    """By depth, the batch sizes with CUDA graphs; None if graphs are off, or if this depth has graphs at every size at
-    which any depth has."""
-    lookups: frozenset[int] = frozenset()
-    """The depths that look drafts up instead of drafting."""
-
-    @property
-    def graph_sizes(self) -> list[int]:
-        """Every batch size at which some depth has graphs, ascending; empty if no depth is restricted."""
-        return sorted({size for sizes in self.graphs.values() for size in sizes or ()})
-
-    def at(self, batch_size: int) -> frozenset[int]:
-        """Return the depths that have graphs at *batch_size*, one of ``graph_sizes``."""
-        return frozenset(steps for steps, sizes in self.graphs.items() if sizes is None or batch_size in sizes)
-
-    def require(self, config: AdaptiveConfig, running: Mapping[str, Any] | None = None) -> None:
-        """Reject *config* if it needs something that was not built, unless it asks for it as *running* does.
-
-        *running* is the configuration in force, as ``as_dict`` returns it: a server that cannot look drafts up starts
-        without, whatever its configuration says, and that configuration must pass again with another option changed.
-
-        A depth without graphs would run, only slowly. Start-up gives graphs to every depth that may run at a batch
-        size, and a later configuration must meet the same rule. A policy that keeps to depths with graphs
-        (``keeps_to_graphs``) needs graphs for one of its depths at each size; any other policy needs them for all.
-
-        Raises:
-            ConfigError: With one line that names the key, the depth and those that were built.
-        """
-        keeps_to_graphs = POLICIES[config.policy].policy.keeps_to_graphs
-        asked_before = (running or {}).get(config.policy, {}).get("lookup") is True
-        for place, steps, low, high in config.options.depths_by_batch():
-            looks_up = steps[0] in config.options.lookup_kinds
-            if looks_up and self.graph_sizes and not any(low <= size < high for size in self.graph_sizes):
-                continue  # its rounds would have no graphs
-            if looks_up and not self.lookups:
-                if asked_before:
-                    continue
-                expected = 'false or "auto"'
-                raise ConfigError(config.source, place, "asks for rounds that the server started without", expected)
-            missing = [depth for depth in steps if depth not in self.graphs or (depth in self.lookups) != looks_up]
-            if missing:
-                problem = f"needs {_listed(missing)}, which was not built when the server started"
-                raise ConfigError(config.source, place, problem, f"depths among {_listed(self.graphs)}")
-            for size in self.graph_sizes:
-                lacking = set(steps) - self.at(size) if low <= size < high else set()
-                if lacking and (not keeps_to_graphs or lacking == set(steps)):
-                    problem = f"needs {_listed(lacking)}, which has no CUDA graphs at batch size {size}"
-                    raise ConfigError(config.source, place, problem, f"depths among {_listed(self.at(size))} there")
-
-    def as_pairs(self) -> list[list[Any]]:
-        """Return it as JSON builtins: [steps, batch sizes or null, whether it looks up] by depth."""
-        return [
-            [steps, None if sizes is None else list(sizes), steps in self.lookups]
-            for steps, sizes in sorted(self.graphs.items())
-        ]
-
-    @classmethod
-    def from_pairs(cls, pairs: Iterable[Any]) -> CapturedSteps:
-        """Return the inverse of ``as_pairs``."""
-        graphs = {int(steps): None if sizes is None else tuple(sizes) for steps, sizes, _ in pairs}
-        return cls(graphs, frozenset(int(steps) for steps, _, looks_up in pairs if looks_up))
 
 
 def describe_change(before: Mapping[str, Any], after: Mapping[str, Any]) -> str:

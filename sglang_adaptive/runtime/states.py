@@ -12,8 +12,7 @@ from types import TracebackType
 from typing import Any, Protocol, TypeAlias
 
 from sglang_adaptive.policy.base import AdaptivePolicy
-from sglang_adaptive.policy.choice import Choice, Source, drafted
-from sglang_adaptive.policy.config import CapturedSteps
+from sglang_adaptive.policy.choice import CapturedSteps, Choice, Source, drafted
 
 logger = logging.getLogger(__name__)
 

@@ -137,12 +137,12 @@ def replace(target: str, *parameters: str, process: Processes = Process.SCHEDULE
 
 
 def to_stages(event: Callable[..., Any], target: str, *parameters: str, process: Processes = Process.SCHEDULER) -> None:
-    """Declare that the stages of the `Rounds` act at *target* with *event*, a method of `Stage`."""
+    """Declare that the stages act at *target* with *event*, a method of `Stage`."""
 
     @functools.wraps(event)
     def raised(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        rounds = current()
-        return (original if rounds is None else rounds.around(event, original))(*args, **kwargs)
+        stages = current()
+        return (original if stages is None else stages.around(event, original))(*args, **kwargs)
 
     _declare("around", target, parameters, process, before=2)(raised)
 
@@ -373,8 +373,8 @@ def report_hooks(info: dict[str, Any]) -> dict[str, Any]:
     wanted = of_scheduler()
     require_installed((*hooks(Process.EVERY), *wanted))
     gc.unfreeze()  # what the captures have frozen
-    rounds = current()
-    built = {} if rounds is None else {BUILT: rounds.controller.states.captured.as_pairs()}
+    stages = current()
+    built = {} if stages is None else {BUILT: stages.controller.states.captured.as_pairs()}
     return {**info, TIMES: {**(info.get(TIMES) or {}), KEY: len(wanted), **built}}
 
 

@@ -6,9 +6,9 @@ At each of the functions that SGLang calls for that, the stages of a server may 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import cache, partial
-from typing import Any, TypeVar
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import Any
 
 from sglang_adaptive.policy.base import AdaptivePolicy
 from sglang_adaptive.policy.choice import Source
@@ -17,7 +17,7 @@ from sglang_adaptive.runtime.controller import AdaptiveController
 from sglang_adaptive.sglang_plugin.configuration import configuration
 from sglang_adaptive.sglang_plugin.notes import note_of
 from sglang_adaptive.sglang_plugin.repairs import Repairs
-from sglang_adaptive.sglang_plugin.stage import Rest, Stage, current, set_current
+from sglang_adaptive.sglang_plugin.stage import Rest, Stage, Stages, current, set_current
 from sglang_adaptive.sglang_plugin.stages.attention_dp import AgreedSteps
 from sglang_adaptive.sglang_plugin.stages.audit_scheduler import Audits
 from sglang_adaptive.sglang_plugin.stages.capacity import Capacity, ReserveAhead
@@ -40,12 +40,6 @@ from sglang_adaptive.sglang_plugin.stages.zero_steps.inputs import KnownLengths,
 from sglang_adaptive.sglang_plugin.stages.zero_steps.left_for_later import DeferredAppend
 from sglang_adaptive.sglang_plugin.start.controller import make_controller
 from sglang_adaptive.sglang_plugin.start.state_builds import build_state, draft_parts_in_their_scope
-
-Event = Callable[..., Any]
-"""A method of `Stage`."""
-S = TypeVar("S", bound=Stage)
-
-_EVENTS: list[Event] = [event for name, event in vars(Stage).items() if not name.startswith("_")]
 
 
 def first_stages(rounds: Rounds) -> Iterator[Stage]:
@@ -92,46 +86,18 @@ def stages_of_rounds(rounds: Rounds, looks_up: bool) -> Iterator[Stage]:
     yield from ExactVerify.where_it_can(worker)
 
 
-class Rounds(Stage):
+class Rounds(Stages):
     """All rounds of this process, a scheduler; there are none where steps are fixed.
 
-    It holds the stages, and is the first one itself: it lets the controller choose steps and learn from results.
+    As the first stage, it lets the controller choose steps and learn from results.
     """
 
     def __init__(self, worker: Any, controller: AdaptiveController) -> None:
-        """*worker* is SGLang's speculative worker, before it builds anything."""
-        self.worker = worker
-        self.controller = controller
+        """*worker* has not built anything yet."""
+        super().__init__(worker, controller)
         self.captures = Captures()
         self._resolving: RoundNote | None = None
         self.use(first_stages(self))
-
-    # -- stages ---------------------------------------------------------------------------------------------------
-
-    def use(self, stages: Iterable[Stage]) -> None:
-        """Let *stages* act from now on, in this order."""
-        self.stages = tuple(stages)
-        self._acting: dict[Event, list[Event]] = {}
-        """By event, the methods of the stages that act at it, in order."""
-        for event in _EVENTS:
-            acting = [stage for stage in (self, *self.stages) if getattr(type(stage), event.__name__) is not event]
-            self._acting[event] = [getattr(stage, event.__name__) for stage in acting]
-        self.around = cache(self._around)
-        """Called with an event and SGLang's function; returns that with the stages that act at the event around it."""
-
-    def _around(self, event: Event, original: Rest) -> Rest:
-        for act in reversed(self._acting[event]):
-            original = partial(act, original)
-        return original
-
-    def tell(self, notice: Event, *args: Any) -> None:
-        """Give the stages *notice*, in order."""
-        for act in self._acting[notice]:
-            act(*args)
-
-    def of(self, kind: type[S]) -> list[S]:
-        """Return the stages of this *kind*: one, or none where it cannot act."""
-        return [stage for stage in self.stages if isinstance(stage, kind)]
 
     # -- start-up -------------------------------------------------------------------------------------------------
 

@@ -7,13 +7,14 @@ another way and does not call it. Methods without *rest* are notices: all stages
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cache, partial
+from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
     from sglang_adaptive.policy.config import AdaptiveConfig
     from sglang_adaptive.policy.observation import RoundNote
-    from sglang_adaptive.sglang_plugin.rounds import Rounds
+    from sglang_adaptive.runtime.controller import AdaptiveController
 
 Rest = Callable[..., Any]
 
@@ -218,18 +219,57 @@ class Stage:
         return {}
 
 
-# The `Rounds` of a scheduler process, which hooks find here, because SGLang's functions do not carry them.
+Event = Callable[..., Any]
+"""A method of `Stage`."""
+S = TypeVar("S", bound=Stage)
+
+_EVENTS: list[Event] = [event for name, event in vars(Stage).items() if not name.startswith("_")]
 
 
-_rounds: Rounds | None = None
+class Stages(Stage):
+    """The stages of a server, in the order in which they act. It is the first one itself."""
+
+    def __init__(self, worker: Any, controller: AdaptiveController) -> None:
+        """*worker* is SGLang's speculative worker."""
+        self.worker, self.controller = worker, controller
+
+    def use(self, stages: Iterable[Stage]) -> None:
+        """Let *stages* act from now on, in this order."""
+        self.stages = tuple(stages)
+        self._acting: dict[Event, list[Event]] = {}
+        """By event, the methods of the stages that act at it, in order."""
+        for event in _EVENTS:
+            acting = [stage for stage in (self, *self.stages) if getattr(type(stage), event.__name__) is not event]
+            self._acting[event] = [getattr(stage, event.__name__) for stage in acting]
+        self.around = cache(self._around)
+        """Called with an event and SGLang's function; returns that with the stages that act at the event around it."""
+
+    def _around(self, event: Event, original: Rest) -> Rest:
+        for act in reversed(self._acting[event]):
+            original = partial(act, original)
+        return original
+
+    def tell(self, notice: Event, *args: Any) -> None:
+        """Give the stages *notice*, in order."""
+        for act in self._acting[notice]:
+            act(*args)
+
+    def of(self, kind: type[S]) -> list[S]:
+        """Return the stages of this *kind*: one, or none where it cannot act."""
+        return [stage for stage in self.stages if isinstance(stage, kind)]
 
 
-def current() -> Rounds | None:
-    """Return the rounds of this process; None where speculation is static."""
-    return _rounds
+# Those of a scheduler process, which hooks find here, because SGLang's functions do not carry them.
+
+_stages: Stages | None = None
 
 
-def set_current(made: Rounds | None) -> None:
-    """Set the rounds of this process, or None. Tests replace them; a server does not."""
-    global _rounds
-    _rounds = made
+def current() -> Stages | None:
+    """Return the stages of this process; None where speculation is static."""
+    return _stages
+
+
+def set_current(made: Stages | None) -> None:
+    """Set the stages of this process, or None. Tests replace them; a server does not."""
+    global _stages
+    _stages = made

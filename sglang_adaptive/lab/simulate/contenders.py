@@ -11,7 +11,7 @@ from typing import Any, Protocol
 from sglang_adaptive.command_line import listed
 from sglang_adaptive.lab.simulate.cost import RoundCost, SimulationError
 from sglang_adaptive.lab.simulate.trace import Trace
-from sglang_adaptive.policy.base import POLICIES, AdaptivePolicy, build_policy
+from sglang_adaptive.policy.base import POLICIES, AdaptivePolicy
 from sglang_adaptive.policy.choice import Choice, Coming, drafted
 from sglang_adaptive.policy.config import check_config
 from sglang_adaptive.policy.ema import AdaptiveSpeculativeParams, EmaOptions
@@ -114,7 +114,7 @@ def build(
     given = {"candidate_steps": list(launch.ladder), **options}
     config = check_config({"policy": policy, policy: given}, "simulator")
     profile = None if launch.given is None else profile_of(launch.given)
-    made = build_policy(config, launch.ladder[len(launch.ladder) // 2], lambda: profile)
+    made = config.build_policy(launch.ladder[len(launch.ladder) // 2], lambda: profile)
     made.set_cuda_graph_bs(graph_batches)
     return made
 

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
 
 from sglang_adaptive.policy.base import AdaptivePolicy, Forecast, Outlook, ProbeTotals, RoundPrices, register
-from sglang_adaptive.policy.choice import Choice, Coming, Source, drafted
-from sglang_adaptive.policy.config import CapturedSteps
+from sglang_adaptive.policy.choice import CapturedSteps, Choice, Coming, Source, drafted
 from sglang_adaptive.policy.errors import ConfigError, shown
 from sglang_adaptive.policy.observation import RoundObservation
 from sglang_adaptive.policy.options import PolicyOptions, automatic, depths, integer, number, pathname

@@ -9,7 +9,8 @@ import threading
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
-from sglang_adaptive.policy.config import AdaptiveConfig, CapturedSteps, Stamp, check_config, file_stamp, read_object
+from sglang_adaptive.policy.choice import CapturedSteps
+from sglang_adaptive.policy.config import AdaptiveConfig, Stamp, check_config, file_stamp, read_object
 from sglang_adaptive.policy.errors import ConfigError, shown
 from sglang_adaptive.sglang_plugin.admin.handlers import CONFIG_KEY, WATCH, Change
 
@@ -89,7 +90,7 @@ class ConfigChanges:
         config = self._fit(check_config(content, source))
         running = await self._ask_in_force()
         config.after_start(content, running)
-        self._built.require(config, running)
+        config.require_built(self._built, running)
         async with self._one_at_a_time:
             updated = await self._send(Change(content, source, by))
             if not all(updated):

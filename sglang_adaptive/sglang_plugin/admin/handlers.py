@@ -14,7 +14,7 @@ import logging
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from sglang_adaptive.policy.base import AdaptivePolicy
 from sglang_adaptive.policy.config import AdaptiveConfig, check_config, describe_change
@@ -22,15 +22,12 @@ from sglang_adaptive.policy.errors import ConfigError, printable, shown
 from sglang_adaptive.policy.options import is_integer
 from sglang_adaptive.runtime.controller import AdaptiveController
 from sglang_adaptive.sglang_plugin import ranks
-from sglang_adaptive.sglang_plugin.stage import Stage, current
+from sglang_adaptive.sglang_plugin.stage import Stage, Stages, current
 from sglang_adaptive.sglang_plugin.stages.audit_scheduler import REPORT_KEY, Audits, Report
 from sglang_adaptive.sglang_plugin.stages.lookups.rounds import LookupRounds
 from sglang_adaptive.sglang_plugin.stages.zero_steps.left_for_later import LeftForLater
 from sglang_adaptive.sglang_plugin.start.controller import build_successor, fitted, trace_rounds
 from sglang_adaptive.sglang_plugin.start.profiles import CostSharing
-
-if TYPE_CHECKING:
-    from sglang_adaptive.sglang_plugin.rounds import Rounds
 
 logger = logging.getLogger(__name__)
 
@@ -119,8 +116,8 @@ class Handler:
 
 def handlers() -> dict[str, Handler]:
     """Return this package's handlers by key."""
-    rounds = current()
-    return {key: NotAdaptive() if rounds is None else make(rounds) for key, make in _HANDLERS.items()}
+    stages = current()
+    return {key: NotAdaptive() if stages is None else make(stages) for key, make in _HANDLERS.items()}
 
 
 class OfController(Handler):
@@ -255,7 +252,7 @@ class Reconfigure(OfController):
             if value.by == WATCH and config.as_dict() == running:
                 return None
             built = controller.states.captured
-            built.require(config, running)
+            config.require_built(built, running)
             if self._lookups is not None:
                 self._lookups.require(config)
             policy = build_successor(config, controller.policy, controller.states.live.steps, built)
@@ -277,20 +274,20 @@ class Reconfigure(OfController):
         controller.replace_policy(policy, by=value.by, share_cost=sharing, profile_saved_at=sharing.saved_at)
         if isinstance(retiring, CostSharing):
             retiring.retire()
-        rounds = current()
-        if rounds is not None:
-            rounds.tell(Stage.reconfigured, config)
+        stages = current()
+        if stages is not None:
+            stages.tell(Stage.reconfigured, config)
         trace_rounds(controller, config.trace)
         if ranks.is_first():
             changes = describe_change(before, controller.config() or {})
             logger.info("adaptive: configuration changed by %s: %s", printable(value.by), changes)
 
 
-_HANDLERS: Mapping[str, Callable[[Rounds], Handler]] = {
-    FORCE_KEY: lambda rounds: ForceSteps(rounds.controller),
-    LEASE_OVER_KEY: lambda rounds: LeaseOver(rounds.controller),
-    CONFIG_KEY: lambda rounds: Reconfigure(rounds.controller, *rounds.of(LookupRounds)),
-    WARM_UP_KEY: lambda rounds: WarmUpSwitch(rounds.controller),
-    EXTEND_KEY: lambda rounds: ExtendEvery(*rounds.of(LeftForLater)),
-    REPORT_KEY: lambda rounds: TakeReport(*rounds.of(Audits)),
+_HANDLERS: Mapping[str, Callable[[Stages], Handler]] = {
+    FORCE_KEY: lambda stages: ForceSteps(stages.controller),
+    LEASE_OVER_KEY: lambda stages: LeaseOver(stages.controller),
+    CONFIG_KEY: lambda stages: Reconfigure(stages.controller, *stages.of(LookupRounds)),
+    WARM_UP_KEY: lambda stages: WarmUpSwitch(stages.controller),
+    EXTEND_KEY: lambda stages: ExtendEvery(*stages.of(LeftForLater)),
+    REPORT_KEY: lambda stages: TakeReport(*stages.of(Audits)),
 }

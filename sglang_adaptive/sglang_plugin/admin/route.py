@@ -20,7 +20,8 @@ from typing import Any
 
 import orjson
 
-from sglang_adaptive.policy.config import MAX_BYTES, CapturedSteps, parse_object
+from sglang_adaptive.policy.choice import CapturedSteps
+from sglang_adaptive.policy.config import MAX_BYTES, parse_object
 from sglang_adaptive.policy.errors import ConfigError, printable, shown
 from sglang_adaptive.policy.options import nearest
 from sglang_adaptive.sglang_plugin import env

@@ -8,9 +8,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from sglang_adaptive.policy import base
 from sglang_adaptive.policy.base import AdaptivePolicy
-from sglang_adaptive.policy.config import AdaptiveConfig, CapturedSteps, TraceOptions
+from sglang_adaptive.policy.choice import CapturedSteps
+from sglang_adaptive.policy.config import AdaptiveConfig, TraceOptions
 from sglang_adaptive.policy.profile import CostProfile
 from sglang_adaptive.runtime.controller import AdaptiveController
 from sglang_adaptive.runtime.round_trace import RoundTrace
@@ -36,7 +36,7 @@ def build_policy(initial_steps: int, config: AdaptiveConfig, spec: Any = None) -
     if spec is not None:
         config = fitted(config, initial_steps, spec)
     profile_dir = config.options.profile_dir
-    return base.build_policy(config, initial_steps, lambda: load_shared(profile_dir))
+    return config.build_policy(initial_steps, lambda: load_shared(profile_dir))
 
 
 def fitted(config: AdaptiveConfig, most: int, spec: Any) -> AdaptiveConfig:
@@ -71,7 +71,7 @@ def build_successor(
     def profile() -> CostProfile | None:
         return share_known(former) if former.keeps_profile else load_shared(config.options.profile_dir)
 
-    policy = base.build_policy(config, live_steps, profile)
+    policy = config.build_policy(live_steps, profile)
     policy.take_over(former, built)
     return policy
 

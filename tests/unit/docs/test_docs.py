@@ -16,7 +16,8 @@ import yaml
 
 from scripts import ledger, tables
 from sglang_adaptive import __version__
-from sglang_adaptive.policy.config import CapturedSteps, check_config
+from sglang_adaptive.policy.choice import CapturedSteps
+from sglang_adaptive.policy.config import check_config
 from sglang_adaptive.policy.errors import ConfigError
 from sglang_adaptive.sglang_plugin.admin.handlers import CONFIG_KEY
 from tests.messages import GAP
@@ -58,8 +59,9 @@ def test_the_shown_refusals_are_real(config: dict[str, object]) -> None:
     line = re.sub(r"(?<=one of ).*(?= \(did you mean)", "...", str(caught.value))
     page = (ROOT / "docs" / "configuration.md").read_text()
     assert f"\n{line}\n" in page
+    asked = check_config({"1": {"candidate_steps": [1, 5]}}, CONFIG_KEY)
     with pytest.raises(ConfigError) as caught:
-        CapturedSteps(dict.fromkeys((0, 1, 3, 7))).require(check_config({"1": {"candidate_steps": [1, 5]}}, CONFIG_KEY))
+        asked.require_built(CapturedSteps(dict.fromkeys((0, 1, 3, 7))))
     assert f"\n{caught.value}\n" in page
 
 

@@ -22,7 +22,8 @@ from sglang_adaptive.lab.simulate.cost import load_cost
 from sglang_adaptive.lab.simulate.engine import play
 from sglang_adaptive.lab.simulate.scenes import SUITES, Setting
 from sglang_adaptive.policy.base import POLICIES, AdaptivePolicy
-from sglang_adaptive.policy.config import AdaptiveConfig, CapturedSteps, check_config
+from sglang_adaptive.policy.choice import CapturedSteps
+from sglang_adaptive.policy.config import AdaptiveConfig, check_config
 from sglang_adaptive.policy.errors import ConfigError
 from sglang_adaptive.sglang_plugin.start import controller as start
 from sglang_adaptive.validate import facts, words
@@ -72,7 +73,7 @@ def test_the_configuration_spelt_out_means_the_same(config: AdaptiveConfig) -> N
 
 def test_a_depth_that_was_not_built_is_refused(config: AdaptiveConfig) -> None:
     with pytest.raises(ConfigError, match="which was not built"):
-        CapturedSteps({}).require(config)
+        config.require_built(CapturedSteps({}))
 
 
 def test_its_keys_are_refused_beside_another_policy(config: AdaptiveConfig) -> None:
@@ -92,8 +93,7 @@ def test_its_keys_mean_it_where_no_policy_is_named(config: AdaptiveConfig) -> No
 
 
 def test_it_is_built_by_its_name(config: AdaptiveConfig, policy: AdaptivePolicy) -> None:
-    built = CapturedSteps(dict.fromkeys(config.candidate_steps))
-    successor = start.build_successor(config, ema().policy, 3, built)
+    successor = start.build_successor(config, ema().policy, 3, CapturedSteps(dict.fromkeys(config.candidate_steps)))
     for made in (policy, successor):
         assert isinstance(made, AdaptivePolicy) and made.name == config.policy
         assert made.candidate_steps == config.candidate_steps

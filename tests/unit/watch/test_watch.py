@@ -14,7 +14,7 @@ from rich.console import Console
 from sglang_adaptive.client import Client
 from sglang_adaptive.command_line import listed
 from sglang_adaptive.explain import explain
-from sglang_adaptive.policy.base import AdaptivePolicy, build_policy
+from sglang_adaptive.policy.base import AdaptivePolicy
 from sglang_adaptive.policy.config import check_config
 from sglang_adaptive.policy.throughput import ThroughputOptions, ThroughputPolicy
 from sglang_adaptive.policy.throughput.lookups import KINDS
@@ -157,7 +157,7 @@ def successor(found: AdaptiveController, policy: str, ladder: tuple[int, ...]) -
     """Return the policy that a server builds for a later configuration; see ``policies.build_successor``."""
     depths = {"candidate_steps": list(ladder)}
     config = check_config({"1": depths} if policy == "ema" else {"throughput": depths}, "test")
-    new = build_policy(config, found.states.live.steps)
+    new = config.build_policy(found.states.live.steps)
     new.take_over(found.policy, found.states.captured)
     return new
 

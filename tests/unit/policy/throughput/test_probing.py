@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from sglang_adaptive.lab.simulate.engine import DraftOutputs
-from sglang_adaptive.policy.choice import FORCED, Coming, drafted
-from sglang_adaptive.policy.config import CapturedSteps
+from sglang_adaptive.policy.choice import FORCED, CapturedSteps, Coming, drafted
 from sglang_adaptive.policy.observation import RoundObservation
 from sglang_adaptive.policy.throughput import ThroughputOptions, ThroughputPolicy, probing
 from sglang_adaptive.policy.throughput.base_cost import form_seconds

@@ -16,9 +16,8 @@ import pytest
 from sglang.srt import runtime_context
 from sglang.srt.runtime_context import get_parallel
 
-from sglang_adaptive.policy.base import build_policy
-from sglang_adaptive.policy.choice import Coming, drafted
-from sglang_adaptive.policy.config import CapturedSteps, check_config, describe_change, file_stamp
+from sglang_adaptive.policy.choice import CapturedSteps, Coming, drafted
+from sglang_adaptive.policy.config import check_config, describe_change, file_stamp
 from sglang_adaptive.policy.errors import ConfigError
 from sglang_adaptive.policy.observation import RoundNote, RoundObservation
 from sglang_adaptive.policy.profile import ProfileKey
@@ -174,23 +173,23 @@ FITTING: list[dict[str, Any]] = [
 @pytest.mark.parametrize(("cfg", "told"), UNBUILT, ids=range(len(UNBUILT)))
 def test_configuration_that_needs_what_was_not_built(cfg: dict[str, Any], told: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        BUILT.require(check_config(cfg, "my.json"))
+        check_config(cfg, "my.json").require_built(BUILT)
     line = str(caught.value)
     assert line.startswith(f"my.json: {told}") and "; expected depths among 0, 1, 3" in line
 
 
 @pytest.mark.parametrize("cfg", FITTING, ids=range(len(FITTING)))
 def test_configuration_that_fits(cfg: dict[str, Any]) -> None:
-    BUILT.require(check_config(cfg, "my.json"))
-    CapturedSteps.from_pairs(json.loads(json.dumps(BUILT.as_pairs()))).require(check_config(cfg, "my.json"))
-    CapturedSteps(dict.fromkeys(BUILT.graphs)).require(check_config(cfg, "my.json"))
+    check_config(cfg, "my.json").require_built(BUILT)
+    check_config(cfg, "my.json").require_built(CapturedSteps.from_pairs(json.loads(json.dumps(BUILT.as_pairs()))))
+    check_config(cfg, "my.json").require_built(CapturedSteps(dict.fromkeys(BUILT.graphs)))
 
 
 def test_lookups_that_the_server_started_without() -> None:
     asked = check_config({"throughput": {"candidate_steps": [0, 1, 3], "lookup": True}}, "my.json")
     with pytest.raises(ConfigError, match=r"^my.json: throughput.lookup: asks for rounds that the server started wit"):
-        BUILT.require(asked, check_config({}, "my.json").as_dict())
-    BUILT.require(asked, asked.as_dict())  # another option may change beside it
+        asked.require_built(BUILT, check_config({}, "my.json").as_dict())
+    asked.require_built(BUILT, asked.as_dict())  # another option may change beside it
 
 
 def test_change_is_told_in_one_line() -> None:
@@ -394,7 +393,7 @@ def reconfigure(handler: Reconfigure, config: dict[str, Any], by: str = "10.0.0.
 def test_what_was_read_at_the_start_stays_and_is_shown(scheduler: None) -> None:
     controller = ema()
     started = {**SLOTS, "exact": False, "warm_up": False}
-    controller.replace_policy(build_policy(check_config(started, "f"), 1), by="a test")
+    controller.replace_policy(check_config(started, "f").build_policy(1), by="a test")
     handler = Reconfigure(controller)
     reconfigure(handler, {"1": {"candidate_steps": [1, 3]}})
     shown = controller.snapshot()["config"]

@@ -10,7 +10,7 @@ import pytest
 from fastapi import FastAPI
 from starlette.testclient import TestClient
 
-from sglang_adaptive.policy.base import AdaptivePolicy, build_policy
+from sglang_adaptive.policy.base import AdaptivePolicy
 from sglang_adaptive.policy.config import check_config
 from sglang_adaptive.policy.ema import AdaptiveSpeculativeParams
 from sglang_adaptive.policy.profile import ProfileKey
@@ -50,7 +50,7 @@ def rank(policy: AdaptivePolicy, dp_rank: int = 0) -> dict[str, Any]:
 
 def ema() -> AdaptiveSpeculativeParams:
     config = check_config({"1": {"candidate_steps": [0, 1, 3, 7], "warmup_batches": 2}}, "test")
-    return build_policy(config, 3)
+    return config.build_policy(3)
 
 
 def encoded(*ranks: dict[str, Any]) -> dict[str, Any]:
