@@ -9,6 +9,7 @@ progress is relative to its own pace, because a slow request stays in the batch 
 from __future__ import annotations
 
 import math
+import sys
 from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Hashable, Mapping, Sequence
@@ -32,30 +33,24 @@ _BIN_OF = bytes(bisect_right(EDGES, level / _GRID) for level in range(_GRID + 1)
 # Counts by bin and position.
 FALL = 0.965
 """Acceptance of a position over that of the one before it, until rounds show otherwise: EAGLE-3 drafts on an H200."""
-LEAST_SLOPE = 0.5
-"""Minimum slope of acceptance over levels: a draft that has always been good may fail at any time. With a constant
-slope of 0.7, steady load at batch 1 sees 72 switches per hour instead of 44 (simulated)."""
 SATURATION = 16.0
 """A round of ``n`` requests weighs like ``n / (1 + n / 16)``, because requests of one round are not independent."""
-FIRST_ROUNDS, EVERY = 32, 4
-"""Rounds until estimates are updated only after every EVERY-th round, and then of at most as many of the batch's bins:
-with rounds of 2 ms, decisions take a share of them."""
-_LARGEST_WEIGHT = 1e9
+EVERY = 4
+"""After the first ones, rounds until estimates are updated, and then of at most as many of the batch's bins: with
+rounds of 2 ms, decisions take a share of them."""
+_LARGEST_WEIGHT = 1.0 / sys.float_info.epsilon
 
 # Changes.
 RECENT = 12.0
-"""Trials of a position after which a recent one counts for 1/e."""
-SURPRISE, DOUBTED = 3.5, 8.0
-"""|z| of recent trials that proves a change, and the trials that a position then keeps. Without this, acceptance that
-rises beyond the live steps stays unnoticed for thousands of rounds (emulated)."""
+"""Trials of a position after which a recent one counts for 1/e; twice as many of shadow and verified drafts in all."""
+PROOF = 3.0
+"""|z| that proves a change, or shadow acceptance wrong. Without the first, acceptance that rises beyond the live steps
+stays unnoticed for thousands of rounds (emulated)."""
 
 # Trust in shadow acceptance.
-MEMORY_TRIALS = 24.0
-"""Trials, of both kinds together, after which a trial counts for 1/e. With 48, text that turned hard was still mistaken
-for a disagreement when zero steps began."""
-DISAGREE, AGREE, TELLING = 3.0, 1.0, 0.25
-"""|z| above which shadow acceptance is no longer trusted, and below which it is again if both rates are above the
-third: a check that never finds a hit agrees with every bad draft."""
+AGREE, TELLING = 1.0, 0.25
+"""|z| below which shadow acceptance is trusted again, if both rates are above the second: a check that never finds a
+hit agrees with every bad draft."""
 
 
 class AcceptanceEstimator:
@@ -108,15 +103,15 @@ class AcceptanceEstimator:
             self._bins = bins
             self._mix = {bin: bins.count(bin) / len(bins) for bin in sorted(set(bins))}
             self._forget_means()
-        if self._rounds < FIRST_ROUNDS or not steps or self._weight > _LARGEST_WEIGHT:
+        if self._rounds < EVERY or not steps or self._weight > _LARGEST_WEIGHT:
             self._refresh(range(BINS))  # also at zero steps, where few rounds have a shadow accept
         elif not self._rounds % EVERY:
             turns = -(-len(self._mix) // EVERY)
             self._refresh(list(self._mix)[self._rounds // EVERY % turns :: turns])
 
     def doubt(self, first: int = 0) -> None:
-        """Keep at most DOUBTED trials per bin at each position from index *first* on, as after a weight update."""
-        most = DOUBTED * self._weight
+        """Keep at most *shrinkage* trials per bin at each position from index *first* on, as after a weight update."""
+        most = self.shrinkage * self._weight
         for hits, reached in zip(self._hits, self._reached, strict=True):
             for at in range(first, self.depth):
                 if reached[at] > most:
@@ -199,9 +194,8 @@ class AcceptanceEstimator:
 
     def _refresh(self, bins: Sequence[int]) -> None:
         """Count the pending requests, and update the estimates of *bins*."""
-        self._find_slope()
         self._count()
-        if self._rounds >= FIRST_ROUNDS and not self._rounds % EVERY:
+        if not self._rounds % EVERY:
             self._find_change()
         for bin in bins:
             self._estimate(bin)
@@ -213,18 +207,6 @@ class AcceptanceEstimator:
 
     def _forget_means(self) -> None:
         self._mean_tokens, self._slower = None, {}
-
-    def _find_slope(self) -> None:
-        """Fit how well levels predict acceptance: a least-squares line through the bins' first positions."""
-        firsts = [(middle, h[0], r[0]) for middle, h, r in zip(MIDDLES, self._hits, self._reached, strict=True) if r[0]]
-        trials = self._weight + sum(reached for _, _, reached in firsts)
-        usual = (USUAL * self._weight + sum(hits for _, hits, _ in firsts)) / trials
-        along = alike = self._weight  # prior: as many trials with slope 1, at distance 1
-        for middle, hits, reached in firsts:
-            away = middle - usual
-            along += away * (hits - usual * reached)
-            alike += away * away * reached
-        self._slope = min(1.0, max(LEAST_SLOPE, along / alike))
 
     def _count(self) -> None:
         """Count the pending requests."""
@@ -254,8 +236,7 @@ class AcceptanceEstimator:
     def _estimate(self, bin: int) -> None:
         """Update a bin's acceptance and tokens."""
         hits, reached = self._hits[bin], self._reached[bin]
-        usual, pull = self.levels.usual, self.shrinkage * self._weight
-        h, fall, survives = usual + self._slope * (MIDDLES[bin] - usual), 1.0, 1.0
+        pull, h, fall, survives = self.shrinkage * self._weight, MIDDLES[bin], 1.0, 1.0
         chances, tokens = [], [1.0]
         for hit, trials in zip(hits, reached, strict=True):
             h = (hit + pull * h * fall) / (trials + pull)
@@ -268,11 +249,11 @@ class AcceptanceEstimator:
     def _find_change(self) -> None:
         """Doubt the first position whose recent trials its estimate does not explain, and deeper ones."""
         for at, (beyond, variance, trials) in enumerate(self._recent):
-            if 2.0 * trials < RECENT or beyond**2 <= SURPRISE**2 * variance:
+            if 2.0 * trials < RECENT or beyond**2 <= PROOF**2 * variance:
                 continue
             behind = sum(row[at] for row in self._reached) / self._weight + self.shrinkage
             h = sum(share * self._chances[bin][at] for bin, share in self._mix.items())
-            if beyond**2 > SURPRISE**2 * (variance + trials**2 * h * (1.0 - h) / behind):
+            if beyond**2 > PROOF**2 * (variance + trials**2 * h * (1.0 - h) / behind):
                 self.doubt(at)
                 for recent in self._recent[at:]:
                     recent[:] = [0.0, 0.0, 0.0]
@@ -378,7 +359,7 @@ class ShadowTrust:
 
     def _compare(self, one: list[float], other: list[float], accepted: Sequence[int]) -> bool:
         trials = len(accepted) / (1.0 + len(accepted) / SATURATION)
-        fade = math.exp(-trials / MEMORY_TRIALS)
+        fade = math.exp(-trials / (2.0 * RECENT))
         other[0] *= fade
         other[1] *= fade
         if accepted:
@@ -389,7 +370,7 @@ class ShadowTrust:
         common = _rate(one[0] + other[0], one[1] + other[1])
         rates = _rate(*one), _rate(*other)
         z = abs(rates[0] - rates[1]) / math.sqrt(common * (1.0 - common) * (1.0 / one[1] + 1.0 / other[1]))
-        if self.believed and z > DISAGREE:
+        if self.believed and z > PROOF:
             self.believed = False
             return True
         self.believed = self.believed or (z < AGREE and min(rates) > TELLING)

@@ -22,7 +22,7 @@ from sglang_adaptive.policy.throughput.readings import CHANGED
 
 PULL = 8.0
 """Weight of the base table in the shape: eight neighbors pass on half of their error. 4 and 16 do as well."""
-SURE = 0.08
+SURE = 0.5 * CHANGED
 """Largest deviation of a time that others are guessed from. Without this, a busy host has 0.007 less."""
 CELL = 0.005
 """Least relative standard deviation of a time. Without it, one of ten drawn machines that change stays at 0.93."""

@@ -36,6 +36,7 @@ from sglang_adaptive.policy.choice import Choice, Coming, Source
 from sglang_adaptive.policy.observation import LONGEST, SHORTEST, RoundObservation
 from sglang_adaptive.policy.options import PolicyOptions
 from sglang_adaptive.policy.throughput.acceptance import AcceptanceEstimator
+from sglang_adaptive.policy.throughput.readings import SIDE
 from sglang_adaptive.policy.throughput.rows import RoundTimeRow
 
 KINDS: Mapping[int, range] = {4: range(17, 33), 8: range(9, 17), 15: range(1, 9), 31: range(1, 5)}
@@ -46,44 +47,41 @@ LEVELS = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 """Shortest match of each level; trials of one level are counted together."""
 PRIOR = 16.0
 """Weight of the formula at each level in rounds, and of the factor of the level below in drafted tokens."""
-MEMORY = 512.0
+REMEMBERED = 512
 """Rounds and drafted tokens of a level after which counts are halved, because texts change."""
 FURTHEST = DRAFTS[-1]
 """Longest agreement that is distinguished, in tokens."""
 MARGIN = 0.03
-"""Gain that lookups must promise: in a short run, a switch there and back costs about as much."""
-MARGIN_PER_LOST, LOST_ROUNDS = 0.5, 500
-"""Additional gain that they must promise per round of the live steps lost and not regained, and the lookup rounds over
-which losses decay. If rounds of any kind decay them, the worst of 87 cells with rounds of 2 ms is at 0.988 of the
+"""Least gain that lookups must promise. Without it, four requests of which one copies are served at worst at 1.03 times
+the best depth instead of 1.11 (simulated)."""
+MARGIN_PER_LOST = 0.5
+"""Additional gain that they must promise per round of the live steps lost in the last REMEMBERED lookup rounds and not
+regained. If rounds of any kind decay them, the worst of 87 cells with rounds of 2 ms is at 0.988 of the
 policy without lookups instead of 0.990. With 0.2 a mixture of experts, whose lookup rounds are slow, is served at worst
 at 0.986 of it, with 0.5 at 0.990 (simulated)."""
-TRACKING_SECONDS, TRACKING_TRUST = 1e-4, 3.0
-"""Host time to track texts, per round, as assumed at first, and its weight in comparisons: 5 to 7% of SmolLM2's rounds
-of 1.3 to 1.6 ms on an H100."""
-LEAST_TRACKING = 1e-5
+TRACKING_SECONDS, COMPARED = 1e-4, 0.15
+"""Host time to track texts, per round, as assumed at first (an H200's host takes 0.07 to 0.13 ms), and the weight of
+the latest comparison."""
+LEAST_TRACKING = 0.1 * TRACKING_SECONDS
 """Seconds that tracking is assumed to take at least, because comparisons scatter."""
-NEAR, FEWEST, MOST_COMPARED = 8, 3, 32.0
-"""Rounds on either side of a start or end of tracking that are compared, the fewest that are enough, and the weight
-above which that of all comparisons is halved."""
-COMPARED, WAITED = 2, 4
-"""Comparisons after which the time is known, and looks after which the assumed one is used without them."""
-UNKNOWN_REST, UNKNOWN_EARNED = NEAR, 32
-"""Rounds of the first rest, and the most that are left to track, until the time is known."""
+FEWEST = 3
+"""Fewest timed rounds on either side of a start or end of tracking that are compared."""
 EARNED = 0.5
-"""Share of the time saved by a lookup round that may be spent on tracking texts."""
-MOST_EARNED = 512
-"""Most rounds that are left to track after lookups have earned some."""
-REST, MOST_REST, LOOK = 26, 104, 6
-"""Once none are left: rounds of the first rest after lookups have paid for a look, of the longest rest, and of a look.
-Such a rest doubles after each look that earned nothing. In the first two rounds of a look the device catches up."""
+"""Share of the time saved by a lookup round that may be spent on tracking texts, for up to REMEMBERED rounds."""
+LOOK, REST = 6, 26
+"""Rounds of a look, and of the first rest after lookups have paid for one; at the start, a rest is as short as a look.
+A rest doubles after each look that earned nothing. In the first two rounds of a look the device catches up. If all
+rests are the longest, edits of whole files are served at 7.0 instead of 7.3 times the best depth (simulated)."""
+MOST_REST = 4 * REST
 LOOKING = 0.003
 """Share of the time that looks may take where nothing is copied; the longest rest is longer where they take more. After
 the first look, all rests are the longest until lookups have paid for a look. With rounds of 1.4 ms and 0.1 ms of
 tracking, the worst of 30 cells of SmolLM2's answers is at 0.990 of the policy without lookups over 1,000 rounds; with
 0.005 and short rests at first it is at 0.989, and over 200 rounds at 0.962 instead of 0.977 (simulated)."""
-MEMORY_LOOK, MEMORY_REST, BROUGHT = 256, 1024, 0.02
-"""Tracked rounds after which the memory is left out, those until it is searched again, and the accepted tokens of
-memory per request and round that keep it."""
+STORE_LOOK, STORE_REST = REMEMBERED // 2, 2 * REMEMBERED
+"""Tracked rounds after which finished texts are left out, and those until they are searched again."""
+BROUGHT = 0.02
+"""Accepted tokens of finished texts per request and round that keep them."""
 LEAST_SECONDS = 0.004
 """Shortest rounds for which ``"auto"`` looks up. Chat was served at 1.03 to 1.14 of the policy without lookups where
 rounds take 7 ms, and at 0.88 to 0.99 where a busy host paces rounds of 1.8 to 3.5 ms."""
@@ -107,7 +105,7 @@ class Agreement:
         reached, self._sums[level] = self._reached[level], None
         for tokens in range(agreed + 1):
             reached[tokens] += 1.0
-        if reached[0] > MEMORY:
+        if reached[0] > REMEMBERED:
             reached[:] = [0.5 * count for count in reached]
 
     def chance(self, match: int, tokens: int) -> float:
@@ -179,7 +177,7 @@ class Drafted:
         level = _LEVEL[min(match, LONGEST)]
         self._tokens[level] += tokens
         self._expected[level] += expected
-        if self._expected[level] > MEMORY:
+        if self._expected[level] > REMEMBERED:
             self._tokens[level] *= 0.5
             self._expected[level] *= 0.5
         self._factors = None
@@ -207,35 +205,31 @@ class Tracking:
     """
 
     def __init__(self) -> None:
-        self.seconds, self.known = TRACKING_SECONDS, False
-        """Seconds per round; whether they have been measured, or could not be in several looks."""
-        self._sum, self._weight = TRACKING_TRUST * TRACKING_SECONDS, TRACKING_TRUST
-        self._compared = self._looks = 0
+        self.seconds = self._own = TRACKING_SECONDS
+        """Seconds per round: of rank 0, and as measured here."""
         self.tracked = False
         """Whether the latest round was tracked."""
         self._place: tuple[int, int] | None = None
         """Anchor batch size and steps of the compared rounds."""
         self._before: Sequence[float] = ()
-        self._after: deque[float] = deque(maxlen=NEAR)
+        self._after: deque[float] = deque(maxlen=SIDE)
         """Their seconds, before and after the latest start or end."""
 
-    def export(self) -> tuple[float, bool]:
-        """Return what this rank knows, for :meth:`load` on each rank."""
-        return max(LEAST_TRACKING, self._sum / self._weight), self._compared >= COMPARED or self._looks > WAITED
+    def export(self) -> float:
+        """Return the seconds that this rank measured, for :meth:`load` on each rank."""
+        return max(LEAST_TRACKING, self._own)
 
-    def load(self, shared: tuple[float, bool]) -> None:
-        """Use what rank 0 knows from now on."""
-        self.seconds, self.known = shared
+    def load(self, shared: float) -> None:
+        """Use the seconds of rank 0 from now on."""
+        self.seconds = shared
 
     def without(self, observation: RoundObservation) -> float | None:
-        """Return the seconds of a round without tracking, None if unknown.
+        """Return the seconds of a round without tracking; None for a round that was not timed.
 
         Otherwise the depth that ran while texts were tracked would seem slow.
         """
         if observation.seconds is None or not observation.lookups:
             return observation.seconds
-        if not self.known and not observation.looked_up:
-            return None
         return max(0.5 * observation.seconds, observation.seconds - self.seconds)
 
     def learn(self, anchor: int, observation: RoundObservation) -> None:
@@ -243,25 +237,20 @@ class Tracking:
         tracked = bool(observation.lookups)
         if tracked != self.tracked:
             self._compare()
-            self._before, self._after, self.tracked = self._after, deque(maxlen=NEAR), tracked
-            self._looks += tracked
+            self._before, self._after, self.tracked = self._after, deque(maxlen=SIDE), tracked
         if observation.seconds is None or observation.looked_up:
             return
         if (place := (anchor, observation.steps)) != self._place:
-            self._before, self._after, self._place = (), deque(maxlen=NEAR), place
+            self._before, self._after, self._place = (), deque(maxlen=SIDE), place
         self._after.append(observation.seconds)
-        if len(self._after) == NEAR:
+        if len(self._after) == SIDE:
             self._compare()
 
     def _compare(self) -> None:
         """Count the difference between both sides, once."""
         if min(len(self._before), len(self._after)) >= FEWEST:
             more = median(self._after) - median(self._before)
-            self._sum += more if self.tracked else -more
-            self._weight += 1.0
-            self._compared += 1
-            if self._weight > MOST_COMPARED:
-                self._sum, self._weight = 0.5 * self._sum, 0.5 * self._weight
+            self._own += COMPARED * ((more if self.tracked else -more) - self._own)
         self._before = ()
 
 
@@ -281,19 +270,19 @@ class Lookups:
         empty if not tracked."""
         self._left = 0.0
         """Rounds to track before a rest; in a rest, its past rounds as a negative number."""
-        self._rest: float = UNKNOWN_REST
+        self._rest: float = LOOK
         """Rounds of the current or next rest, if the longest one is longer."""
         self._slow = False
         """Whether rounds take long enough."""
         self._paid = False
         """Whether lookups have ever earned more than a look."""
         self._lost = 0.0
-        """Rounds of the live steps lost by the last LOST_ROUNDS lookup rounds and not regained."""
+        """Rounds of the live steps lost by the last REMEMBERED lookup rounds and not regained."""
         self._drafted = Drafted(), Drafted()
         """Where the draft model is compared with the own text, and with memory."""
         self.brought = [0, 0], [0, 0]
         """Rounds of a request that verified drafts of the own text and the tokens accepted, and the same of memory."""
-        self._memory_left = MEMORY_LOOK
+        self._memory_left = STORE_LOOK
         """Tracked rounds until memory is left out; in a rest, its past rounds as a negative number."""
         self._memory_kept = 0.0
         """Tokens accepted from memory, less those that keep it, since then."""
@@ -325,7 +314,7 @@ class Lookups:
         elif row.lookups:  # other batches are never tracked
             self._left -= 1.0
             longest = LOOK * self.tracking.seconds / (LOOKING * row.seconds.get(live, math.inf))
-            rest = min(self._rest, max(longest, MOST_REST if self.tracking.known else UNKNOWN_REST))
+            rest = min(self._rest, max(longest, MOST_REST))
             if self._left <= -rest:
                 self._left, self._rest = float(LOOK), 2.0 * rest if self._paid else math.inf
         self._runs.learn(observation)
@@ -350,9 +339,9 @@ class Lookups:
                 self._memory_kept += count * found.remembered
             self._memory_kept -= BROUGHT
         self._memory_left -= self.options.lookup_memory_mb > 0
-        if self._memory_left in (0, -MEMORY_REST):
+        if self._memory_left in (0, -STORE_REST):
             rests = self._memory_left == 0 and self._memory_kept < 0.0
-            self._memory_left, self._memory_kept = 0 if rests else MEMORY_LOOK, 0.0
+            self._memory_left, self._memory_kept = 0 if rests else STORE_LOOK, 0.0
 
     def book(
         self, observation: RoundObservation, row: RoundTimeRow, live: int, acceptance: AcceptanceEstimator
@@ -367,13 +356,12 @@ class Lookups:
             for count, one in zip(counts, found, strict=True)
         )
         loss = row.lookups[observation.steps] / row.seconds[live] - worth / len(counts)
-        self._lost = max(0.0, self._lost * (1.0 - 1.0 / LOST_ROUNDS) + loss)
+        self._lost = max(0.0, self._lost * (1.0 - 1.0 / REMEMBERED) + loss)
         earned = -EARNED * loss * row.seconds[live] / self.tracking.seconds
         if self._left > -1.0 - self.behind:  # the round began before a rest
-            most = MOST_EARNED if self.tracking.known else UNKNOWN_EARNED
-            self._left = min(max(self._left + earned, 0.0), float(most))
+            self._left = min(max(self._left + earned, 0.0), REMEMBERED)
             if self._left > LOOK:
-                self._paid, self._rest = True, REST if self.tracking.known else UNKNOWN_REST
+                self._paid, self._rest = True, REST
 
     def chosen(
         self, coming: Coming, row: RoundTimeRow, live: int, before: Choice, acceptance: AcceptanceEstimator

@@ -25,8 +25,6 @@ SYNC_AFTER, SYNC_LAG = 2 * SIDE, 2
 Others are ``sync_rounds`` apart."""
 WELL_SEEN = 32.0
 """Trials of the first position below which zero steps want more shadow drafts; its acceptance is then known to 0.09."""
-LEAST_READINGS = 5
-"""Minimum readings of a time that is kept for the next start, so that it is not from a single probe."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,7 +236,7 @@ class ThroughputPolicy(AdaptivePolicy):
         self._prober.settle(self._times)
 
     def export_profile(self, key: ProfileKey, measured: str) -> CostProfile:
-        cells = (cell for cell in self._cost.cells() if (cell.rounds or 0) >= LEAST_READINGS)
+        cells = (cell for cell in self._cost.cells() if 2 * (cell.rounds or 0) > SIDE)  # not from a single probe
         return CostProfile(key, ordered(cells), measured)
 
     def known_profile(self, key: ProfileKey, measured: str) -> CostProfile:

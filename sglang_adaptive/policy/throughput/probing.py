@@ -12,7 +12,7 @@ import math
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-from sglang_adaptive.policy.throughput.acceptance import AcceptanceEstimator
+from sglang_adaptive.policy.throughput.acceptance import EVERY, AcceptanceEstimator
 from sglang_adaptive.policy.throughput.base_cost import nearness
 from sglang_adaptive.policy.throughput.cost import CostModel
 from sglang_adaptive.policy.throughput.readings import CHANGED
@@ -23,36 +23,32 @@ HORIZON_ROUNDS = 100.0
 LEAST_GAIN_ROUNDS = 1.0
 """Minimum expected gain of a probe, in rounds of the live steps, and the credit that probes leave to looks."""
 PROBE_ROUNDS, LOOK_ROUNDS = 4, 2
-"""Readings that end a probe and a look."""
-MISSING_ROUNDS = 4
-"""Most rounds of either without a reading, because requests came or left."""
+"""Readings that end a probe and a look; either ends after twice as many rounds, because requests may come or leave.
+Both begin after PROBE_ROUNDS at one batch size: few rounds can be timed while requests come and go."""
 ZERO_ROUNDS = 16
 """Most rounds of a probe of zero steps. It ends with a cycle of deferred draft extends, which gives one time."""
-CHECK_ROUNDS, LOOK_CHECK_ROUNDS = 4, 16
-"""Rounds between two checks for a worthwhile probe, of one number of steps each, and for a look: they take long."""
-QUIET_ROUNDS = 6
-"""Consecutive rounds at one batch size that a probe waits for: few rounds can be timed while requests come and go."""
+LOOK_CHECK_ROUNDS = 4 * EVERY
+"""Rounds between two checks for a look: they take long. Those for a worthwhile probe, of one number of steps each, come
+with new estimates of acceptance."""
 ALLOWANCE_ROUNDS = 3.0
 """Maximum and initial credit, in rounds. With 8 zero steps lose 2% of the worst 500 rounds (simulated)."""
 FIRST = 600.0
-"""Rounds at a batch size per round that a look costs until steps that never ran there are looked at. With 400 a right
-profile costs 0.3% of 2,000 rounds, with 2,000 one that is off by 15% in each cell loses 1% more (simulated)."""
+"""Rounds until positions beyond the live steps are looked at, because acceptance there may have changed, and rounds at
+a batch size, per round that a look costs, until steps that never ran there are. With 400 a right profile costs 0.3% of
+2,000 rounds, with 2,000 one that is off by 15% in each cell loses 1% more (simulated)."""
 REST, MOST_REST = 4000.0, 1700.0
-"""The same for steps that ran, and the most rounds; both double after a look."""
-WELL_TIMED = 16
-"""Readings that count like a look."""
-DEEPER, FAR_DEEPER = 700.0, 2000.0
-"""Rounds until positions beyond the live steps are looked at, and rounds per round that it costs for those far beyond:
-acceptance there may have changed."""
+"""The same for steps that ran, and the most rounds; both double after a look. Positions far beyond the live steps wait
+for half of the first. If they wait like other steps, a busy host has 0.001 less (recorded noise)."""
 PAUSE = 300
 """Rounds between two looks at steps that ran before. Without it, the emulated replay loses 0.0015."""
-CHANGE_ROUNDS = 0.1
-"""Assumed cost of a change of steps there and back."""
-UNSEEN_ROUNDS, LEAST_UNSEEN_ROUNDS = 32, 8
-"""Rounds at zero steps without a look at the draft before a probe takes one, and the fewest if it is expected to lose
-nothing and zero steps show nothing; with default options shadow accepts come every 29 rounds at the latest. With 40 a
-recovering draft is found later (0.936 instead of 0.953 of the oracle in the worst drawn trace), and with 24 the worst
-500 rounds lose 1.1% (simulated)."""
+LEAST_COST = 0.1
+"""Added to what a look is expected to lose, in rounds. Without it one of 60 drawn machines that change stays at 0.82
+instead of 0.93 of the best steps, and spells of 1.5 cost 0.01 (emulated)."""
+UNSEEN_ROUNDS = 32
+"""Rounds at zero steps without a look at the draft before a probe takes one; fewer, at least 2 * PROBE_ROUNDS, if it is
+expected to lose little and zero steps show nothing. With default options shadow accepts come every 29 rounds at the
+latest. With 40 a recovering draft is found later (0.936 instead of 0.953 of the oracle in the worst drawn trace), and
+with 24 the worst 500 rounds lose 1.1% (simulated)."""
 ALIKE = 0.05
 """Share by which a look may take longer than one at the fewest steps, to see more: blocks are drafted whole."""
 _ROOT = math.sqrt(2.0 * math.pi)
@@ -233,33 +229,32 @@ class Prober:
 
     def consider(self, row: RoundTimeRow, live: int, now: int) -> int:
         """Start a probe or a look if worthwhile; return its most rounds, 0 without one."""
-        if not self.budget or self._left or self._owed or now % CHECK_ROUNDS or self._alike < QUIET_ROUNDS:
+        if not self.budget or self._left or self._owed or now % EVERY or self._alike < PROBE_ROUNDS:
             return 0
         if live not in row.seconds or row.anchor not in self._credits:
             return 0
         credit = self._credits[row.anchor] / row.seconds[live]
-        steps = row.rungs[now // CHECK_ROUNDS % len(row.rungs)][1]
+        steps = row.rungs[now // EVERY % len(row.rungs)][1]
         if steps != live:
             gap, lost = self._shortfall(steps, live, row)
             deeper = self._acceptance.ratio_deviation(live, steps) if steps > live > 0 else 0.0
             gain = probe_gain(gap, row.deviation[steps], row.noise, deeper)
             rounds = PROBE_ROUNDS + 1 if steps else ZERO_ROUNDS
             if gain and _affordable(rounds * lost + LEAST_GAIN_ROUNDS, credit):
-                return self._start(steps, PROBE_ROUNDS, PROBE_ROUNDS + MISSING_ROUNDS if steps else ZERO_ROUNDS, row)
+                return self._start(steps, PROBE_ROUNDS, 2 * PROBE_ROUNDS if steps else ZERO_ROUNDS, row)
         return 0 if now % LOOK_CHECK_ROUNDS else self._consider_look(row, live, now, credit)
 
     def _consider_look(self, row: RoundTimeRow, live: int, now: int, credit: float) -> int:
         """Start the look that is overdue the most, if the credit covers it."""
-        readings, next_deeper, disputes = self._cost.readings, DEEPER, self._disputes(row)
+        readings, next_deeper, disputes = self._cost.readings, FIRST, self._disputes(row)
         self._saving, most, chosen = False, 1.0, None
         for _, steps, _ in row.rungs:
             if steps == live:
                 continue
             place = row.anchor, steps
             _, lost = self._shortfall(steps, live, row)
-            cost = (LOOK_ROUNDS if steps else LOOK_ROUNDS + 1) * lost + CHANGE_ROUNDS
-            known = place in self._looks or readings.get(place, 0) >= WELL_TIMED
-            rest = min(MOST_REST, REST * cost) * (2.0 if known else 1.0)
+            cost = (LOOK_ROUNDS if steps else LOOK_ROUNDS + 1) * lost + LEAST_COST
+            rest = min(MOST_REST, REST * cost) * (2.0 if place in self._looks else 1.0)
             first = place not in readings and place not in self._looks
             if first:
                 novelty = _novelty(row.anchor, (anchor for anchor, kind in readings if kind == steps))
@@ -269,7 +264,7 @@ class Prober:
             if steps > live > 0:
                 unseen = now - max((at for other, at in self._drafted.items() if other >= steps), default=0)
                 due = max(due, unseen / next_deeper)
-                next_deeper = max(DEEPER, FAR_DEEPER * cost)
+                next_deeper = max(FIRST, 0.5 * REST * cost)
             self._saving = self._saving or due >= 1.0
             if due >= most and (first or disputed or now >= self._next_look) and _affordable(cost, credit):
                 most, chosen = due, steps
@@ -277,12 +272,12 @@ class Prober:
             return 0
         self._next_look = now + PAUSE
         self._followed |= {pair: longer for pair, longer in disputes.items() if chosen in pair[1:]}
-        return self._start(chosen, LOOK_ROUNDS, LOOK_ROUNDS + MISSING_ROUNDS, row)
+        return self._start(chosen, LOOK_ROUNDS, 2 * LOOK_ROUNDS, row)
 
     def leave_zero(self, row: RoundTimeRow, now: int) -> None:
         """Start a one-round probe out of zero steps if the draft was not seen for long."""
         unseen = now - self._seen_at
-        if unseen < LEAST_UNSEEN_ROUNDS or self._saving or self._left or not self.budget:
+        if unseen < 2 * PROBE_ROUNDS or self._saving or self._left or not self.budget:
             return
         fewest = next((steps for _, steps, _ in row.rungs if steps), None)
         if fewest is None or row.zero is None or row.anchor not in self._credits:

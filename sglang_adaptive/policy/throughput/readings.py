@@ -28,37 +28,37 @@ from sglang_adaptive.policy.observation import ZeroCycle
 SIDE = 9
 """Most readings on one side of a difference, and differences kept of a pair. With 15 of these, 0.6% instead of 0.3% of
 turns of 300 rounds are below 0.95 of the best held depth (emulated)."""
-NEAR_ROUNDS = 16
+NEAR_ROUNDS = 2 * SIDE
 """Most rounds between the readings of a difference. With 8, 1.0% instead of 0.3% of these turns are."""
-OWN_KEPT = 31
-"""Readings kept of a kind."""
 SINGLE = 0.6
 """Weight of a difference with a single reading on one side. With 1, the worst of 100 machines that change has 0.793
 instead of 0.909 of the best steps, and a busy host 0.0015 less (recorded noise)."""
-APART = 0.2
-"""Distance of a short visit's two sides at which their mean weighs half. Without it a busy host has 0.008 less."""
 CHANGED = 0.15
 """Two differences that agree start a pair anew if they depart from the earlier ones by this much. Without this, a busy
 host has 0.855 instead of 0.984 of the best depth in the worst 500 rounds (recorded noise)."""
-LONE, LONE_NOISES, FEW = 0.07, 4.0, 0.2
-"""Least standard deviation of a difference, at least so many times the noise, and of a level, over the number of them:
-a single one may be an outlier. On a busy host 0.977 of the oracle are reached with the second and 0.961 without
-(recorded noise)."""
+LATE = 0.2
+"""How far off (log) a single reading may be. A level has this standard deviation over the number of its readings, and a
+short visit with two sides that differ by as much weighs half; without the latter, a busy host has 0.008 less, and with
+CHANGED for both 0.003 (recorded noise)."""
+LONE, LONE_NOISES = 0.5 * CHANGED, 4.0
+"""Least standard deviation of a difference, over the number of them, and at least so many times the noise: a single one
+may be an outlier. On a busy host 0.977 of the oracle are reached with the second and 0.961 without (recorded noise)."""
 LONE_SHARE = 0.5
 """Least standard deviation of a lone difference, as a share of it. Without this, zero steps that first ran just before
 the machine slowed down by 1.5 seemed twice as fast and stayed for 451 rounds, at 0.535 of the best depth (emulated)."""
-NOISE, MEMORY = 0.025, 32
+NOISE, KEPT = 0.025, 32
 """Departure of a difference from the earlier ones, and half of that of a level from the visit before, until measured,
-and the departures kept. If levels are always taken to be so steady, a busy host has 0.012 less."""
+and the departures and a kind's readings kept. If levels are always taken to be so steady, a busy host has 0.012
+less."""
 
 
 class Noise:
     """How much readings scatter on this machine, over all kinds and batch sizes."""
 
     def __init__(self) -> None:
-        self.differences = deque([NOISE] * 10, maxlen=MEMORY)
+        self.differences = deque([NOISE] * 10, maxlen=KEPT)
         """Departures of differences from the earlier ones of their pair."""
-        self.levels = deque([2.0 * NOISE] * 2, maxlen=MEMORY)
+        self.levels = deque([2.0 * NOISE] * 2, maxlen=KEPT)
         """Departures of levels from those of the visit before."""
 
     @property
@@ -104,7 +104,7 @@ class Change(NamedTuple):
         weight = SINGLE if min(len(before.values), len(after.values)) == 1 else 1.0
         if self.other is None:
             return value, weight
-        return 0.5 * (self.other + value), weight / (1.0 + ((self.other - value) / APART) ** 2)
+        return 0.5 * (self.other + value), weight / (1.0 + ((self.other - value) / LATE) ** 2)
 
 
 class Place:
@@ -136,7 +136,7 @@ class Place:
         if visit.usual is not None and 2 * len(visit.values) > SIDE:
             self._noise.levels.append(abs(middle(visit.values) - visit.usual))
             visit.usual = None
-        self._own.setdefault(kind, deque(maxlen=OWN_KEPT)).append(value)
+        self._own.setdefault(kind, deque(maxlen=KEPT)).append(value)
         self._medians.pop(kind, None)
         self._counts[kind] = self._counts.get(kind, 0) + rounds
 
@@ -153,7 +153,7 @@ class Place:
                 if kind not in self._medians:
                     self._medians[kind] = median(values)
             own = [
-                [kind, self._medians[kind], math.hypot(scatter, FEW / len(values)), self._counts[kind]]
+                [kind, self._medians[kind], math.hypot(scatter, LATE / len(values)), self._counts[kind]]
                 for kind, values in self._own.items()
             ]
             open_pair = [] if self._change is None else [self._change.kinds]

@@ -18,7 +18,6 @@ from sglang_adaptive.policy.observation import RoundObservation
 from sglang_adaptive.policy.profile import CostProfile, ProfileCell, ProfileKey, ordered
 from sglang_adaptive.policy.throughput import ThroughputOptions, ThroughputPolicy
 from sglang_adaptive.policy.throughput.acceptance import (
-    DOUBTED,
     SATURATION,
     AcceptanceEstimator,
     RequestLevels,
@@ -151,7 +150,7 @@ def test_a_doubt_drops_evidence() -> None:
     for _ in range(200):
         learner.update(3, drafts(rng, 0.5, 3, 16))
     learner.doubt()
-    assert max(row[0] for row in learner._reached) / learner._weight <= DOUBTED + 1e-9
+    assert max(row[0] for row in learner._reached) / learner._weight <= learner.shrinkage + 1e-9
 
 
 @pytest.mark.parametrize(("before", "after", "rounds", "off"), [(0.9, 0.2, 20, 0.35), (0.2, 0.9, 100, 0.15)])
@@ -167,7 +166,7 @@ def test_a_change_of_deeper_positions_alone_is_noticed(before: float, after: flo
         chances.append(learner.conditional[2])
         kept.append(learner.trials(3) / learner.trials(1))
     assert fmean(chances) == pytest.approx(after, abs=off)
-    assert fmean(kept) < 0.5 < 0.8**2, "a share that no change explains"
+    assert fmean(kept) < 0.6 < 0.8**2, "a share that no change explains"
 
 
 @pytest.mark.parametrize("p", [0.3, 0.9])

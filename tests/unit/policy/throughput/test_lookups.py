@@ -23,12 +23,10 @@ from sglang_adaptive.policy.throughput.lookups import (
     KINDS,
     LOOK,
     LOOKING,
-    MOST_EARNED,
     MOST_REST,
+    REMEMBERED,
     REST,
     TRACKING_SECONDS,
-    UNKNOWN_REST,
-    WAITED,
     Agreement,
     Drafted,
     Runs,
@@ -239,9 +237,7 @@ def pauses(made: ThroughputPolicy, looks: int, **more: float) -> list[int]:
 
 def test_texts_that_copy_nothing_are_followed_rarely_after_the_first_look() -> None:
     found = pauses(policy(), 9, seconds=0.01, tracking=TRACKING_SECONDS)
-    longest = LOOK * TRACKING_SECONDS / (LOOKING * 0.01)
-    assert found[0] == UNKNOWN_REST
-    assert found[1:] == [round(longest), *[MOST_REST] * 7], "the time of tracking is known after two looks, and shared"
+    assert found == [LOOK, *[MOST_REST] * 8]
 
 
 def test_by_default_texts_of_short_rounds_are_not_followed() -> None:
@@ -266,14 +262,6 @@ def test_a_prompt_that_was_seen_before_ends_a_rest() -> None:
     assert followed(made, LOOK + 5) == [LOOK, 5]
 
 
-def test_where_rounds_are_not_timed_the_assumed_time_is_used_after_some_looks() -> None:
-    made = policy()
-    found = pauses(made, WAITED + 5)
-    assert found[-1] == MOST_REST and WAITED < len(found) - found.count(MOST_REST) <= WAITED + 3
-    assert len(set(found)) == 3, "the first, those by the assumed time, and those by the time in use"
-    assert made.snapshot()["lookup_rounds"]["tracking_seconds"] == TRACKING_SECONDS
-
-
 @pytest.mark.parametrize("tracking", [0.0, 0.0004, 0.002])
 def test_the_time_of_tracking_is_learnt_where_it_starts_and_ends(tracking: float) -> None:
     made = policy()
@@ -285,17 +273,14 @@ def test_the_time_of_tracking_is_learnt_where_it_starts_and_ends(tracking: float
 
 
 def test_a_depth_does_not_seem_slow_because_texts_were_tracked() -> None:
-    """Not before the time of tracking is known, and not afterwards."""
     made = policy()
     before = made._times.at(1).seconds
     tracking = 0.5 * before[3]
-    for _ in range(2):
-        for _ in range(2 * REST):
-            seen = [Lookup(0, 0, 2)]
-            made.observe(RoundObservation(drafted(7), [1], 1, before[7] + tracking, lookups=seen))
-        made.import_cost(made.export_cost())
-        assert made._times.at(1).seconds == pytest.approx(before, rel=0.05)
-        followed(made, 200 * MOST_REST, seconds=before[3], tracking=tracking)
+    followed(made, 200 * MOST_REST, seconds=before[3], tracking=tracking)
+    for _ in range(2 * REST):
+        made.observe(RoundObservation(drafted(7), [1], 1, before[7] + tracking, lookups=[Lookup(0, 0, 2)]))
+    made.import_cost(made.export_cost())
+    assert made._times.at(1).seconds == pytest.approx(before, rel=0.05)
 
 
 def test_ranks_decide_by_the_clock_of_the_first() -> None:
@@ -316,7 +301,7 @@ def test_batches_that_are_never_followed_use_up_no_look() -> None:
     made = policy()
     for _ in range(2 * REST):
         made.observe(RoundObservation(drafted(3), [1] * (REQUESTS + 1), REQUESTS + 1))
-    assert pauses(made, 1) == [UNKNOWN_REST]
+    assert pauses(made, 1) == [LOOK]
 
 
 def test_lookups_earn_the_rounds_in_which_texts_are_followed() -> None:
@@ -333,8 +318,8 @@ def test_lookups_earn_the_rounds_in_which_texts_are_followed() -> None:
     assert not made.tracks_texts, "a round that saved nothing ends the look"
     for _ in range(2):
         look_up(right=WIDEST)
-    found = followed(made, MOST_EARNED + 4 * MOST_REST)
-    assert found[0] == MOST_EARNED, "one that saved much is worth a long look"
+    found = followed(made, REMEMBERED + 4 * MOST_REST)
+    assert found[0] == REMEMBERED, "one that saved much is worth a long look"
     assert found[1:7:2] == [REST, 2 * REST, MOST_REST], "and soon another one"
 
 
@@ -372,7 +357,6 @@ def test_what_a_draft_yields_is_learnt_by_match() -> None:
 def test_requests_that_do_not_copy_count_as_much_as_one_that_does() -> None:
     """A lookup round of 33 tokens delays three of four requests: their text has to be drafted afterwards."""
     made = policy(slope=0.012)
-    made._lookups.tracking.load((TRACKING_SECONDS, True))
     for copies, expected in ((1, False), (3, True)):
         found = [Lookup(64, 8, 64)] * copies + [Lookup(0, 0, 0)] * (4 - copies)
         for _ in range(100):
@@ -488,14 +472,14 @@ def test_what_other_texts_yield_is_learned_apart() -> None:
 
 def test_other_texts_that_bring_nothing_are_left_out_and_looked_at_again() -> None:
     made, searched = policy(), []
-    for number in range(lookups.MEMORY_LOOK * 2 + lookups.MEMORY_REST):
-        brings = number > lookups.MEMORY_LOOK
+    for number in range(lookups.STORE_LOOK * 2 + lookups.STORE_REST):
+        brings = number > lookups.STORE_LOOK
         found = Lookup(40, WIDEST if brings else 0, 40, 1, 1)
         choice = looking_up(WIDEST) if brings and made.searches_memory else drafted(3)
         searched.append(made.searches_memory)
         made.observe(RoundObservation(choice, [choice.steps], 1, lookups=[found]))
-    assert searched.index(False) == lookups.MEMORY_LOOK
-    assert searched.count(False) == lookups.MEMORY_REST
+    assert searched.index(False) == lookups.STORE_LOOK
+    assert searched.count(False) == lookups.STORE_REST
     assert made.searches_memory, "it has brought something since"
     learnt = made.snapshot()["lookup_rounds"]
     assert learnt["memory"]["tokens"] == WIDEST * learnt["memory"]["rounds"] > 0
