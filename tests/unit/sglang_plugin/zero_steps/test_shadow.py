@@ -104,7 +104,7 @@ def test_zero_steps_end_soon_after_the_text_turned_easy() -> None:
     heard_of, content, probed = rounds_to_leave(True), rounds_to_leave(True, curious=False), rounds_to_leave(False)
     assert max(heard_of) <= 8 * EVERY
     assert max(content) <= 24 * EVERY
-    assert statistics.median(content) > 2 * max(heard_of)  # a request that never yields more than a token in 15 rounds
+    assert statistics.median(content) > 1.5 * statistics.median(heard_of)  # it yields a token in 15 rounds
     assert statistics.median(probed) > 4 * max(content)  # probes alone, with their bounded cost, take longer
 
 
