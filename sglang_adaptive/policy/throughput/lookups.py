@@ -55,10 +55,10 @@ MARGIN = 0.03
 """Least gain that lookups must promise. Without it four requests, one copying, are at worst at 1.03 instead of 1.11."""
 MARGIN_PER_LOST = 0.5
 """Additional gain that they must promise per round of the live steps lost in the last REMEMBERED lookup rounds and not
-regained. If rounds of any kind decay them, the worst of 87 cells with rounds of 2 ms is at 0.988 of the
-policy without lookups instead of 0.990. With 0.2 a mixture of experts, whose lookup rounds are slow, is served at worst
-at 0.986 of it, with 0.5 at 0.990 (simulated)."""
-TRACKING_SECONDS, COMPARED = 1e-4, 0.15
+regained. If rounds of any kind decay them, the worst of 87 cells with rounds of 2 ms is at 0.988 of the policy without
+lookups instead of 0.990. With 0.2 a mixture of experts, whose lookup rounds are slow, has 0.986 of it at worst, with
+0.5 0.990 (simulated)."""
+TRACKING_SECONDS, TRACKING_GAIN = 1e-4, 0.15
 """Host time to track texts, per round, as assumed at first (an H200's host takes 0.07 to 0.13 ms), and the weight of
 the latest comparison."""
 LEAST_TRACKING = 0.1 * TRACKING_SECONDS
@@ -72,13 +72,13 @@ LOOK, REST = 6, 26
 """Rounds of a look, and of the first rest after lookups have paid for one; at the start, a rest is as short as a look.
 A rest doubles after each look that earned nothing. In the first two rounds of a look the device catches up. If all are
 the longest, edits of whole files are served at 7.0 instead of 7.3 times the best depth (simulated)."""
-MOST_REST = 4 * REST
+MOST_REST = 4 * REST  # rounds of the longest rest, unless LOOKING asks for more
 LOOKING = 0.003
 """Share of the time that looks may take where nothing is copied; the longest rest is longer where they take more. After
 the first look, all rests are the longest until lookups have paid for a look. With rounds of 1.4 ms and 0.1 ms of
 tracking, the worst of 30 cells of SmolLM2's answers is at 0.990 of the policy without lookups over 1,000 rounds; with
 0.005 and short rests at first it is at 0.989, and over 200 rounds at 0.962 instead of 0.977 (simulated)."""
-STORE_LOOK, STORE_REST = REMEMBERED // 2, 2 * REMEMBERED
+MEMORY_LOOK, MEMORY_REST = REMEMBERED // 2, 2 * REMEMBERED
 """Tracked rounds after which finished texts are left out, and those until they are searched again."""
 BROUGHT = 0.02
 """Accepted tokens of finished texts per request and round that keep them."""
@@ -250,7 +250,7 @@ class Tracking:
         """Count the difference between both sides, once."""
         if min(len(self._before), len(self._after)) >= FEWEST:
             more = median(self._after) - median(self._before)
-            self._own += COMPARED * ((more if self.tracked else -more) - self._own)
+            self._own += TRACKING_GAIN * ((more if self.tracked else -more) - self._own)
         self._before = ()
 
 
@@ -282,7 +282,7 @@ class Lookups:
         """Where the draft model is compared with the own text, and with memory."""
         self.brought = [0, 0], [0, 0]
         """Rounds of a request that verified drafts of the own text and the tokens accepted, and the same of memory."""
-        self._memory_left = STORE_LOOK
+        self._memory_left = MEMORY_LOOK
         """Tracked rounds until memory is left out; in a rest, its past rounds as a negative number."""
         self._memory_kept = 0.0
         """Tokens accepted from memory, less those that keep it, since then."""
@@ -339,9 +339,9 @@ class Lookups:
                 self._memory_kept += count * found.remembered
             self._memory_kept -= BROUGHT
         self._memory_left -= self.options.lookup_memory_mb > 0
-        if self._memory_left in (0, -STORE_REST):
+        if self._memory_left in (0, -MEMORY_REST):
             rests = self._memory_left == 0 and self._memory_kept < 0.0
-            self._memory_left, self._memory_kept = 0 if rests else STORE_LOOK, 0.0
+            self._memory_left, self._memory_kept = 0 if rests else MEMORY_LOOK, 0.0
 
     def book(
         self, observation: RoundObservation, row: RoundTimeRow, live: int, acceptance: AcceptanceEstimator

@@ -36,7 +36,7 @@ instead of 0.909 of the best steps, and a busy host 0.0015 less (recorded noise)
 CHANGED = 0.15
 """Two differences that agree start a pair anew if they depart from the earlier ones by this much. Without this, a busy
 host has 0.855 instead of 0.984 of the best depth in the worst 500 rounds (recorded noise)."""
-LATE = 0.2
+OUTLIER = 0.2
 """How far off (log) a single reading may be. A level has this standard deviation over the number of its readings, and a
 short visit with two sides that differ by as much weighs half; without the latter, a busy host has 0.008 less, and with
 CHANGED for both 0.003 (recorded noise)."""
@@ -104,7 +104,7 @@ class Change(NamedTuple):
         weight = SINGLE if min(len(before.values), len(after.values)) == 1 else 1.0
         if self.other is None:
             return value, weight
-        return 0.5 * (self.other + value), weight / (1.0 + ((self.other - value) / LATE) ** 2)
+        return 0.5 * (self.other + value), weight / (1.0 + ((self.other - value) / OUTLIER) ** 2)
 
 
 class Place:
@@ -153,7 +153,7 @@ class Place:
                 if kind not in self._medians:
                     self._medians[kind] = median(values)
             own = [
-                [kind, self._medians[kind], math.hypot(scatter, LATE / len(values)), self._counts[kind]]
+                [kind, self._medians[kind], math.hypot(scatter, OUTLIER / len(values)), self._counts[kind]]
                 for kind, values in self._own.items()
             ]
             open_pair = [] if self._change is None else [self._change.kinds]

@@ -236,8 +236,7 @@ def pauses(made: ThroughputPolicy, looks: int, **more: float) -> list[int]:
 
 
 def test_texts_that_copy_nothing_are_followed_rarely_after_the_first_look() -> None:
-    found = pauses(policy(), 9, seconds=0.01, tracking=TRACKING_SECONDS)
-    assert found == [LOOK, *[MOST_REST] * 8]
+    assert pauses(policy(), 9, seconds=0.01, tracking=TRACKING_SECONDS) == [LOOK, *[MOST_REST] * 8]
 
 
 def test_by_default_texts_of_short_rounds_are_not_followed() -> None:
@@ -472,14 +471,14 @@ def test_what_other_texts_yield_is_learned_apart() -> None:
 
 def test_other_texts_that_bring_nothing_are_left_out_and_looked_at_again() -> None:
     made, searched = policy(), []
-    for number in range(lookups.STORE_LOOK * 2 + lookups.STORE_REST):
-        brings = number > lookups.STORE_LOOK
+    for number in range(lookups.MEMORY_LOOK * 2 + lookups.MEMORY_REST):
+        brings = number > lookups.MEMORY_LOOK
         found = Lookup(40, WIDEST if brings else 0, 40, 1, 1)
         choice = looking_up(WIDEST) if brings and made.searches_memory else drafted(3)
         searched.append(made.searches_memory)
         made.observe(RoundObservation(choice, [choice.steps], 1, lookups=[found]))
-    assert searched.index(False) == lookups.STORE_LOOK
-    assert searched.count(False) == lookups.STORE_REST
+    assert searched.index(False) == lookups.MEMORY_LOOK
+    assert searched.count(False) == lookups.MEMORY_REST
     assert made.searches_memory, "it has brought something since"
     learnt = made.snapshot()["lookup_rounds"]
     assert learnt["memory"]["tokens"] == WIDEST * learnt["memory"]["rounds"] > 0
