@@ -7,15 +7,16 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sglang_adaptive.policy.profile import CostProfile
+from sglang_adaptive.policy.throughput.readings import CHANGED
 
 ANCHORS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024)
-"""Batch sizes at which times are kept, besides a profile's; times between them are interpolated. SGLang captures graphs
-at most of these."""
+"""Batch sizes at which times are kept, besides a profile's; others have those of the nearest one, scaled by the form.
+SGLang captures graphs at most of these."""
 FIXED = 0.005
 """Seconds of the form's fixed part: a guess that no decision depends on."""
 PER_STEP, PER_TOKEN = 0.037, 0.00276
 """Cost of a draft step and of a token to verify, relative to the fixed part."""
-PROFILED, GUESSED = 0.05, 0.15
+PROFILED, GUESSED = 0.05, CHANGED
 """Relative standard deviation of a time: profiled or between profiled batch sizes, and otherwise. Profiles of one setup
 differ by 2%, but with that a wrong one outvotes a measured difference of 20%. The form is off by 12% at worst."""
 
@@ -58,9 +59,13 @@ class BaseCost:
         """Return seconds by ladder index: linear between profiled batch sizes, scaled by the form outside them."""
         below, above, part = _around(batch_size, self._rows)
         if below == above:
-            edge = zip(self._rows[below], self.ladder, strict=True)
-            return [t * form_seconds(batch_size, steps) / form_seconds(below, steps) for t, steps in edge]
+            return self.scaled(self._rows[below], below, batch_size)
         return [a + (b - a) * part for a, b in zip(self._rows[below], self._rows[above], strict=True)]
+
+    def scaled(self, seconds: Sequence[float], known: int, batch_size: int) -> list[float]:
+        """Return *seconds* by ladder index at batch size *known*, as the form has them at *batch_size*."""
+        both = zip(seconds, self.ladder, strict=True)
+        return [t * form_seconds(batch_size, steps) / form_seconds(known, steps) for t, steps in both]
 
     def deviations(self, batch_size: int) -> list[float]:
         """Return relative standard deviations of :meth:`seconds`."""

@@ -36,6 +36,7 @@ from sglang_adaptive.policy.choice import Choice, Coming, Source
 from sglang_adaptive.policy.observation import LONGEST, SHORTEST, RoundObservation
 from sglang_adaptive.policy.options import PolicyOptions
 from sglang_adaptive.policy.throughput.acceptance import AcceptanceEstimator
+from sglang_adaptive.policy.throughput.cost import CONFIRMED
 from sglang_adaptive.policy.throughput.readings import SIDE
 from sglang_adaptive.policy.throughput.rows import RoundTimeRow
 
@@ -63,8 +64,6 @@ TRACKING_SECONDS, TRACKING_GAIN = 1e-4, 0.15
 the latest comparison."""
 LEAST_TRACKING = 0.1 * TRACKING_SECONDS
 """Seconds that tracking is assumed to take at least, because comparisons scatter."""
-FEWEST = 3
-"""Fewest timed rounds on either side of a start or end of tracking that are compared."""
 EARNED = 0.25
 """Share of the time saved by a lookup round that may be spent on tracking texts, for up to REMEMBERED rounds. With 0.5
 chat of rounds of 2 ms, 0.3 of them for tracking, has at worst 0.987 instead of 0.995 of the policy without lookups."""
@@ -247,8 +246,8 @@ class Tracking:
             self._compare()
 
     def _compare(self) -> None:
-        """Count the difference between both sides, once."""
-        if min(len(self._before), len(self._after)) >= FEWEST:
+        """Count the difference between both sides, once, if both have enough readings."""
+        if min(len(self._before), len(self._after)) >= CONFIRMED:
             more = median(self._after) - median(self._before)
             self._own += TRACKING_GAIN * ((more if self.tracked else -more) - self._own)
         self._before = ()

@@ -13,7 +13,7 @@ from sglang_adaptive.policy.observation import RoundObservation
 from sglang_adaptive.policy.options import PolicyOptions, automatic, depths, integer, number, pathname
 from sglang_adaptive.policy.profile import CostProfile, ProfileKey, ordered
 from sglang_adaptive.policy.throughput import lookups
-from sglang_adaptive.policy.throughput.acceptance import AcceptanceEstimator, ShadowTrust
+from sglang_adaptive.policy.throughput.acceptance import RECENT, AcceptanceEstimator, ShadowTrust
 from sglang_adaptive.policy.throughput.choice import fastest, rates, why
 from sglang_adaptive.policy.throughput.cost import MEASURED, CostModel
 from sglang_adaptive.policy.throughput.probing import Prober
@@ -23,8 +23,8 @@ from sglang_adaptive.policy.throughput.rows import RoundTimeRow, RoundTimeTable
 SYNC_AFTER, SYNC_LAG = 2 * SIDE, 2
 """Rounds after the start or a switch until measured times are shared, and after a probe until its last result has come.
 Others are ``sync_rounds`` apart."""
-WELL_SEEN = 32.0
-"""Trials of the first position below which zero steps want more shadow drafts; its acceptance is then known to 0.09."""
+WELL_SEEN = 2.0 * RECENT
+"""Trials of the first position below which zero steps want more shadow drafts; its acceptance is then known to 0.1."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class ThroughputOptions(PolicyOptions):
     candidate_steps: Annotated[tuple[int, ...], depths("depths that the policy may choose")] = (0, 1, 2, 3, 5, 7)
     memory_rounds: Annotated[int, integer("rounds until the weight of an accept count falls to 1/e", 8, 100_000)] = 3840
     shrinkage: Annotated[float, number("weight, in trials, of the previous position in an estimate", 0.0, 10_000.0)] = (
-        12.0
+        RECENT
     )
     probe_budget: Annotated[float, number("largest share of time that probes may cost; 0 turns them off", 0.0, 0.2)] = (
         0.005

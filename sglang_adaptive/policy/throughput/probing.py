@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from sglang_adaptive.policy.throughput.acceptance import EVERY, AcceptanceEstimator
-from sglang_adaptive.policy.throughput.base_cost import nearness
+from sglang_adaptive.policy.throughput.base_cost import PROFILED, nearness
 from sglang_adaptive.policy.throughput.cost import CostModel
 from sglang_adaptive.policy.throughput.readings import CHANGED
 from sglang_adaptive.policy.throughput.rows import RoundTimeRow, RoundTimeTable
@@ -22,10 +22,11 @@ HORIZON_ROUNDS = 100.0
 """Rounds for which the result of a probe is assumed to hold. Without probes spells of 2 cost 0.03 (emulated)."""
 LEAST_GAIN_ROUNDS = 1.0
 """Minimum expected gain of a probe, in rounds of the live steps, and the credit that probes leave to looks."""
-PROBE_ROUNDS, LOOK_ROUNDS = 4, 2
+PROBE_ROUNDS = 4
+LOOK_ROUNDS = PROBE_ROUNDS // 2
 """Readings that end a probe and a look; either ends after twice as many rounds, because requests may come or leave.
 Both begin after PROBE_ROUNDS at one batch size: few rounds can be timed while requests come and go."""
-ZERO_ROUNDS = 16
+ZERO_ROUNDS = 4 * PROBE_ROUNDS
 """Most rounds of a probe of zero steps. It ends with a cycle of deferred draft extends, which gives one time."""
 LOOK_CHECK_ROUNDS = 4 * EVERY
 """Rounds between two checks for a look: they take long. Those for a worthwhile probe, of one number of steps each, come
@@ -36,21 +37,19 @@ FIRST = 600.0
 """Rounds until positions beyond the live steps are looked at, because acceptance there may have changed, and rounds at
 a batch size, per round that a look costs, until steps that never ran there are. With 400 a right profile costs 0.3% of
 2,000 rounds, with 2,000 one that is off by 15% in each cell loses 1% more (simulated)."""
-REST, MOST_REST = 4000.0, 1700.0
+REST, MOST_REST = 4000.0, 3.0 * FIRST
 """The same for steps that ran, and the most rounds; both double after a look. Positions far beyond the live steps wait
 for half of the first. If they wait like other steps, a busy host has 0.001 less (recorded noise)."""
-PAUSE = 300
+PAUSE = int(0.5 * FIRST)
 """Rounds between two looks at steps that ran before. Without it, the emulated replay loses 0.0015."""
 LEAST_COST = 0.1
 """Added to what a look is expected to lose, in rounds. Without it one of 60 drawn machines that change stays at 0.82
 instead of 0.93 of the best steps, and spells of 1.5 cost 0.01 (emulated)."""
-UNSEEN_ROUNDS = 32
+UNSEEN_ROUNDS = 2 * ZERO_ROUNDS
 """Rounds at zero steps without a look at the draft before a probe takes one; fewer, at least 2 * PROBE_ROUNDS, if it is
 expected to lose little and zero steps show nothing. With default options shadow accepts come every 29 rounds at the
 latest. With 40 a recovering draft is found later (0.936 instead of 0.953 of the oracle in the worst drawn trace), and
 with 24 the worst 500 rounds lose 1.1% (simulated)."""
-ALIKE = 0.05
-"""Share by which a look may take longer than one at the fewest steps, to see more: blocks are drafted whole."""
 _ROOT = math.sqrt(2.0 * math.pi)
 
 
@@ -282,7 +281,8 @@ class Prober:
         fewest = next((steps for _, steps, _ in row.rungs if steps), None)
         if fewest is None or row.zero is None or row.anchor not in self._credits:
             return
-        most = (1.0 + ALIKE) * row.seconds[fewest]
+        # More steps see more, and blocks, drafted whole, may not take longer than times are known.
+        most = (1.0 + PROFILED) * row.seconds[fewest]
         steps = max(steps for _, steps, _ in row.rungs if steps and row.seconds[steps] <= most)
         lost = row.seconds[steps] / row.zero - self._acceptance.tokens[steps]
         wait = UNSEEN_ROUNDS if self._hears else min(UNSEEN_ROUNDS, lost / self.budget)

@@ -91,8 +91,7 @@ class RoundTimeTable:
 
     def _make(self, batch_size: int) -> RoundTimeRow:
         ladder, anchor = self._cost.ladder, self._cost.anchor(batch_size)
-        seconds, deviations = self._cost.row(batch_size)
-        base = self._cost.base.seconds(batch_size)
+        seconds, deviations, base = self._cost.row(batch_size)
         allowed = frozenset(self.allowed(batch_size))
         log_base = {steps: math.log(t) for steps, t in zip(ladder, base, strict=True)}
         lookups = {}

@@ -15,8 +15,8 @@ from sglang_adaptive.lab.simulate.rounds import factors
 from sglang_adaptive.lab.simulate.trace import Scene, Trace, closed_loop, random_decay, switching
 
 COST = load_cost(None)[1]
-LOADS = ((1,), (4,), (16,), (64,), (4, 16))
-"""Batch sizes; of two the load changes between, after 60 to 400 rounds."""
+LOADS = ((1,), (4,), (14,), (60,), (4, 16))
+"""Batch sizes, with and without times of their own; of two the load changes between, after 60 to 400 rounds."""
 NEAR = 0.98
 SOON, LATER, WINDOW = 2000, 2500, 500
 """Rounds at a batch size until the policy is near the best depth, rounds for which it stays there, and rounds of one
