@@ -48,9 +48,9 @@ PROOF = 3.0
 stays unnoticed for thousands of rounds (emulated)."""
 
 # Trust in shadow acceptance.
-AGREE, TELLING = 1.0, 0.25
-"""|z| below which shadow acceptance is trusted again, if both rates are above the second: a check that never finds a
-hit agrees with every bad draft."""
+TELLING = 0.25
+"""Rate that shadow and verified drafts must both exceed before shadow acceptance is trusted again: a check that never
+finds a hit agrees with every bad draft."""
 
 
 class AcceptanceEstimator:
@@ -373,7 +373,7 @@ class ShadowTrust:
         if self.believed and z > PROOF:
             self.believed = False
             return True
-        self.believed = self.believed or (z < AGREE and min(rates) > TELLING)
+        self.believed = self.believed or (z < PROOF and min(rates) > TELLING)
         return False
 
 

@@ -35,7 +35,7 @@ from statistics import median
 from sglang_adaptive.policy.choice import Choice, Coming, Source
 from sglang_adaptive.policy.observation import LONGEST, SHORTEST, RoundObservation
 from sglang_adaptive.policy.options import PolicyOptions
-from sglang_adaptive.policy.throughput.acceptance import AcceptanceEstimator
+from sglang_adaptive.policy.throughput.acceptance import GAIN, AcceptanceEstimator
 from sglang_adaptive.policy.throughput.cost import CONFIRMED
 from sglang_adaptive.policy.throughput.readings import SIDE
 from sglang_adaptive.policy.throughput.rows import RoundTimeRow
@@ -59,9 +59,8 @@ MARGIN_PER_LOST = 0.5
 regained. If rounds of any kind decay them, the worst of 87 cells with rounds of 2 ms is at 0.988 of the policy without
 lookups instead of 0.990. With 0.2 a mixture of experts, whose lookup rounds are slow, has 0.986 of it at worst, with
 0.5 0.990 (simulated)."""
-TRACKING_SECONDS, TRACKING_GAIN = 1e-4, 0.15
-"""Host time to track texts, per round, as assumed at first (an H200's host takes 0.07 to 0.13 ms), and the weight of
-the latest comparison."""
+TRACKING_SECONDS = 1e-4
+"""Host time to track texts, per round, as assumed at first (an H200's host takes 0.07 to 0.13 ms)."""
 LEAST_TRACKING = 0.1 * TRACKING_SECONDS
 """Seconds that tracking is assumed to take at least, because comparisons scatter."""
 EARNED = 0.25
@@ -249,7 +248,7 @@ class Tracking:
         """Count the difference between both sides, once, if both have enough readings."""
         if min(len(self._before), len(self._after)) >= CONFIRMED:
             more = median(self._after) - median(self._before)
-            self._own += TRACKING_GAIN * ((more if self.tracked else -more) - self._own)
+            self._own += GAIN * ((more if self.tracked else -more) - self._own)
         self._before = ()
 
 
