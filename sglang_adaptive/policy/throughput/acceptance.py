@@ -9,7 +9,6 @@ progress is relative to its own pace, because a slow request stays in the batch 
 from __future__ import annotations
 
 import math
-import sys
 from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Hashable, Mapping, Sequence
@@ -25,7 +24,7 @@ EDGES = (0.15, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.87, 0.94)
 """Levels that separate the bins."""
 BINS = len(EDGES) + 1
 MIDDLES = tuple((low + high) / 2.0 for low, high in zip((0.05, *EDGES), (*EDGES, 0.98), strict=True))
-USUAL, USUAL_GAIN = 0.6, 0.02
+USUAL, USUAL_GAIN = EDGES[len(EDGES) // 2], 0.02
 """The usual level, which new requests start with, before any was observed, and the weight of one request's level."""
 _GRID = 255
 _BIN_OF = bytes(bisect_right(EDGES, level / _GRID) for level in range(_GRID + 1))
@@ -38,7 +37,7 @@ SATURATION = 16.0
 EVERY = 4
 """After the first ones, rounds until estimates are updated, and then of at most as many of the batch's bins: with
 rounds of 2 ms, decisions take a share of them."""
-_LARGEST_WEIGHT = 1.0 / sys.float_info.epsilon
+_LARGEST_WEIGHT = 1.0 / math.ulp(1.0)
 
 # Changes.
 RECENT = 12.0

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sglang_adaptive.policy.profile import CostProfile
-from sglang_adaptive.policy.throughput.readings import CHANGED
+from sglang_adaptive.policy.throughput.readings import CHANGED, NOISE
 
 ANCHORS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024)
 """Batch sizes at which times are kept, besides a profile's; others have those of the nearest one, scaled by the form.
@@ -16,8 +16,8 @@ FIXED = 0.005
 """Seconds of the form's fixed part: a guess that no decision depends on."""
 PER_STEP, PER_TOKEN = 0.037, 0.00276
 """Cost of a draft step and of a token to verify, relative to the fixed part."""
-PROFILED, GUESSED = 0.05, CHANGED
-"""Relative standard deviation of a time: profiled or between profiled batch sizes, and otherwise. Profiles of one setup
+PROFILED, GUESSED = 2.0 * NOISE, CHANGED
+"""Relative standard deviation of a time, profiled (like a level of an earlier visit) or not. Profiles of one setup
 differ by 2%, but with that a wrong one outvotes a measured difference of 20%. The form is off by 12% at worst."""
 
 

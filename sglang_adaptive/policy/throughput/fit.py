@@ -18,7 +18,7 @@ from sglang_adaptive.policy.throughput.readings import LONE
 
 TURNS = 4
 """Times that the weights are found. With 5 the turns of an emulated replay change by 0.003 at most."""
-_LITTLE = 1e-4
+_LITTLE = math.sqrt(math.ulp(1.0))
 """Weight that keeps the first turn solvable."""
 
 

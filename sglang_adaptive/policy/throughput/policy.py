@@ -17,7 +17,7 @@ from sglang_adaptive.policy.throughput.acceptance import RECENT, AcceptanceEstim
 from sglang_adaptive.policy.throughput.choice import fastest, rates, why
 from sglang_adaptive.policy.throughput.cost import MEASURED, CostModel
 from sglang_adaptive.policy.throughput.probing import Prober
-from sglang_adaptive.policy.throughput.readings import SIDE, Readings
+from sglang_adaptive.policy.throughput.readings import KEPT, SIDE, Readings
 from sglang_adaptive.policy.throughput.rows import RoundTimeRow, RoundTimeTable
 
 SYNC_AFTER, SYNC_LAG = 2 * SIDE, 2
@@ -39,7 +39,7 @@ class ThroughputOptions(PolicyOptions):
     probe_budget: Annotated[float, number("largest share of time that probes may cost; 0 turns them off", 0.0, 0.2)] = (
         0.005
     )
-    sync_rounds: Annotated[int, integer("rounds between two syncs of measured times", 1, 100_000)] = 32
+    sync_rounds: Annotated[int, integer("rounds between two syncs of measured times", 1, 100_000)] = KEPT
     lookup: Annotated[
         bool | str,
         automatic("verify drafts looked up in each request's own text when that pays off, for at most 32 requests"),
