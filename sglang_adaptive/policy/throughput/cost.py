@@ -26,7 +26,7 @@ accurate it is. 8 and 16 do as well."""
 SURE = 0.5 * CHANGED
 """Largest deviation of a time that others are guessed from. Without this, a busy host has 0.007 less."""
 CONFIRMED = 3
-"""Readings that a lookup round's own time needs: a late one must not end lookups, or nothing would time another."""
+"""Readings that a lookup round's own time and each side of a comparison need: a late one must not end lookups."""
 NOTICED = 0.01
 """Smaller changes of a level (log) do not change the table, and no time is known better: without this, one of ten drawn
 machines that change stays at 0.93. With 0.002 a hand-over takes 560 us instead of 90, and with a quarter of the noise a

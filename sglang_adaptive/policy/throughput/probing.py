@@ -281,7 +281,7 @@ class Prober:
         fewest = next((steps for _, steps, _ in row.rungs if steps), None)
         if fewest is None or row.zero is None or row.anchor not in self._credits:
             return
-        # More steps see more, and blocks, drafted whole, may not take longer than times are known.
+        # The most steps that may take as long: they see more, and a wider block is drafted as fast.
         most = (1.0 + PROFILED) * row.seconds[fewest]
         steps = max(steps for _, steps, _ in row.rungs if steps and row.seconds[steps] <= most)
         lost = row.seconds[steps] / row.zero - self._acceptance.tokens[steps]
