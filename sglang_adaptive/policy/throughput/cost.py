@@ -22,7 +22,7 @@ from sglang_adaptive.policy.throughput.readings import CHANGED
 
 PULL = 4.0
 """Cells for which the base table counts: in the shape, where so many neighbors pass on half of their error, and in how
-accurate it is. 8 and 16 do as well."""
+accurate it is. In the shape alone, 8 and 16 do as well."""
 SURE = 0.5 * CHANGED
 """Largest deviation of a time that others are guessed from. Without this, a busy host has 0.007 less."""
 CONFIRMED = 3
@@ -82,8 +82,20 @@ class CostModel:
         as 2 (recorded), and 24 of 90 drawn profiles instead of 1 kept the policy below 0.98 of the best depth.
         """
         anchor = self.anchor(batch_size)
-        seconds, deviations = self._row(anchor)
-        seconds, base = (self.base.scaled(times, anchor, batch_size) for times in (seconds, self.base.seconds(anchor)))
+        if anchor in self._evidence:
+            whole = self._wholes.get(anchor)
+            if whole is None:
+                whole = self._wholes[anchor] = self._fit(self._evidence[anchor], self._shape(anchor))
+            ratios = [self._now[anchor] + whole.ratio[steps] for steps in self.ladder]
+            deviations = [max(NOTICED, whole.deviation[steps]) for steps in self.ladder]
+        else:
+            shape, level = self._shape(anchor), self._level(anchor)
+            ratios = [level + shape[steps][0] for steps in self.ladder]
+            deviations = [shape[steps][1] for steps in self.ladder]
+        base = self.base.seconds(anchor)
+        seconds = [start * math.exp(ratio) for start, ratio in zip(base, ratios, strict=True)]
+        seconds = ascending(seconds, [1.0 / deviation**2 for deviation in deviations])
+        seconds, base = (self.base.scaled(times, anchor, batch_size) for times in (seconds, base))
         return seconds, deviations, base
 
     def lookup(self, batch_size: int, drafts: int) -> tuple[float, float]:
@@ -154,21 +166,6 @@ class CostModel:
             "seconds": [self.row(anchor)[0] for anchor in shown],
             "source": [[self.source(anchor, steps) for steps in self.ladder] for anchor in shown],
         }
-
-    def _row(self, batch_size: int) -> tuple[list[float], list[float]]:
-        if batch_size in self._evidence:
-            whole = self._wholes.get(batch_size)
-            if whole is None:
-                whole = self._wholes[batch_size] = self._fit(self._evidence[batch_size], self._shape(batch_size))
-            ratios = [self._now[batch_size] + whole.ratio[steps] for steps in self.ladder]
-            deviations = [max(NOTICED, whole.deviation[steps]) for steps in self.ladder]
-        else:
-            shape, level = self._shape(batch_size), self._level(batch_size)
-            ratios = [level + shape[steps][0] for steps in self.ladder]
-            deviations = [shape[steps][1] for steps in self.ladder]
-        base = self.base.seconds(batch_size)
-        seconds = [start * math.exp(ratio) for start, ratio in zip(base, ratios, strict=True)]
-        return ascending(seconds, [1.0 / deviation**2 for deviation in deviations]), deviations
 
     def _fit(self, evidence: Evidence, shape: Mapping[int, tuple[float, float]]) -> Fit:
         return fit(evidence, shape, from_base=bool(self.base.profiled))

@@ -85,7 +85,7 @@ def test_a_rank_that_becomes_the_largest_prices_rounds_by_what_it_learnt_as_a_sm
     steps = ranks.round()
     learnt = ranks.policy(1)._times.at(24)
     assert learnt.seconds[steps] == pytest.approx(seconds(24, steps), rel=0.03)  # it started at less than half of that
-    assert learnt.deviation[steps] < 0.02  # a guess has 0.15
+    assert learnt.deviation[steps] <= 0.01  # the least
 
 
 def test_rounds_after_an_interruption_or_of_another_largest_batch_are_not_timed() -> None:
