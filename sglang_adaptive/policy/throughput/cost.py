@@ -3,7 +3,7 @@
 Where rounds were timed, ``x`` is fitted to what they showed and to the shape that other batch sizes suggest (``fit``).
 Elsewhere it is that shape, around the level of the nearest batch sizes. With ``m`` a level and ``i`` an index of steps,
 
-    g(n, s) = sum_c k_c * (x_c - m_c) / (PULL + sum_c k_c)          over cells c of other anchors
+    g(n, s) = sum_c k_c * (x_c - m_c) / (PULL + sum_c k_c)     over cells c of other anchors, the batch sizes with times
     k_c = exp(-|log2(n / n_c)| - |i - i_c| / 2)
 """
 
@@ -26,7 +26,7 @@ accurate it is. In the shape alone, 8 and 16 do as well."""
 SURE = 0.5 * CHANGED
 """Largest deviation of a time that others are guessed from. Without this, a busy host has 0.007 less."""
 CONFIRMED = 3
-"""Readings that a lookup round's own time and each side of a comparison need: a late one must not end lookups."""
+"""Readings that a lookup round's time and each side of a comparison of tracking need: one late one ends no lookups."""
 NOTICED = 0.01
 """Smaller changes of a level (log) do not change the table, and no time is known better: without this, one of ten drawn
 machines that change stays at 0.93. With 0.002 a hand-over takes 560 us instead of 90, and with a quarter of the noise a
