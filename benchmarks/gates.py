@@ -41,7 +41,7 @@ SCHEMA = "gates-1"
 DENSE, EXPERTS, LATENT_EXPERTS = "llama8b", "qwen3-30b-a3b", "moonlight"
 SPARSE, COMPRESSED = "deepseek-v3.2-cut", "deepseek-v4-flash-cut"
 WRONG, BUSY = "wrong", "busy"
-_REPLAYED = ("--context", "300", "--requests", "1:2,4:8,16:32,64:112")
+_REPLAYED = ("--context", "300", "--requests", "1:4,4:16,16:64,64:224")
 
 
 @dataclass(frozen=True)
