@@ -23,13 +23,10 @@ TRACE = Path(__file__).parents[3] / "benchmarks" / "traces" / "tiny.npz"
 
 
 @pytest.fixture
-def process(tmp_path: Path) -> Process:
-    return Process(tmp_path / "acceptance", create=True)
-
-
-@pytest.fixture
-def one_rank(monkeypatch: pytest.MonkeyPatch) -> None:
+def process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Process:
+    """Of one rank."""
     monkeypatch.setattr(acceptance, "_same_on_all_ranks", lambda correct: None)
+    return Process(tmp_path / "acceptance", create=True)
 
 
 def request(own: list[float] | None = None, question: int | None = None, tokens: int = 0) -> SimpleNamespace:
@@ -87,22 +84,16 @@ def verified(candidates: torch.Tensor, target: torch.Tensor) -> tuple[torch.Tens
     return tokens, correct, index
 
 
-@pytest.mark.usefixtures("one_rank")
 def test_a_drawn_round_is_what_the_real_verify_would_give(process: Process) -> None:
     """Given a target that agrees with exactly the drawn drafts, the kernel fills the same tensors."""
     torch.manual_seed(3)
-    requests, steps = 6, 3
     draw = Draw(process)
-    draw.begin(None, SimpleNamespace(reqs=[request([0.7, 1.0]) for _ in range(requests)]))
-    candidates = torch.randint(0, 50, (requests, steps + 1))
-    target = torch.randint(50, 99, (requests, steps + 1))
-    nodes = torch.arange(requests * (steps + 1)).view(requests, steps + 1)
+    draw.begin(None, SimpleNamespace(reqs=[request([0.7, 1.0]) for _ in range(6)]))
+    candidates, target = torch.randint(0, 50, (6, 4)), torch.randint(50, 99, (6, 4))
+    predict, correct = torch.zeros(24, dtype=torch.int32), torch.zeros(6, dtype=torch.int32)
+    index = draw(torch.arange(24).int().view(6, 4), predict, correct, candidates, target, 6, 3)
 
-    predict = torch.zeros(requests * (steps + 1), dtype=torch.int32)
-    correct = torch.zeros(requests, dtype=torch.int32)
-    index = draw(nodes.int().clone(), predict, correct, candidates, target, requests, steps)
-
-    agreeing = torch.where(torch.arange(steps + 1) < correct[:, None], candidates.roll(-1, 1), target)
+    agreeing = torch.where(torch.arange(4) < correct[:, None], candidates.roll(-1, 1), target)
     real_predict, real_correct, real_index = verified(candidates, agreeing)
     assert len(set(correct.tolist())) > 1
     assert torch.equal(correct, real_correct) and torch.equal(index, real_index)
@@ -110,7 +101,6 @@ def test_a_drawn_round_is_what_the_real_verify_would_give(process: Process) -> N
     assert torch.equal(predict[accepted], real_predict[accepted])
 
 
-@pytest.mark.usefixtures("one_rank")
 @pytest.mark.parametrize("sampled", [False, True])
 def test_a_drawn_block_is_what_the_real_verify_would_give(process: Process, sampled: bool) -> None:
     torch.manual_seed(4)
@@ -152,7 +142,6 @@ def accepted(draw: Draw, requests: list[SimpleNamespace], steps: int = 3) -> lis
     return correct.tolist()
 
 
-@pytest.mark.usefixtures("one_rank")
 def test_requests_are_drawn_from_their_own_process(process: Process) -> None:
     process.declared = Declared(0.0)
     draw = Draw(process)
@@ -165,9 +154,7 @@ def test_requests_are_drawn_from_their_own_process(process: Process) -> None:
         draw(torch.zeros(1, 2), torch.zeros(2), torch.zeros(1), torch.zeros(1, 2), torch.zeros(1, 2), 1, 1)
 
 
-def test_shadow_acceptance_is_drawn_from_the_request_s_process(
-    process: Process, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_shadow_acceptance_is_drawn_per_request(process: Process, monkeypatch: pytest.MonkeyPatch) -> None:
     process.declared = Declared(0.25)
     draw, batch = Draw(process), SimpleNamespace(reqs=[request(), request([1.0, 1.0]), request([0.0, 1.0])])
     monkeypatch.setattr(deferred, "shadow_accepts", partial(draw.shadow_accepts, deferred.shadow_accepts))
@@ -220,10 +207,7 @@ def test_a_request_that_names_no_question_beside_others_accepts_nothing() -> Non
     assert replay.concerns(2) and replay.accept(7) == [1, 0]
 
 
-@pytest.mark.usefixtures("one_rank")
-def test_the_server_s_draw_takes_a_request_s_counts_from_the_trace(
-    process: Process, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_server_s_draw_takes_counts_from_the_trace(process: Process, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(TRACE_FILE, str(TRACE))
     draw, reqs = Draw(process), [recorded(0), recorded(30)]
     replay = Replay.of_file(str(TRACE))

@@ -30,9 +30,7 @@ def test_held_depths_stand_for_static_servers() -> None:
     assert found[1].server is three[2]
 
 
-def test_cells_ask_everybody_in_turn_and_those_that_p_does_not_touch_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_cells_ask_all_in_turn_and_those_without_p_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[tuple[str, float]] = []
     process = SimpleNamespace(declared=None)
 

@@ -123,14 +123,11 @@ def test_every_folder_of_results_is_on_the_page_and_every_command_of_the_page_ex
 
 
 def content(**rates: list[float]) -> dict[str, Any]:
-    turns = [
-        {"block": n, "passes": {name.replace("_", "-"): {"rate": rates[name][n]} for name in rates}} for n in (0, 1)
-    ]
-    doubled = [
-        {"block": n, "passes": {name: {"rate": 2 * one["rate"]} for name, one in turn["passes"].items()}}
-        for n, turn in enumerate(turns)
-    ]
-    return {"batches": {"16": doubled, "1": turns}}
+    def turn(block: int, factor: int) -> dict[str, Any]:
+        passes = {name.replace("_", "-"): {"rate": factor * of[block]} for name, of in rates.items()}
+        return {"block": block, "passes": passes}
+
+    return {"batches": {"16": [turn(0, 2), turn(1, 2)], "1": [turn(0, 1), turn(1, 1)]}}
 
 
 def test_the_race_s_table_has_every_rival() -> None:

@@ -45,9 +45,7 @@ def fake(folder: Path, name: str, code: str) -> Server:
 READY = "print('The server is fired up and ready to roll'); import time; time.sleep(60)"
 
 
-def test_a_server_that_fails_is_tried_twice_and_keeps_no_other_back(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_server_that_fails_is_tried_twice_and_others_start(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     codes = {"broken": "print('no such model'); raise SystemExit(3)", "well": READY}
     made: list[str] = []
 
