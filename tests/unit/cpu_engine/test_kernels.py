@@ -24,9 +24,7 @@ def build(trees: list[Drafted], topk: int, depth: int, seq_lens: torch.Tensor, m
     retrieve = torch.full((3, bs, n), -1)
     parents = torch.tensor([t.parent_list for t in trees]) if depth > 1 else torch.empty(bs, 0, dtype=torch.long)
     selected = torch.tensor([t.selected for t in trees])
-    build_tree_kernel_efficient_cpu(
-        parents, selected, seq_lens, mask, positions, *retrieve, topk, depth, n, mode
-    )  # fmt: skip
+    build_tree_kernel_efficient_cpu(parents, selected, seq_lens, mask, positions, *retrieve, topk, depth, n, mode)
     return mask[: bs * n * n].view(bs, n, n), positions.view(bs, n), retrieve
 
 

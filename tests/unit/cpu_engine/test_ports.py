@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import socket
 import subprocess
 import sys
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
@@ -22,14 +22,11 @@ input()
 
 
 def test_processes_of_a_host_get_different_ports_while_nothing_listens() -> None:
-    root = str(Path(__file__).parents[3])
-    command = [sys.executable, "-c", ASK]
-    running = [
-        subprocess.Popen(
-            command, env={**os.environ, "PYTHONPATH": root}, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
-        for _ in range(4)
-    ]
+    start = partial(
+        subprocess.Popen, [sys.executable, "-c", ASK], cwd=Path(__file__).parents[3], stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    running = [start() for _ in range(4)]
     try:
         told = [process.stdout.readline().split() for process in running if process.stdout is not None]
     finally:

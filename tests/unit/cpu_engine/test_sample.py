@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 import torch
 
@@ -20,23 +23,22 @@ FORK = ([1, -1, -1], [-1, 2, -1])
 
 
 def sampled(
-    links: tuple[list[int], list[int]], drafts: list[int], target: torch.Tensor, depth: int, **thresholds: float
-):
+    links: tuple[list[int], list[int]], drafts: list[int] | torch.Tensor, target: torch.Tensor, depth: int,
+    kernel: Callable[..., None] = sample_tree_cpu, **more: Any,
+):  # fmt: skip
     """Return each request's path of nodes and its output tokens, for *drafts* under the links of every tree."""
     torch.manual_seed(5)
     nodes = len(links[0])
-    index = torch.arange(REQUESTS * nodes).view(REQUESTS, nodes)
-    predicts = torch.full((REQUESTS * nodes,), -1)
+    predicts, counts = torch.full((REQUESTS * nodes,), -1), torch.full((REQUESTS,), -1)
     accept_index = torch.full((REQUESTS, depth + 1), -2)
-    counts = torch.full((REQUESTS,), -1)
     child, sibling = (torch.tensor([row] * REQUESTS) for row in links)
-    sample_tree_cpu(
+    kernel(
         predicts=predicts, accept_index=accept_index, accept_token_num=counts,
-        candidates=torch.tensor([drafts] * REQUESTS), retrive_index=index, retrive_next_token=child,
-        retrive_next_sibling=sibling, uniform_samples=torch.rand(REQUESTS, nodes),
-        uniform_samples_for_final_sampling=torch.rand(REQUESTS),
+        candidates=torch.as_tensor(drafts).expand(REQUESTS, nodes), retrive_next_token=child,
+        retrive_index=torch.arange(REQUESTS * nodes).view(REQUESTS, nodes), retrive_next_sibling=sibling,
+        uniform_samples=torch.rand(REQUESTS, nodes), uniform_samples_for_final_sampling=torch.rand(REQUESTS),
         target_probs=target.expand(REQUESTS, nodes, VOCABULARY),
-        **{"threshold_single": 1.0, "threshold_acc": 1.0, **thresholds},
+        **{"threshold_single": 1.0, "threshold_acc": 1.0, **more},
     )  # fmt: skip
     return accept_index, counts, predicts.view(REQUESTS, nodes)
 
@@ -49,10 +51,8 @@ def as_the_target(tokens: torch.Tensor, chances: torch.Tensor) -> bool:
     from scipy.stats import chisquare  # takes seconds to import, and every pytest process collects this file
 
     counts = torch.bincount(tokens, minlength=VOCABULARY)
-    return (
-        float(chisquare(counts.numpy(), (chances.double() / chances.double().sum() * len(tokens)).numpy()).pvalue)
-        > 1e-6
-    )
+    expected = chances.double() / chances.double().sum() * len(tokens)
+    return float(chisquare(counts.numpy(), expected.numpy()).pvalue) > 1e-6
 
 
 @pytest.mark.parametrize("drafts", [[0, 1, 2], [0, 5, 5], [0, 3, 0]])
@@ -73,20 +73,11 @@ def test_drafts_that_were_sampled_themselves_write_what_the_target_would() -> No
     chances, drafts = target(), target().flip(0)[:2]
     torch.manual_seed(6)
     drawn = torch.multinomial(drafts, REQUESTS, replacement=True).T
-    predicts, counts = torch.full((REQUESTS * 3,), -1), torch.full((REQUESTS,), -1)
-    accept_index = torch.full((REQUESTS, 3), -2)
-    sample_chain_cpu(
-        predicts=predicts,
-        accept_index=accept_index,
-        accept_token_num=counts,
-        candidates=torch.cat([torch.zeros(REQUESTS, 1, dtype=torch.long), drawn], dim=1),
-        retrive_index=torch.arange(REQUESTS * 3).view(REQUESTS, 3),
-        uniform_samples=torch.rand(REQUESTS, 2),
-        uniform_samples_for_final_sampling=torch.rand(REQUESTS),
-        target_probs=chances.expand(REQUESTS, 3, VOCABULARY),
-        draft_probs=drafts.expand(REQUESTS, 2, VOCABULARY),
+    candidates = torch.cat([torch.zeros(REQUESTS, 1, dtype=torch.long), drawn], dim=1)
+    chances_of_drafts = drafts.expand(REQUESTS, 2, VOCABULARY)
+    accept_index, counts, written = sampled(
+        CHAIN, candidates, chances, 2, sample_chain_cpu, draft_probs=chances_of_drafts
     )
-    written = predicts.view(REQUESTS, 3)
     for place in range(3):
         assert as_the_target(written[counts >= place, place], chances[place])
     taken = torch.minimum(chances[0], drafts[0]).sum()
