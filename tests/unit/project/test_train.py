@@ -60,61 +60,53 @@ def test_evaluation_counts_what_a_literal_drafting_loop_counts(family, target):
     draft = checkpoint.load_draft(Path(models.draft_path()))
     steps, new_tokens = 5, 24
     prompt = models.prompts(family)[0].encode()
+
+    def drafts_after(ids: list[int]) -> list[int]:
+        """Draft from the draft's own tokens."""
+        drafts: list[int] = []
+        features = target(torch.tensor([ids]))[1]
+        for step in range(steps):
+            embeds = target.model.embed_tokens(torch.tensor([[*ids, *drafts]]))
+            padded = torch.cat([features, torch.zeros(1, step, features.shape[-1])], dim=1)
+            drafts.append(int(draft.unroll(embeds, padded, step + 1)[step][0, len(ids) - 2].argmax()))
+        return drafts
+
     writings = evaluate.write(target, [prompt], new_tokens)
     (computed,) = evaluate.accept_lengths(target, draft, writings, [steps])[steps]
-    assert computed == literal_rounds(target, draft, list(prompt), steps, new_tokens)
+    assert computed == literal_rounds(target, drafts_after, list(prompt), steps, new_tokens)
 
 
 @pytest.mark.parametrize("steps", [3, 15])
 def test_evaluation_counts_what_a_literal_loop_of_blocks_counts(steps, target):
     draft = checkpoint.load_block_draft(Path(models.block_draft_path()))
     prompt, new_tokens = models.prompts("easy")[0].encode(), 60
+
+    def drafts_after(ids: list[int]) -> list[int]:
+        """Draft a block after the last token from the features before it."""
+        known, last = torch.tensor([ids]), len(ids) - 1
+        logits = draft.logits(target, known, target(known[:, :-1])[1], torch.tensor([last]), steps + 1)
+        return logits[0, 0].argmax(dim=-1).tolist()
+
     writings = evaluate.write(target, [prompt], new_tokens)
     (computed,) = evaluate.accept_lengths_of_blocks(target, draft, writings, [steps])[steps]
-    assert computed == literal_rounds_of_blocks(target, draft, list(prompt), steps, new_tokens)
+    assert computed == literal_rounds(target, drafts_after, list(prompt), steps, new_tokens - 1)
 
 
 @torch.no_grad()
-def literal_rounds_of_blocks(target, draft, ids: list[int], steps: int, new_tokens: int) -> list[int]:
-    """Draft a block after the last token from the features before it, verify with the target, append, repeat."""
-    end, lengths = len(ids) + new_tokens, []
-    ids = [*ids, next_token(target, ids)]
-    while len(ids) - 1 < end - steps:
-        known, last = torch.tensor([ids]), len(ids) - 1
-        features = target(known[:, :-1])[1]
-        logits = draft.logits(target, known, features, torch.tensor([last]), steps + 1)
-        drafts = logits[0, 0].argmax(dim=-1).tolist()
-        ids = verified(target, ids, drafts, lengths)
-    return lengths
-
-
-@torch.no_grad()
-def literal_rounds(target, draft, ids: list[int], steps: int, new_tokens: int) -> list[int]:
-    """Draft from the draft's own tokens, verify with the target, append, repeat."""
+def literal_rounds(target, drafts_after, ids: list[int], steps: int, new_tokens: int) -> list[int]:
+    """Draft, verify with the target, append, repeat; return the tokens of each round."""
     end, lengths = len(ids) + new_tokens, []
     ids = [*ids, next_token(target, ids)]
     # Like the evaluation, skip rounds whose last draft would lie past the end.
-    while (anchor := len(ids) - 2) < end - steps:
-        drafts: list[int] = []
-        features = target(torch.tensor([ids]))[1]
-        for step in range(steps):
-            known = torch.tensor([[*ids, *drafts]])
-            embeds = target.model.embed_tokens(known)
-            padded = torch.cat([features, torch.zeros(1, step, features.shape[-1])], dim=1)
-            logits = draft.unroll(embeds, padded, step + 1)[step]
-            drafts.append(int(logits[0, anchor].argmax()))
-        ids = verified(target, ids, drafts, lengths)
+    while len(ids) - 2 < end - steps:
+        drafts = drafts_after(ids)
+        accepted = 0
+        while accepted < len(drafts) and drafts[accepted] == next_token(target, [*ids, *drafts[:accepted]]):
+            accepted += 1
+        ids = [*ids, *drafts[:accepted]]
+        ids.append(next_token(target, ids))
+        lengths.append(accepted + 1)
     return lengths
-
-
-def verified(target, ids: list[int], drafts: list[int], lengths: list[int]) -> list[int]:
-    """Return *ids* with the accepted drafts and the target's own token; append the number of them to *lengths*."""
-    accepted = 0
-    while accepted < len(drafts) and drafts[accepted] == next_token(target, [*ids, *drafts[:accepted]]):
-        accepted += 1
-    ids = [*ids, *drafts[:accepted]]
-    lengths.append(accepted + 1)
-    return [*ids, next_token(target, ids)]
 
 
 def next_token(target, ids: list[int]) -> int:
