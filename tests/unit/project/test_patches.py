@@ -10,12 +10,12 @@ import sys
 from collections.abc import Sequence
 from email import message_from_string
 from importlib.metadata import version
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
 from sglang_adaptive.serve_cpu import environment
+from sglang_adaptive.sglang_plugin import bodies
 from tests import checks
 from tests.checks import Findings
 from tests.repair_checks import PATCHED
@@ -29,12 +29,6 @@ MARKER = "+++ b/python/"
 needs_patches = pytest.mark.skipif(not PATCHES, reason="no patches for this release")
 
 
-def package() -> Path:
-    spec = find_spec("sglang")
-    assert spec is not None and spec.origin is not None
-    return Path(spec.origin).parent
-
-
 def copied(folder: Path) -> Path:
     """Copy the released version of every file that the patches change to *folder*; return *folder*."""
     lines = (line for patch in PATCHES for line in patch.read_text().splitlines())
@@ -42,7 +36,7 @@ def copied(folder: Path) -> Path:
         target = folder / name
         target.parent.mkdir(parents=True, exist_ok=True)
         target.unlink(missing_ok=True)
-        shutil.copyfile(package().parent / name, target)
+        shutil.copyfile(bodies.installed() / name, target)
     return folder
 
 
@@ -82,7 +76,7 @@ def test_each_patch_says_what_it_is_for(patch: Path) -> None:
 def findings(tmp_path_factory: pytest.TempPathFactory) -> Findings:
     """Return what the checks find in a patched tree: links to the installation, and copies of the patched files."""
     site = tmp_path_factory.mktemp("patched")
-    subprocess.run(["cp", "-as", package(), site], check=True)
+    subprocess.run(["cp", "-as", bodies.installed() / "sglang", site], check=True)
     apply(copied(site), PATCHES)
     variables = {**os.environ, **environment(), "TRITON_INTERPRET": "1"}
     variables["PYTHONPATH"] = os.pathsep.join([str(site), variables["PYTHONPATH"]])

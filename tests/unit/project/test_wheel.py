@@ -43,8 +43,7 @@ def test_the_wheel_registers_plugins_and_command(wheel: Path) -> None:
     assert "[sglang.srt.plugins]" in text and "[console_scripts]" in text
     for line in text.splitlines():
         if "=" in line:
-            module = line.split("=")[1].split(":")[0].strip()
-            path = f"{module.replace('.', '/')}"
+            path = line.split("=")[1].split(":")[0].strip().replace(".", "/")
             assert {f"{path}.py", f"{path}/__init__.py"} & set(archive.namelist()), f"{line}: no such module"
 
 
