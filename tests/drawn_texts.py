@@ -12,15 +12,13 @@ from benchmarks.traces.files import lookups
 from sglang_adaptive.lab.traces import CHAIN, WORDS, Trace
 
 
-def drawn_trace(
-    kinds: Mapping[str, tuple[float, float]], requests: int = 40, tokens: int = 200, seed: int = 0
-) -> Trace:
+def drawn_trace(kinds: Mapping[str, tuple[float, float]], requests: int = 40, tokens: int = 200) -> Trace:
     """Return *requests* of each of *kinds*, of about *tokens* tokens each.
 
     A kind is the share of correct drafts in a good stretch and in a bad one; a stretch lasts 25 tokens on average.
     Whether a draft is correct does not depend on where its chain started, so ``L`` is the run of correct drafts.
     """
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(0)
     lengths = rng.integers(tokens // 2, tokens + tokens // 2, requests * len(kinds)).astype(np.int32)
     category = [kind for kind in kinds for _ in range(requests)]
     accepted = [_accepted(kinds[kind], int(n), rng) for kind, n in zip(category, lengths, strict=True)]
@@ -30,10 +28,10 @@ def drawn_trace(
     )  # fmt: skip
 
 
-def copying_trace(requests: int = 12, tokens: int = 120, seed: int = 0) -> Trace:
+def copying_trace(requests: int = 12, tokens: int = 120) -> Trace:
     """Return *requests* whose outputs of about *tokens* tokens copy parts of their prompts, with lookups."""
-    rng = np.random.default_rng(seed)
-    plain = drawn_trace({"edits": (0.6, 0.3)}, requests, tokens, seed)
+    rng = np.random.default_rng(0)
+    plain = drawn_trace({"edits": (0.6, 0.3)}, requests, tokens)
     found = []
     for length in plain.length.tolist():
         prompt = rng.integers(0, 5000, 200)

@@ -41,10 +41,7 @@ SHORT = ["--traces", "2", "--rounds", "120"]
         (["--policy", "math:pi"], "--policy math:pi: a float; expected a callable"),
         (["--trace", "t", "--suite", "both"], "--suite: --trace t replays only that trace; expected no --suite"),
         (["--trace", "t", "--texts", "x"], "--texts: --trace t replays only that trace; expected no --texts"),
-        (
-            ["--trace", "t", "--policy", "oracle"],
-            "--policy oracle: needs random acceptance; --trace has knows-contexts",
-        ),
+        (["--trace", "t", "--policy", "oracle"], "oracle: needs random acceptance; --trace has knows-contexts"),
     ],
 )
 def test_bad_input_is_one_line_and_exit_2(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -101,12 +98,12 @@ def test_policies_that_do_not_fit_a_profile_are_left_out_and_named(
     assert report["provenance"]["left_out"] == [LEFT_OUT]
 
 
-def test_a_policy_that_is_alone_and_does_not_fit_is_bad_input(
-    of_few_steps: str, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("suite", ["both", "real"])
+def test_a_lone_policy_without_times_is_refused(
+    suite: str, of_few_steps: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for suite in (["--suite", "both"], ["--suite", "real"]):
-        told = refused(capsys, ["simulate", "--policy", "ema", "--profile", of_few_steps, *suite])
-        assert told == f"sglang-adaptive simulate: {LEFT_OUT}\n"
+    told = refused(capsys, ["simulate", "--policy", "ema", "--profile", of_few_steps, "--suite", suite])
+    assert told == f"sglang-adaptive simulate: {LEFT_OUT}\n"
 
 
 def test_the_shipped_profile_is_the_measured_grid() -> None:

@@ -25,22 +25,16 @@ def uniform_trace(batch: int, p: float, rounds: int = 200) -> Trace:
     return Scene(COST, who, np.full(rounds, p), np.ones(rounds), given=COST).build(rng)
 
 
-def test_the_lag_is_exactly_one_round() -> None:
-    trace = uniform_trace(4, 0.7, rounds=40)
+def test_the_lag_is_exactly_one_round_and_a_round_is_timed_only_when_it_can_be_compared() -> None:
+    trace = uniform_trace(16, 0.7, rounds=400)
     recorder = InTurn(trace.ladder)
     depths = play(recorder, trace).tolist()
     assert recorder.chosen == depths
     # The n-th result arrives after the choice for round n + 1 and belongs to round n.
-    assert [asked for asked, _ in recorder.told] == list(range(2, 41))
+    assert [asked for asked, _ in recorder.told] == list(range(2, 401))
     for index, (_, seen) in enumerate(recorder.told):
         assert seen.steps == depths[index]
-        assert list(seen.num_correct_drafts_per_req) == [min(int(k), depths[index]) for k in trace.accepted[index][:4]]
-
-
-def test_a_round_is_timed_only_when_it_can_be_compared() -> None:
-    trace = uniform_trace(16, 0.7, rounds=400)
-    recorder = InTurn(trace.ladder)
-    depths = play(recorder, trace)
+        assert list(seen.num_correct_drafts_per_req) == [min(int(k), depths[index]) for k in trace.accepted[index][:16]]
     timed = {index: seen.seconds for index, (_, seen) in enumerate(recorder.told) if seen.seconds}
     assert timed
     for index, seconds in timed.items():

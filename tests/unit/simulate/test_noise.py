@@ -72,10 +72,8 @@ def test_an_installation_without_recordings_says_so(
     rounds.recordings.cache_clear()
     words = ["--traces", "1", "--rounds", "100", "--policy", "static-3"]
     assert command.main(words) == 0
-    told = capsys.readouterr().out
-    assert told.rstrip().endswith(
-        "noise-gpu, noise-host and noise-busy are left out: this installation has no recorded noise"
-    )
+    told = "noise-gpu, noise-host and noise-busy are left out: this installation has no recorded noise"
+    assert capsys.readouterr().out.rstrip().endswith(told)
     told = refused(capsys, ["simulate", *words, "--suite", "noise-gpu"])
     assert "noise gpu: this installation has no recordings; expected a checkout" in told
 

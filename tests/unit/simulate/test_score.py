@@ -18,8 +18,7 @@ def trace_of(p: list[float], rounds: int, changes: tuple[int, ...] = ()) -> Trac
     """Return a batch of len(p) requests that stay for the whole trace, each with its own acceptance."""
     requests = np.full((rounds, 64), -1)
     requests[:, : len(p)] = np.arange(len(p))
-    arrivals = np.zeros(rounds, dtype=np.int64)
-    who = Population(requests, np.full(rounds, len(p)), arrivals)
+    who = Population(requests, np.full(rounds, len(p)), np.zeros(rounds, dtype=np.int64))
     scene = Scene(COST, who, np.array(p), np.ones(len(p)), changes, COST, per_request=True)
     return scene.build(np.random.default_rng(0))
 
@@ -27,11 +26,10 @@ def trace_of(p: list[float], rounds: int, changes: tuple[int, ...] = ()) -> Trac
 def test_share_is_the_time_of_the_oracle_for_the_same_tokens() -> None:
     trace = trace_of([0.2], 10)
     depths = np.array([7] * 5 + [int(trace.oracle_depths[0])] * 5)
-    best, deep = trace.rates[0, depths[9]], trace.rates[0, 7]
-    taken = trace.seconds[0, 7] * 5 + trace.seconds[0, depths[9]] * 5
-    needed = trace.seconds[0, 7] * 5 * deep / best + trace.seconds[0, depths[9]] * 5
-    assert score.share(trace, depths) == pytest.approx(needed / taken)
-    assert score.curve(trace, depths, 5).tolist() == pytest.approx([deep / best, 1.0])
+    efficiency = trace.rates[0, 7] / trace.rates[0, depths[9]]
+    slow, best = trace.seconds[0, 7], trace.seconds[0, depths[9]]
+    assert score.share(trace, depths) == pytest.approx((slow * efficiency + best) / (slow + best))
+    assert score.curve(trace, depths, 5).tolist() == pytest.approx([efficiency, 1.0])
     assert len(score.curve(trace, depths, 4)) == 3
 
 
@@ -63,10 +61,8 @@ def test_recovery_counts_rounds_from_the_change() -> None:
 
 
 def scores_of(**figures: float) -> Scores:
-    values = {"share": 1.0, "drawn_share": 1.0, "plain_ratio": 1.0, "zero_window": 1.0, "switches": 0.0}
-    values.update(figures)
-    found = TraceScore(**values, curve=(0.5, 1.0), recoveries=(3, 31))
-    return {report.JUDGED: [found]}
+    values = {**dict.fromkeys(("share", "drawn_share", "plain_ratio", "zero_window"), 1.0), "switches": 0.0, **figures}
+    return {report.JUDGED: [TraceScore(**values, curve=(0.5, 1.0), recoveries=(3, 31))]}
 
 
 def test_targets_are_missed_on_the_wrong_side_of_their_bound() -> None:

@@ -107,9 +107,7 @@ def test_text_and_json_have_the_same_figures(tmp_path: Path, capsys: pytest.Capt
 
 
 @pytest.mark.parametrize("ran", [(0, 3, 7), (3, 9)], ids=str)
-def test_steps_without_times_are_named(
-    ran: tuple[int, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_unknown_steps_are_named(ran: tuple[int, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     trace = RoundTrace(tmp_path / "t", 1e6)
     for number in range(600):
         steps = ran[number // 100 % len(ran)]
