@@ -17,8 +17,8 @@ TIERS = (1, 3, 7)
 START = 1_700_000_000.0
 
 
-def phase(index: int, family: str, concurrency: int, tokens: int = 10) -> Phase:
-    return Phase(f"{index}-{family}-x{concurrency}", family, concurrency, ("one", "two"), tokens)
+def phase(index: int, family: str, concurrency: int) -> Phase:
+    return Phase(f"{index}-{family}-x{concurrency}", family, concurrency, ("one", "two"), 10)
 
 
 def result(
@@ -52,15 +52,9 @@ def ema_run(seconds: float = 1.0) -> Run:
     phases = []
     for index, of in enumerate(six_phases()):
         steady = index == 0
-        phases.append(
-            result(
-                of,
-                seconds,
-                {7: 6} if steady else {1: 6, 7: 2} if of.family == "hard" else {1: 2, 7: 6},
-                7 if steady or of.family == "hard" else 1,
-                [] if steady or index == 3 else moves[of.family],
-            )
-        )
+        rounds = {7: 6} if steady else {1: 6, 7: 2} if of.family == "hard" else {1: 2, 7: 6}
+        first_steps = 7 if steady or of.family == "hard" else 1
+        phases.append(result(of, seconds, rounds, first_steps, [] if steady or index == 3 else moves[of.family]))
     return Run(EMA, TIERS, tuple(phases))
 
 

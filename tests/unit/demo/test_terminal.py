@@ -61,9 +61,7 @@ def test_colour_on_a_terminal_that_wants_it(
     assert "[1] :x: a" in stream.getvalue() and ("\x1b[32m" in stream.getvalue()) is coloured
 
 
-def test_off_a_terminal_there_is_no_colour_and_lines_are_no_wider_than_the_tables(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_off_a_terminal_there_is_no_colour_and_lines_have_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FORCE_COLOR", "1")
     for columns, used in (("40", 40), ("300", WIDEST)):
         monkeypatch.setenv("COLUMNS", columns)
