@@ -84,16 +84,8 @@ class Copy:
 # -- what changes ---------------------------------------------------------------------------------------------------
 
 
-def rename_function(copy: Copy) -> None:
-    copy.rename("page_aligned_decode_alloc_lens", "decode_alloc_lens_of_pages")
-
-
-def rename_method(copy: Copy) -> None:
-    copy.rename("_build_trivial_verify_input", "_build_zero_step_verify_input")
-
-
-def rename_class(copy: Copy) -> None:
-    copy.rename("SchedulerInternalStateController", "InternalStateController")
+def renamed(old: str, new: str) -> Callable[[Copy], None]:
+    return lambda copy: copy.rename(old, new)
 
 
 def move_function(copy: Copy) -> None:
@@ -161,21 +153,12 @@ def give_a_parameter(copy: Copy) -> None:
         copy.edit(SCHEDULER, f"{call})", f"{call}, forward_ct=self.forward_ct)", times)
 
 
-def rename_a_parameter(copy: Copy) -> None:
-    copy.rename("grammar_barrier", "grammar_sync")
-
-
 def swap_parameters(copy: Copy) -> None:
     text = copy.read(RESULTS)
     head = re.search(r"def _resolve_spec_v2_tokens\(\s*self,\s*(result: [^,]+),\s*(batch: [^,]+),\s*\)", text)
     assert head is not None, "the function begins otherwise"
     copy.write(RESULTS, text.replace(head[0], f"def _resolve_spec_v2_tokens(self, {head[2]}, {head[1]})"))
     copy.edit(RESULTS, "self._resolve_spec_v2_tokens(result, batch)", "self._resolve_spec_v2_tokens(batch, result)")
-
-
-def rename_on_cuda(copy: Copy) -> None:
-    """Of a module that can be imported only with a CUDA device."""
-    copy.rename("draft_extend_set_metadata", "set_draft_extend_metadata")
 
 
 @dataclass(frozen=True)
@@ -206,15 +189,16 @@ _PUBLIC = ("get_internal_state", "set_internal_state")
 _SCHEDULING, _WORKER = "seams/scheduling.py", "seams/worker.py"
 CHANGES = (
     Change(
-        rename_function, "speculative.eagle_utils.page_aligned_decode_alloc_lens", _SCHEDULING,
-        {"": "Stage.decode_alloc_lens"},
+        renamed("page_aligned_decode_alloc_lens", "decode_alloc_lens_of_pages"),
+        "speculative.eagle_utils.page_aligned_decode_alloc_lens", _SCHEDULING, {"": "Stage.decode_alloc_lens"},
     ),
     Change(
-        rename_method, "speculative.eagle_worker_v2.EAGLEWorkerV2._build_trivial_verify_input", _WORKER,
-        {"": "Stage.zero_step_input"},
+        renamed("_build_trivial_verify_input", "_build_zero_step_verify_input"),
+        "speculative.eagle_worker_v2.EAGLEWorkerV2._build_trivial_verify_input", _WORKER, {"": "Stage.zero_step_input"},
     ),
     Change(
-        rename_class, "managers.scheduler_components.internal_state.SchedulerInternalStateController",
+        renamed("SchedulerInternalStateController", "InternalStateController"),
+        "managers.scheduler_components.internal_state.SchedulerInternalStateController",
         "seams/state.py", {f".{'' if name in _PUBLIC else '_'}{name}": name for name in _STATE},
     ),
     Change(move_function, "speculative.eagle_utils.eagle_sample", _WORKER, {"": "Stage.sample"}),
@@ -233,8 +217,8 @@ CHANGES = (
         "also takes forward_ct, and our function does not",
     ),
     Change(
-        rename_a_parameter, "speculative.eagle_worker_v2.EAGLEWorkerV2.verify", _WORKER, {"": "Stage.verify"},
-        "has no grammar_barrier",
+        renamed("grammar_barrier", "grammar_sync"), "speculative.eagle_worker_v2.EAGLEWorkerV2.verify", _WORKER,
+        {"": "Stage.verify"}, "has no grammar_barrier",
     ),
     Change(
         swap_parameters,
@@ -242,7 +226,8 @@ CHANGES = (
         _SCHEDULING, {"": "Stage.resolve"}, "takes its parameters in another order: self, batch, result",
     ),
     Change(
-        rename_on_cuda, "layers.attention.flashattention_backend.draft_extend_set_metadata", "seams/attention.py",
+        renamed("draft_extend_set_metadata", "set_draft_extend_metadata"),
+        "layers.attention.flashattention_backend.draft_extend_set_metadata", "seams/attention.py",
         {"": "Stage.fa3_extend_metadata"},
     ),
 )  # fmt: skip

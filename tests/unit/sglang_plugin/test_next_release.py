@@ -59,7 +59,7 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return found
 
 
-@pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.make.__name__)
+@pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.target)
 def test_each_change_is_named_with_the_place_in_our_code(change: Any, told: dict[str, Any]) -> None:
     for named in change.named:
         assert [line for line in told["missing"] if line.startswith(named)], named
