@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import shutil
 import signal
 from collections.abc import Generator
 from pathlib import Path
@@ -11,8 +12,6 @@ from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
-
-from tests.left_out import left_out
 
 # Example run time and generation time depend on the machine, not on the code.
 settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -27,6 +26,8 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 TESTS = Path(__file__).parent
 NO_GPU = "needs a CUDA device; none here"
+TOOLS = {"Chromium": ("chromium", "chromium-browser", "google-chrome"), "Prometheus": ("prometheus",)}
+"""Programs that the page and metrics tests need, with the names that the tests look for."""
 
 
 @pytest.hookimpl(wrapper=True)
@@ -70,7 +71,9 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 def pytest_unconfigure(config: pytest.Config) -> None:
     """End with a line on what could not be tested because a program is missing; pytest-xdist workers print nothing."""
     if not hasattr(config, "workerinput") and not config.option.collectonly:
-        print(left_out())
+        missing = [tool for tool, names in TOOLS.items() if not any(map(shutil.which, names))]
+        told = f"tests that need {' and '.join(missing)} were LEFT OUT: not installed; on Debian: make test-tools"
+        print(told if missing else f"no test was left out for want of {' or '.join(TOOLS)}")
 
 
 def _has_gpu() -> bool:
