@@ -15,8 +15,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
-from types import TracebackType
 from typing import Any
 
 FOUND = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
@@ -64,7 +62,7 @@ class Browser:
     def __enter__(self) -> Browser:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         with contextlib.suppress(BrowserError, OSError):
             self._call("Browser.close")
         try:
@@ -80,20 +78,14 @@ class Browser:
         return self._call(method, self._session, **parameters)
 
     def open(self, url: str, *, width: int = 1280, height: int = 900, dark: bool = False) -> None:
-        self.resize(width, height)
-        self.colours(dark)
-        self.send("Page.navigate", url=url)
-        self.until("document.readyState === 'complete' && location.href !== 'about:blank'", "the page has loaded")
-
-    def resize(self, width: int, height: int) -> None:
-        """Resize the window; below 600 pixels it is a phone's."""
+        """Open *url* in a window of this size; below 600 pixels it is a phone's."""
         self.send(
             "Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=width < 600
         )
-
-    def colours(self, dark: bool) -> None:
         features = [{"name": "prefers-color-scheme", "value": "dark" if dark else "light"}]
         self.send("Emulation.setEmulatedMedia", features=features)
+        self.send("Page.navigate", url=url)
+        self.until("document.readyState === 'complete' && location.href !== 'about:blank'", "the page has loaded")
 
     def cut_off(self, offline: bool = True) -> None:
         self.send(
@@ -112,13 +104,13 @@ class Browser:
         found: str = self.value(f"document.getElementById({json.dumps(name)}).innerText")
         return found
 
-    def until(self, script: str, what: str, during: Callable[[], Any] = lambda: time.sleep(0.1)) -> Any:
-        """Return the first true value of an expression, calling *during* between polls; fail after DEADLINE."""
+    def until(self, script: str, what: str) -> Any:
+        """Return the first true value of an expression; fail after DEADLINE."""
         end = time.monotonic() + DEADLINE
         while time.monotonic() < end:
             if found := self.value(script):
                 return found
-            during()
+            time.sleep(0.1)
         raise AssertionError(f"waited {DEADLINE:.0f} s in vain until {what}; problems: {self.problems}")
 
     def press(self, key: str, code: int = 0, text: str = "") -> None:
@@ -137,7 +129,7 @@ class Browser:
 
     def _call(self, method: str, session: str | None = None, **parameters: Any) -> dict[str, Any]:
         self._count += 1
-        message: dict[str, Any] = {"id": self._count, "method": method, "params": parameters}
+        message = {"id": self._count, "method": method, "params": parameters}
         if session is not None:
             message["sessionId"] = session
         os.write(self._out, json.dumps(message).encode() + b"\0")

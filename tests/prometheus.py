@@ -7,7 +7,6 @@ import subprocess
 import time
 from collections.abc import Iterable
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 from urllib.parse import urlencode
 
@@ -33,7 +32,6 @@ class Prometheus(Client):
         self.moment: float | None = None
         """Unix time of queries; None is now. If a busy machine misses a scrape, "now" has no data."""
         self._folder = folder
-        self._process: subprocess.Popen[bytes] | None = None
         config = yaml.safe_load(SHIPPED.read_text())
         config["global"] = {"scrape_interval": "1s", "scrape_timeout": "1s", "evaluation_interval": "1s"}
         config["rule_files"] = [str(SHIPPED.with_name(name)) for name in config["rule_files"]]
@@ -53,13 +51,14 @@ class Prometheus(Client):
         end = time.monotonic() + READY_SECONDS
         while not self._is_ready():
             if self._process.poll() is not None or time.monotonic() > end:
-                self._stop()
+                self.__exit__()
                 raise RuntimeError(f"Prometheus did not start:\n{(folder / 'prometheus.log').read_text()}")
             time.sleep(0.1)
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self._stop()
+    def __exit__(self, *_: object) -> None:
+        self._process.terminate()
+        self._process.wait()
 
     def query(self, expression: str) -> list[tuple[dict[str, str], float]]:
         """Return labels and value of every series of *expression* at the `moment`."""
@@ -72,11 +71,8 @@ class Prometheus(Client):
     ) -> list[tuple[dict[str, str], list[tuple[float, float]]]]:
         """Return labels and (Unix time, value) pairs of every series between *start* and *end*, in seconds."""
         asked = urlencode({"query": expression, "start": start, "end": end, "step": step})
-        answer = self.get(f"/api/v1/query_range?{asked}")
-        return [
-            (entry["metric"], [(float(at), float(value)) for at, value in entry["values"]])
-            for entry in answer["data"]["result"]
-        ]
+        found = self.get(f"/api/v1/query_range?{asked}")["data"]["result"]
+        return [(one["metric"], [(float(at), float(value)) for at, value in one["values"]]) for one in found]
 
     def by(self, label: str, expression: str) -> dict[str, float]:
         """Return the values of *expression* keyed by one label."""
@@ -93,9 +89,3 @@ class Prometheus(Client):
         except Exception:  # not listening yet, or not ready yet
             return False
         return True
-
-    def _stop(self) -> None:
-        process, self._process = self._process, None
-        if process is not None:
-            process.terminate()
-            process.wait()

@@ -31,11 +31,8 @@ class Drafted:
 
 
 @st.composite
-def drafted_trees(draw: st.DrawFn, topk: int, depth: int, size: int, tokens: int = 4) -> Drafted:
-    """Draft `depth` levels keeping `topk` branches, then select `size` - 1 candidates, parents before children.
-
-    Children of one parent carry different tokens from range(max(tokens, topk)).
-    """
+def drafted_trees(draw: st.DrawFn, topk: int, depth: int, size: int) -> Drafted:
+    """Draft `depth` levels keeping `topk` branches, then select `size` - 1 candidates, parents before children."""
     parent_of: dict[int, int] = {}  # candidate id -> candidate id of its parent, -1 for the root
     frontier = [-1]
     parent_list = [-1]

@@ -15,7 +15,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import IO
 
 from sglang_adaptive.client import Client
@@ -162,7 +161,7 @@ class CpuServer(Client):
         self.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
     @property
@@ -245,7 +244,7 @@ class CpuServer(Client):
             process.wait()
             shutil.rmtree(self._scratch, ignore_errors=True)
 
-    def log_tail(self, lines: int = 15) -> str:
-        """Return the last lines of the log, each cut at 300 characters."""
+    def log_tail(self) -> str:
+        """Return the last 15 lines of the log, each cut at 300 characters."""
         text = self.log_path.read_text(errors="replace").splitlines()
-        return "\n".join(line[:300] for line in text[-lines:])
+        return "\n".join(line[:300] for line in text[-15:])

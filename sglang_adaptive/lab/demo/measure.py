@@ -11,15 +11,7 @@ from typing import Any
 
 from sglang_adaptive.client import Client, RequestError, in_parallel
 from sglang_adaptive.lab.cpu_engine.server import CpuServer
-from sglang_adaptive.lab.demo.results import (
-    SEVERAL,
-    Contender,
-    DemoError,
-    Phase,
-    PhaseResult,
-    Run,
-    tokens_per_second,
-)
+from sglang_adaptive.lab.demo.results import SEVERAL, Contender, DemoError, Phase, PhaseResult, Run, tokens_per_second
 from sglang_adaptive.lab.demo.servers import Fleet, contenders
 from sglang_adaptive.lab.demo.terminal import Progress, rounds_by_steps
 

@@ -132,11 +132,7 @@ class Contest:
 
 
 def _answer(
-    server: Client,
-    prompt: list[int],
-    phase: Phase,
-    grown: Callable[[str, int], None],
-    look: Callable[[], None],
+    server: Client, prompt: list[int], phase: Phase, grown: Callable[[str, int], None], look: Callable[[], None]
 ) -> dict[str, Any]:
     """Return the last piece of a streamed answer; *grown* gets the text and the number of tokens so far."""
     piece: dict[str, Any] | None = None

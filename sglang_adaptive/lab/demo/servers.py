@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from types import TracebackType
 
 from sglang_adaptive.command_line import StopSignals
 from sglang_adaptive.lab.cpu_engine.server import POLL_SECONDS, CpuServer, ServerError
@@ -91,7 +90,7 @@ class Fleet:
     def __enter__(self) -> Fleet:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         self._progress.now("stopping the servers")
         with self._signals.held(), ThreadPoolExecutor(len(self._servers)) as pool:
             list(pool.map(CpuServer.stop, self._servers.values()))

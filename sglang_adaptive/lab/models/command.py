@@ -31,7 +31,7 @@ def parser() -> CommandParser:
             ("get smollm2 --draft train/smollm2/draft3", "use the draft in this folder"),
         ],
         "0 done; 1 the package is missing, the disk is full, or a check failed; 2 bad usage",
-    )  # fmt: skip
+    )
     found.add_argument("action", choices=("get",), metavar="ACTION", help="get")
     found.add_argument("name", choices=(NAME,), metavar="NAME", help=NAME)
     found.add_argument("--draft", type=Path, metavar="DIR", help="EAGLE-3 draft to use (default: the checkout's)")

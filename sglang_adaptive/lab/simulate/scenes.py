@@ -59,11 +59,7 @@ MakeScene = Callable[[Setting, int, np.random.Generator], Scene]
 
 
 def _alike(
-    setting: Setting,
-    rng: np.random.Generator,
-    p: Schedule,
-    batch: Schedule,
-    decay: float | None = None,
+    setting: Setting, rng: np.random.Generator, p: Schedule, batch: Schedule, decay: float | None = None
 ) -> Scene:
     """Return a closed-loop scene in which all requests of a round accept alike; without *decay* one is drawn."""
     return Scene(
@@ -115,17 +111,10 @@ def both(setting: Setting, index: int, rng: np.random.Generator) -> Scene:
 
 def heterogeneous(setting: Setting, index: int, rng: np.random.Generator) -> Scene:
     """Every request has its own acceptance and decay; the load switches."""
-    batch = _any_batch(setting, rng)
-    who = closed_loop(batch.values.astype(np.int64), rng, setting.max_batch)
-    return Scene(
-        cost=setting.cost,
-        population=who,
-        p=np.array([random_p(rng) for _ in range(who.arrivals.sum())]),
-        decay=np.array([random_decay(rng) for _ in range(who.arrivals.sum())]),
-        changes=batch.changes,
-        given=setting.cost,
-        per_request=True,
-    )
+    scene = _alike(setting, rng, constant(0.0, setting.rounds), _any_batch(setting, rng), 1.0)
+    requests = range(scene.population.arrivals.sum())
+    p = np.array([random_p(rng) for _ in requests])
+    return replace(scene, p=p, decay=np.array([random_decay(rng) for _ in requests]), per_request=True)
 
 
 def bursts(setting: Setting, index: int, rng: np.random.Generator) -> Scene:
