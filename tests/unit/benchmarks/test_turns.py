@@ -14,6 +14,7 @@ import pytest
 
 from benchmarks.harness.results import Report
 from benchmarks.harness.turns import LEAST_TURNS, Race, Ratio, best_single, mean_ratio, percentiles, ratio
+from tests.fakes import Ticks
 
 # -- ratios -----------------------------------------------------------------------------------------------------
 
@@ -43,18 +44,11 @@ def test_mean_ratio_and_best_single() -> None:
 def race_of(folder: Path, serve: Any, cases: list[int], **more: Any) -> Race:
     both = [SimpleNamespace(name="none"), SimpleNamespace(name="throughput")]
     report = Report(folder / "race.json", "served", [])
-    return Race(lambda case, number: both, cases, serve, report, end=1.0, ours="throughput", **more)
-
-
-class Clock:
-    now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
+    return Race(lambda case, number: both, cases, serve, report, end=Ticks().now + 1, ours="throughput", **more)
 
 
 def test_turns_alternate_and_go_where_the_error_is(tmp_path: Path) -> None:
-    draw, served, clock = random.Random(4), [], Clock()
+    draw, served, clock = random.Random(4), [], Ticks()
     noise = {1: 0.001, 4: 0.2}
 
     def serve(one: Any, size: int, number: int) -> dict[str, Any]:
@@ -76,14 +70,14 @@ def test_a_contender_that_fails_twice_is_left_out_and_the_others_go_on(tmp_path:
             raise RuntimeError("gone")
         return {"rate": 1.0}
 
-    race = race_of(tmp_path, serve, [1], clock=Clock())
+    race = race_of(tmp_path, serve, [1], clock=Ticks())
     race.run()
     assert len(json.loads((tmp_path / "race.json").read_text())["notes"]) == 2
     assert [list(turn["passes"]) for turn in race.turns[1]] == [["throughput"]] * LEAST_TURNS
 
 
 def test_a_turn_is_cut_short_where_a_pass_would_not_end_in_time(tmp_path: Path) -> None:
-    clock = Clock()
+    clock = Ticks()
 
     def serve(one: Any, size: int, number: int) -> dict[str, Any]:
         clock.now += 0.6
@@ -93,7 +87,7 @@ def test_a_turn_is_cut_short_where_a_pass_would_not_end_in_time(tmp_path: Path) 
     race.run()
     assert [list(turn["passes"]) for turn in race.turns[1]] == [["none"]]
     assert race.turns[2] == [{"block": 0, "passes": {"none": {"rate": 1.0}}}]
-    known = race_of(tmp_path, serve, [1], clock=Clock(), seconds=lambda case: 2.0)
+    known = race_of(tmp_path, serve, [1], clock=Ticks(), seconds=lambda case: 2.0)
     known.run()
     assert known.turns[1] == []
 

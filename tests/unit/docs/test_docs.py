@@ -9,7 +9,6 @@ import subprocess
 import sys
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
@@ -19,6 +18,7 @@ from sglang_adaptive import __version__
 from sglang_adaptive.policy.choice import CapturedSteps
 from sglang_adaptive.policy.config import check_config
 from sglang_adaptive.policy.errors import ConfigError
+from sglang_adaptive.sglang_plugin import bodies
 from sglang_adaptive.sglang_plugin.admin.handlers import CONFIG_KEY
 from tests.messages import GAP
 from tests.releases import IS_OLDER
@@ -49,9 +49,8 @@ def test_what_is_old_is_named_and_written_anew(
 
 
 @pytest.mark.parametrize(
-    "config",
-    [{"8": {"candidate_steps": [1, True]}}, {"1": {"candidate_steps": [1]}, "up_histeresis": 0}],
-)  # fmt: skip
+    "config", [{"8": {"candidate_steps": [1, True]}}, {"1": {"candidate_steps": [1]}, "up_histeresis": 0}]
+)
 def test_the_shown_refusals_are_real(config: dict[str, object]) -> None:
     with pytest.raises(ConfigError) as caught:
         check_config(config, "my.json")
@@ -91,9 +90,7 @@ OFF = " ".join(SECTION[1].split())
 
 
 def test_reasons_of_sglang() -> None:
-    package = find_spec("sglang")
-    assert package is not None and package.submodule_search_locations
-    file = Path(package.submodule_search_locations[0], "srt", "speculative", "adaptive_spec_params.py")
+    file = bodies.installed() / "sglang" / "srt" / "speculative" / "adaptive_spec_params.py"
     functions = [node for node in ast.parse(file.read_text()).body if isinstance(node, ast.FunctionDef)]
     asked = next(function for function in functions if function.name == "adaptive_unsupported_reason")
     returned = [node.value for node in ast.walk(asked) if isinstance(node, ast.Return)]
@@ -113,10 +110,6 @@ RESULTS = ROOT / "benchmarks" / "results"
 PERFORMANCE = " ".join((ROOT / "docs" / "performance.md").read_text().split())
 
 
-def results(name: str) -> Any:
-    return json.loads((RESULTS / name).read_text())
-
-
 def test_results_are_listed() -> None:
     listed = (RESULTS / "h200" / "README.md").read_text()
     kept = [path.name for path in (RESULTS / "h200").iterdir() if path.name != "README.md"]
@@ -124,7 +117,7 @@ def test_results_are_listed() -> None:
 
 
 def test_costs() -> None:
-    overhead = results("policy/overhead.json")
+    overhead = json.loads((RESULTS / "policy" / "overhead.json").read_text())
     policies = overhead["policies"]
     ours, theirs, sync = policies["throughput"], policies["SGLang EMA"], policies["throughput hand-over"]
     assert f"median {ours['median_us']:.1f} us, p99 {ours['p99_us']:.0f} us" in PERFORMANCE

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
-from itertools import pairwise
+from itertools import pairwise, takewhile
 from pathlib import Path
 
 import pytest
@@ -22,11 +22,7 @@ from sglang_adaptive.policy.config import load_config, top_level_keys
 
 ROOT = Path(__file__).parents[3]
 OUTSIDE_DOCS = ("README.md", "CHANGELOG.md", "SECURITY.md", "patches/README.md", "train/README.md")
-PAGES = [
-    *(ROOT / name for name in OUTSIDE_DOCS),
-    *sorted((ROOT / "docs").glob("*.md")),
-    *sorted((ROOT / "benchmarks").rglob("*.md")),
-]
+PAGES = [*map(ROOT.joinpath, OUTSIDE_DOCS), *sorted([*ROOT.glob("docs/*.md"), *ROOT.glob("benchmarks/**/*.md")])]
 
 
 @dataclass(frozen=True)
@@ -89,8 +85,7 @@ def test_commands_exist(block: Block, words: list[str]) -> None:
         check_our_command(words[1:])
     elif words[0] == "make":
         targets = re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.M)
-        asked = [word for word in words[1:] if "=" not in word]
-        assert set(asked) <= set(targets)
+        assert {word for word in words[1:] if "=" not in word} <= {*targets}
     elif words[0].startswith("python"):
         check_python(words[1:])
     else:
@@ -104,23 +99,18 @@ def check_our_command(words: list[str]) -> None:
     assert name in COMMANDS
     if name == "serve-cpu":
         return  # SGLang's own arguments
-    if "--" in arguments:
-        arguments = arguments[: arguments.index("--")]
     options = import_module(COMMANDS[name][0]).parser()._option_string_actions
-    for word in arguments:
+    for word in takewhile(lambda word: word != "--", arguments):
         if word.startswith("--"):
             assert word.partition("=")[0] in options, f"{name} has no {word}"
-    for word in arguments:
         if word.startswith(("configs/", "benchmarks/")) and not any(mark in word for mark in "*["):
             assert (ROOT / word).exists()
 
 
 def check_python(words: list[str]) -> None:
     if words[0] == "-m":
-        module = words[1]
         # SGLang's modules take seconds to import; tests/engine checks that the launcher exists.
-        if not module.startswith("sglang."):
-            assert find_spec(module), f"no module {module}"
+        assert words[1].startswith("sglang.") or find_spec(words[1]), f"no module {words[1]}"
     elif words[0] != "-c":
         assert (ROOT / words[0]).is_file()
 

@@ -13,14 +13,7 @@ from safetensors.numpy import load_file
 
 from sglang_adaptive.cli import main
 from sglang_adaptive.lab.models import smollm2
-from sglang_adaptive.lab.models.folders import (
-    PACKED,
-    WEIGHTS,
-    ModelError,
-    make_whole,
-    read_draft,
-    sha256_of_weights,
-)
+from sglang_adaptive.lab.models.folders import PACKED, WEIGHTS, ModelError, make_whole, read_draft, sha256_of_weights
 from tests.refusals import refused
 from train.smollm2.rounding import Rounded, write_packed
 
@@ -83,7 +76,7 @@ def test_without_the_package_it_says_what_to_install(
         ("[]", "is not a JSON object"),
         ('{"architectures": ["LlamaForCausalLMEagle3"], "hidden_size": 4096}', "hidden_size: got 4096"),
     ],
-)  # fmt: skip
+)
 def test_a_draft_of_another_model_is_refused(
     config: str | None, told: str, tmp_path: Path, cache: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -153,17 +146,13 @@ def test_what_is_written_is_what_is_read(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", [lambda whole: whole[:-40], lambda whole: b"", lambda whole: b"\0" * len(whole)])
-def test_a_damaged_draft_is_told_in_one_line(
-    damage, folder: Path, cache: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_damaged_draft_is_one_line(damage, folder: Path, cache: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (folder / PACKED).write_bytes(damage((folder / PACKED).read_bytes()))
     said = refused(capsys, ["models", "get", "smollm2", "--draft", str(folder)], code=1)
     assert f"{folder / PACKED}: cannot be read" in said
 
 
-def test_other_weights_than_the_measured_ones_are_not_taken_from_the_checkout(
-    folder: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_other_weights_in_the_checkout_are_refused(folder: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(smollm2, "_IN_CHECKOUT", folder)
     with pytest.raises(ModelError, match="unexpected SHA-256 of the weights"):
         smollm2.get_draft()

@@ -101,9 +101,7 @@ def test_the_draft_folder_is_one_that_the_recorder_loads(made: Path, toy_target:
     assert weights["t2d"].nonzero()[:, 0].tolist() == draft.target_ids.tolist()
 
 
-def test_a_training_that_was_cut_off_goes_on_as_if_it_had_not_been(
-    made: Path, toy_target: Path, tmp_path: Path
-) -> None:
+def test_a_training_that_was_cut_off_goes_on(made: Path, toy_target: Path, tmp_path: Path) -> None:
     whole = train(tmp_path / "whole", toy_target, made, 12)
     (one, other) = (load_file(folder / "draft" / "model.safetensors") for folder in (whole, made))
     assert one.keys() == other.keys()
