@@ -1,6 +1,6 @@
 """Finds every message that the package's source can print: log lines, refusals, reasons and errors.
 
-In a message, ``...`` stands for text that is only known at run time.
+Also those that docs/troubleshooting.md lists. In a message, ``...`` stands for text that is only known at run time.
 """
 
 from __future__ import annotations
@@ -8,11 +8,11 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
 PACKAGE = Path(__file__).parents[1] / "sglang_adaptive"
+PAGE = PACKAGE.parent / "docs" / "troubleshooting.md"
 GAP = "..."
 LOG_CALLS = ("info", "warning", "error", "exception", "critical")
 SAY_CALLS = (
@@ -43,26 +43,32 @@ INTERNAL = ("lab/cpu_engine/kernels", "lab/cpu_engine/stand_in", "lab/cpu_engine
 """Shape checks of the CPU engine's kernels: if a user ever sees one, it is a bug in this package."""
 
 
-@dataclass(frozen=True)
-class Message:
-    """A text that can be printed, and its place in the source."""
-
-    text: str
-    where: str
-
-    def __str__(self) -> str:
-        return f"{self.where}: {self.text}"
-
-
 @cache
-def messages() -> tuple[Message, ...]:
-    """Return every message of the package in source order, without the frames around other messages."""
-    found: dict[Message, None] = {}
+def messages() -> dict[str, str]:
+    """Return every message of the package with its place in the source, without the frames around other messages."""
+    found: dict[str, str] = {}
     for path in sorted(PACKAGE.rglob("*.py")):
         name = path.relative_to(PACKAGE).as_posix()
         if not name.startswith(INTERNAL):
-            found |= dict.fromkeys(_Finder(name, ast.parse(path.read_text())).all())
-    return tuple(message for message in found if _letters(message.text) >= LEAST_LETTERS)
+            found |= _Finder(name, ast.parse(path.read_text())).all()
+    return {text: where for text, where in found.items() if _letters(text) >= LEAST_LETTERS}
+
+
+@cache
+def documented() -> list[tuple[str, bool]]:
+    """Return the messages of the page in order, each with whether the page calls it a fault of this package."""
+    found, listed = [], False
+    for line in PAGE.read_text().splitlines():
+        cells = [cell.strip() for cell in line.strip("|").split(" | ")]
+        listed = line.startswith("|") and (listed or cells[0] == "Message")
+        if listed:
+            found += [(message, "report it" in cells[-1]) for message in re.findall(r"`([^`]+)`", cells[0])]
+    return found
+
+
+def pattern(message: str) -> re.Pattern[str]:
+    """Return a pattern that matches the message in a text; a gap in one may be text in the other."""
+    return re.compile(".*".join(re.escape(part.strip()) for part in message.split(GAP)), re.S)
 
 
 class _Finder:
@@ -73,16 +79,15 @@ class _Finder:
         self.constants = _assigned(tree.body)
         self.scope: dict[str, list[ast.expr]] = {}
 
-    def all(self) -> Iterator[Message]:
+    def all(self) -> Iterator[tuple[str, str]]:
         functions = [node for node in ast.walk(self.tree) if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))]
         for function in functions:
             self.scope = _assigned(function.body)
             for node in ast.walk(function):
                 if isinstance(node, ast.Call):
-                    yield from (Message(text, f"{self.name}:{node.lineno}") for text in self._of_call(node))
+                    yield from ((text, f"{self.name}:{node.lineno}") for text in self._of_call(node))
             if function.name in REASONS.get(self.name, ()):
-                for text in self._reasons(function):
-                    yield Message(text, f"{self.name}:{function.lineno}")
+                yield from ((text, f"{self.name}:{function.lineno}") for text in self._reasons(function))
 
     def _of_call(self, call: ast.Call) -> list[str]:
         name = _name(call.func)

@@ -73,17 +73,14 @@ def _run(record: Record, site: Site, options: argparse.Namespace, told: str) -> 
             if passed >= whole or not left:
                 return
             name = min(left, key=lambda name: _spent(record, name) / STAGES[name][1])
-            bar.set_description(f"{name}, unit {record.done(name)}, {_lost(record)} lost")
+            lost = sum(unit.lost.total() for unit in record.units.values())
+            bar.set_description(f"{name}, unit {record.done(name)}, {lost} lost")
             record.run(name, lambda unit, act=STAGES[name][0]: act(unit, site))
             report.write(report.make(record, told), options.folder)  # so that a killed campaign has a report, too
 
 
 def _spent(record: Record, stage: str) -> float:
     return sum(unit.seconds for unit in record.units.values() if unit.stage == stage)
-
-
-def _lost(record: Record) -> int:
-    return sum(unit.lost.total() for unit in record.units.values())
 
 
 if __name__ == "__main__":

@@ -29,7 +29,10 @@ END = 257
 """The tiny target's token of the end."""
 CROWD_TOKENS = 500
 """New tokens of each request of a crowd: all of them need 4,000 slots, and small pools have 3,000."""
-LOGPROBS = ("input_token_logprobs", "output_token_logprobs", "input_top_logprobs", "output_top_logprobs")
+COMPARED = (
+    *("output_ids", "text", "finish_reason", "completion_tokens", "prompt_tokens"),
+    *("input_token_logprobs", "output_token_logprobs", "input_top_logprobs", "output_top_logprobs"),
+)
 SLOW_SECONDS = 0.02
 """Seconds that a slow reader pauses after each part."""
 
@@ -139,16 +142,10 @@ def difference(ours: Any, theirs: Any) -> str:
         if len(ours) != len(theirs):
             return f"{len(ours)} answers, without speculation {len(theirs)}"
         return next((said for pair in zip(ours, theirs, strict=True) if (said := difference(*pair))), "")
-    for name in ("output_ids", "text"):
-        if ours.get(name) != theirs.get(name):
+    ours, theirs = ({**one["meta_info"], **one} for one in (ours, theirs))
+    for name in COMPARED:
+        if not _near(ours.get(name), theirs.get(name)):
             return f"{name}: got {_short(ours.get(name))}, without speculation {_short(theirs.get(name))}"
-    meta, other = ours["meta_info"], theirs["meta_info"]
-    for name in ("finish_reason", "completion_tokens", "prompt_tokens"):
-        if _timeless(meta[name]) != _timeless(other[name]):
-            return f"{name}: got {_short(meta[name])}, without speculation {_short(other[name])}"
-    for name in LOGPROBS:
-        if not _near(meta.get(name), other.get(name)):
-            return f"{name}: got {_short(meta.get(name))}, without speculation {_short(other.get(name))}"
     return ""
 
 
@@ -167,12 +164,12 @@ def _timeless(value: Any) -> str:
 
 
 def _near(ours: Any, theirs: Any) -> bool:
-    """Return whether numbers match within tolerance and everything else is equal."""
+    """Return whether numbers match within tolerance and everything else is equal, but for times in messages."""
     if isinstance(ours, float) and isinstance(theirs, float):
         return math.isclose(ours, theirs, abs_tol=TIE_IN_BFLOAT16 if gpu.used else LOGPROB_TOLERANCE)
     if isinstance(ours, list) and isinstance(theirs, list):
         return len(ours) == len(theirs) and all(map(_near, ours, theirs))
-    return bool(ours == theirs)
+    return _timeless(ours) == _timeless(theirs)
 
 
 def _short(value: Any) -> str:

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 from typing import Any
 
-from sglang_adaptive.audit import sampled as sampling
+from sglang_adaptive.audit import sampled as audit
 from sglang_adaptive.client import Client
 from tests.campaign import gpu
 from tests.campaign.kinds import TEXTS, long_text, text
@@ -110,14 +110,9 @@ def _session(client: Client, turns: list[tuple[str, int, int | None]]) -> list[A
     session, rid = client.post("/open_session", {"capacity_of_str_len": 4000}), None
     ids: list[Any] = []
     for prompt, tokens, offset in turns:
-        answer = client.post(
-            "/generate",
-            {
-                "text": prompt,
-                "session_params": {"id": session, "rid": rid, "offset": offset},
-                "sampling_params": {"temperature": 0, "max_new_tokens": tokens, "ignore_eos": True},
-            },
-        )
+        sampling = {"temperature": 0, "max_new_tokens": tokens, "ignore_eos": True}
+        turn = {"id": session, "rid": rid, "offset": offset}
+        answer = client.post("/generate", {"text": prompt, "session_params": turn, "sampling_params": sampling})
         rid = answer["meta_info"]["id"]
         ids.append((answer["output_ids"], answer["meta_info"]["prompt_tokens"]))
     client.post("/close_session", {"session_id": session})
@@ -129,13 +124,13 @@ SAMPLES = 600
 
 def sampled(unit: Unit, plain: Client, adapting: Client, draw: random.Random, samples: int = SAMPLES) -> None:
     """Compare how often each token and each pair of tokens follows a prompt, excluding the prefill's token."""
-    how, prompt = draw.choice(sampling.KINDS), draw.choice(TEXTS)
+    how, prompt = draw.choice(audit.KINDS), draw.choice(TEXTS)
     drawn = [samples_of(client, prompt, how, samples) for client in (adapting, plain)]
-    for what, at, p in sampling.compared(*drawn):
-        unit.check(p >= sampling.ALPHA, f"sampled: {what}", f"{how}, position {at}, p = {p:.1e}")
+    for what, at, p in audit.compared(*drawn):
+        unit.check(p >= audit.ALPHA, f"sampled: {what}", f"{how}, position {at}, p = {p:.1e}")
 
 
 def samples_of(client: Client, prompt: str, how: Mapping[str, Any], samples: int) -> list[list[int]]:
     """Return the output tokens of *samples* samples."""
-    body = sampling.request(prompt, how)
-    return sampling.texts(client.post("/generate", body) for _ in range(samples // sampling.TOGETHER))
+    body = audit.request(prompt, how)
+    return audit.texts(client.post("/generate", body) for _ in range(samples // audit.TOGETHER))

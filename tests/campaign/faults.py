@@ -12,7 +12,7 @@ import psutil
 from sglang_adaptive.client import Client
 from sglang_adaptive.lab.cpu_engine.server import CpuServer
 from tests.campaign import asking
-from tests.campaign.counts import check_idle, check_log, processes
+from tests.campaign.counts import check_end, check_log, process_of, processes
 from tests.campaign.record import Unit
 from tests.engine.workload import adaptive, has_ended, wait_until
 
@@ -23,27 +23,25 @@ END_SECONDS = 240.0
 
 def killed(unit: Unit, plain: CpuServer, server: CpuServer, draw: random.Random) -> None:
     """Kill each process in turn while requests run: the whole server must end, and the next start must work."""
-    for place in range(3):
+    for role in ("scheduler", "detokenizer", "launcher"):
         with server:
             found = processes(server)
-            chosen = _of(found, place)
-            name = chosen.name()
+            chosen = found[0] if role == "launcher" else process_of(server, role)
             askers = [_endless(server, draw) for _ in range(4)]
             wait_until(lambda: adaptive(server)["rounds_by_tier"], "a round ran")
             time.sleep(draw.uniform(0, 1))
             chosen.kill()
             alive = _outliving(found)
-            unit.check(not alive, "a server ends when a process of it is killed", f"{name}: {alive} are left")
+            unit.check(not alive, "a server ends when a process of it is killed", f"{role}: {alive} are left")
             for asker in askers:
                 asker.join(END_SECONDS)
-            unit.check(not any(map(threading.Thread.is_alive, askers)), "its clients are told", name)
+            unit.check(not any(map(threading.Thread.is_alive, askers)), "its clients are told", role)
             for process in alive:
                 process.kill()
             check_log(unit, server.log_path.read_text(), ".")
         with server:
             asking.compare(unit, plain, server, draw.sample(asking.questions(draw, 1), 8))
-            check_idle(unit, server, server)
-            check_log(unit, server.log_path.read_text(), stock=plain.log_path.read_text())
+            check_end(unit, server, plain)
 
 
 def _outliving(found: list[psutil.Process]) -> list[psutil.Process]:
@@ -53,15 +51,6 @@ def _outliving(found: list[psutil.Process]) -> list[psutil.Process]:
         _, alive = psutil.wait_procs(alive, 0.2)
         alive = [process for process in alive if not has_ended(process)]
     return alive
-
-
-def _of(found: list[psutil.Process], place: int) -> psutil.Process:
-    """Return the scheduler, the detokenizer or the launcher."""
-    for process in found:
-        with suppress(psutil.Error):
-            if place < 2 and ("scheduler", "detokenizer")[place] in process.name() + " ".join(process.cmdline()[:1]):
-                return process
-    return found[0]
 
 
 def _endless(client: Client, draw: random.Random) -> threading.Thread:

@@ -49,9 +49,6 @@ class GpuServer(CpuServer):
         self.command = [sys.executable, "-m", "sglang.launch_server", *arguments, *own, *where]
         # Kernels are compiled into the user's cache once, for all servers.
         given = {name: value for name, value in extra_environment.items() if name != "XDG_CACHE_HOME"}
-        self.environment = {**os.environ, **given, "PYTHONPATH": _without_stand_in(given)}
-
-
-def _without_stand_in(given: Mapping[str, str]) -> str:
-    path = given.get("PYTHONPATH", os.environ.get("PYTHONPATH", ""))
-    return os.pathsep.join(part for part in path.split(os.pathsep) if part and Path(part) != STAND_IN)
+        path = given.get("PYTHONPATH", os.environ.get("PYTHONPATH", ""))
+        kept = [part for part in path.split(os.pathsep) if part and Path(part) != STAND_IN]
+        self.environment = {**os.environ, **given, "PYTHONPATH": os.pathsep.join(kept)}

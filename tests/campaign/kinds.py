@@ -17,8 +17,8 @@ SCHEMA = {
     "properties": {"name": {"type": "string", "maxLength": 12}, "count": {"type": "integer"}},
     "required": ["name", "count"],
 }
-GRAMMAR = 'root ::= ("yes" | "no") (" " [a-z]{1,6}){2,9} "."'
 SPOKEN_OF = "token_ids_logprob"
+GRAMMAR = 'root ::= ("yes" | "no") (" " [a-z]{1,6}){2,9} "."'
 
 
 def text(draw: random.Random) -> str:
@@ -79,6 +79,18 @@ def _drawn(values: Mapping[str, Any], draw: random.Random) -> dict[str, Any]:
     return {name: value(draw) if callable(value) else value for name, value in values.items()}
 
 
+def _uniform(low: float, high: float) -> Callable[[random.Random], float]:
+    return lambda draw: draw.uniform(low, high)
+
+
+def _whole(low: int, high: int) -> Callable[[random.Random], int]:
+    return lambda draw: draw.randint(low, high)
+
+
+def _bias(draw: random.Random) -> dict[str, int]:
+    return {str(draw.randrange(64, 120)): draw.choice((-100, -2, 3))}
+
+
 def _stops(draw: random.Random) -> list[str]:
     """Return strings of several tokens, which start in one round and end in another."""
     words = " ".join(draw.choices(TEXTS, k=3))
@@ -93,18 +105,14 @@ def _seeded(**sampling: Any) -> dict[str, Any]:
     them.
     """
     return {
-        "temperature": lambda draw: draw.uniform(0.5, 2.5),
+        "temperature": _uniform(0.5, 2.5),
         "sampling_seed": lambda draw: draw.randrange(2**31),
         **sampling,
     }
 
 
-def _top_k(draw: random.Random) -> int:
-    return draw.randint(2, 40)
-
-
-def _top_p(draw: random.Random) -> float:
-    return draw.uniform(0.5, 0.98)
+_penalty, _repetition = _uniform(0.1, 2), _uniform(1.05, 1.5)
+_top_k, _top_p, _least = _whole(2, 40), _uniform(0.5, 0.98), _whole(1, 12)
 
 
 KINDS: dict[str, Kind] = {
@@ -117,30 +125,23 @@ KINDS: dict[str, Kind] = {
     "stop strings that stay": Kind({"stop": _stops, "no_stop_trim": True}),
     "stop tokens": Kind({"stop_token_ids": lambda draw: draw.sample(range(64, 120), 6)}),
     "stop by regex": Kind({"stop_regex": "[aeiou] [a-z]{2}"}),
-    "min tokens": Kind({"stop": [" ", "e"], "min_new_tokens": lambda draw: draw.randint(1, 12)}, counts_tokens=True),
+    "min tokens": Kind({"stop": [" ", "e"], "min_new_tokens": _least}, counts_tokens=True),
     "regex": Kind({"regex": "[a-z]{3,8}( [a-z]{2,7}){2,9}\\."}, ignore_eos=False),
     "JSON schema": Kind({"json_schema": json.dumps(SCHEMA)}, ignore_eos=False),
     "EBNF": Kind({"ebnf": GRAMMAR}, ignore_eos=False),
-    "several samples": Kind({"n": lambda draw: draw.randint(2, 4)}),
+    "several samples": Kind({"n": _whole(2, 4)}),
     "several prompts": Kind(prompt=lambda draw: draw.sample(TEXTS, 3)),
-    "logit bias": Kind({"logit_bias": lambda draw: {str(draw.randrange(64, 120)): draw.choice((-100, -2, 3))}}),
+    "logit bias": Kind({"logit_bias": _bias}),
     "logprobs": Kind(body={"return_logprob": True, "logprob_start_len": lambda draw: draw.choice((-1, 0, 1))}),
     "top logprobs": Kind(body={"return_logprob": True, "top_logprobs_num": 4}),
     "logprobs of given tokens": Kind(body={"return_logprob": True, SPOKEN_OF: lambda draw: draw.sample(range(99), 3)}),
-    "frequency penalty": Kind({"frequency_penalty": lambda draw: draw.uniform(0.1, 2)}, counts_tokens=True),
-    "presence penalty": Kind({"presence_penalty": lambda draw: draw.uniform(0.1, 2)}, counts_tokens=True),
-    "repetition penalty": Kind({"repetition_penalty": lambda draw: draw.uniform(1.05, 1.5)}, counts_tokens=True),
-    "two penalties": Kind(
-        {"frequency_penalty": lambda draw: draw.uniform(0.1, 2), "presence_penalty": lambda draw: draw.uniform(0.1, 2)},
-        counts_tokens=True,
-    ),
+    "frequency penalty": Kind({"frequency_penalty": _penalty}, counts_tokens=True),
+    "presence penalty": Kind({"presence_penalty": _penalty}, counts_tokens=True),
+    "repetition penalty": Kind({"repetition_penalty": _repetition}, counts_tokens=True),
+    "two penalties": Kind({"frequency_penalty": _penalty, "presence_penalty": _penalty}, counts_tokens=True),
     "a penalty, a bias and a least length": Kind(
-        {
-            "repetition_penalty": lambda draw: draw.uniform(1.05, 1.5),
-            "logit_bias": lambda draw: {str(draw.randrange(64, 120)): draw.choice((-100, -2, 3))},
-            "min_new_tokens": lambda draw: draw.randint(1, 12),
-        },
-        new_tokens=lambda draw: draw.randint(12, 64),
+        {"repetition_penalty": _repetition, "logit_bias": _bias, "min_new_tokens": _least},
+        new_tokens=_whole(12, 64),
         ignore_eos=False,
         counts_tokens=True,
     ),
@@ -160,14 +161,12 @@ KINDS: dict[str, Kind] = {
     "a broken regex": Kind({"regex": "(["}),
     "a broken grammar": Kind({"ebnf": "root ::= ("}),
     "negative new tokens": Kind(new_tokens=lambda draw: -3),
-    "priority": Kind(body={"priority": lambda draw: draw.randint(-5, 5)}),
+    "priority": Kind(body={"priority": _whole(-5, 5)}),
     "special tokens shown": Kind({"skip_special_tokens": False}, ignore_eos=False),
     "a seed, top-k": Kind(_seeded(top_k=_top_k), seeded=True),
     "a seed, top-p": Kind(_seeded(top_p=_top_p), prompt=long_text, shorter=8, seeded=True),
     "a seed, text that is copied": Kind(_seeded(top_k=_top_k, top_p=_top_p), prompt=repeated_text, seeded=True),
-    "a seed and a penalty": Kind(
-        _seeded(top_p=_top_p, frequency_penalty=lambda draw: draw.uniform(0.1, 2)), counts_tokens=True, seeded=True
-    ),
+    "a seed and a penalty": Kind(_seeded(top_p=_top_p, frequency_penalty=_penalty), counts_tokens=True, seeded=True),
     "a seed and a grammar": Kind(_seeded(top_k=_top_k, ebnf=GRAMMAR), ignore_eos=False, seeded=True),
     "a seed and logprobs": Kind(_seeded(top_k=_top_k), {"return_logprob": True}, seeded=True),
 }

@@ -21,9 +21,8 @@ import psutil
 from hypothesis import strategies as draw
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
 
-from tests.campaign.references import MOST_TOKENS, Prompt, References, prompts
-from tests.campaign.spoiling import METHODS, NONSENSE, spoil
-from tests.campaign.turns import Turns
+from sglang_adaptive.policy.choice import drafted
+from tests.campaign.turns import MOST_TOKENS, Prompt, References, Turns, prompts
 from tests.engine.stepping import TIERS, Stepper, no_memory
 
 RULES_AN_EXAMPLE = 60
@@ -46,6 +45,11 @@ CONFIGS: list[dict[str, Any]] = [
     *({"policy": "throughput", "throughput": {"candidate_steps": tiers}} for tiers in TIER_SETS[1:]),
     {"throughput": {"candidate_steps": TIERS, "sync_rounds": 1, "probe_budget": 0.2}},
 ]
+RAISES = RuntimeError("raised by the campaign")
+DEPTHS: list[Any] = [5, -1, 10**9, None, "7", 1.5, float("nan")]
+NONSENSE: list[Any] = [5, *map(drafted, DEPTHS), RAISES]
+METHODS = ("choose", "observe", "snapshot", "prices", "export_cost", "import_cost", "forecast")
+"""What of a policy is spoilt; of any but the first the answer is not used as a depth, and it raises."""
 
 
 class Scheduler(RuleBasedStateMachine):
@@ -146,7 +150,7 @@ class Scheduler(RuleBasedStateMachine):
     @rule(answer=draw.sampled_from(NONSENSE), method=draw.sampled_from(METHODS), calls=draw.integers(0, 9))
     def spoil(self, answer: Any, method: str, calls: int) -> None:
         """Let the policy raise or return nonsense after some calls, until it is replaced."""
-        spoil(self.lab.controller.policy, method, answer if method == METHODS[0] else NONSENSE[-1], calls)
+        _spoil(self.lab.controller.policy, method, answer if method == METHODS[0] else RAISES, calls)
         self.turns.tried["spoilt policy"] += 1
 
     def teardown(self) -> None:
@@ -177,6 +181,22 @@ class Scheduler(RuleBasedStateMachine):
 
 def _of(rids: list[str], place: int) -> str | None:
     return rids[place % len(rids)] if rids else None
+
+
+def _spoil(policy: Any, method: str, answer: Any, rounds: int) -> None:
+    """Let *method* of *policy* raise or return *answer* after *rounds* calls."""
+    sound, left = getattr(policy, method, None), iter(range(rounds))
+    if sound is None:
+        return
+
+    def spoilt(*args: Any, **how: Any) -> Any:
+        if next(left, None) is not None:
+            return sound(*args, **how)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    setattr(policy, method, spoilt)
 
 
 def main(folder: str, seed: str, examples: str) -> int:

@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sglang_adaptive.client import Client, RequestError
+from sglang_adaptive.client import RequestError
 from sglang_adaptive.lab.cpu_engine.server import CpuServer
 from sglang_adaptive.sglang_plugin.page import routes
-from tests.campaign.counts import scheduler
+from tests.campaign.counts import process_of
 from tests.campaign.record import Unit
 from tests.campaign.servers import COPYING
 from tests.engine.workload import adaptive
@@ -27,14 +27,11 @@ PAUSE, LONG_PAUSE = 0.15, 1.0
 """Most seconds between two operations; longer where lookups are to begin again after a new configuration."""
 JUMPY_EMA: dict[str, Any] = {"ema_alpha": 1.0, "update_interval": 1, "warmup_batches": 0}
 REFUSED: list[Any] = [None, 3, [], {"1": {"candidate_steps": [2]}}, {"1": {"candidate_steps": []}}, {"policy": "x"}]
-BUSY = "400"
-"""Status of a refusal of something that a server does not do while requests run."""
 
 
 @dataclass
 class Desk:
     server: CpuServer
-    client: Client
     draw: random.Random
     unit: Unit
     first: Mapping[str, Any]
@@ -63,7 +60,7 @@ class Desk:
 
 
 def force(desk: Desk) -> None:
-    desk.client.force_steps(desk.draw.choice([0, 1, 3, 7, *[None] * (10 if desk.copies else 1)]))
+    desk.server.force_steps(desk.draw.choice([0, 1, 3, 7, *[None] * (10 if desk.copies else 1)]))
 
 
 def force_often(desk: Desk) -> None:
@@ -72,12 +69,12 @@ def force_often(desk: Desk) -> None:
 
 
 def configure(desk: Desk) -> None:
-    desk.client.configure(desk.config())
+    desk.server.configure(desk.config())
 
 
 def configure_wrongly(desk: Desk) -> None:
     with suppress(RequestError):
-        desk.client.post("/set_internal_state", {"server_args": {"adaptive_config": desk.draw.choice(REFUSED)}})
+        desk.server.post("/set_internal_state", {"server_args": {"adaptive_config": desk.draw.choice(REFUSED)}})
         desk.unit.lose("a wrong configuration is refused", "it was taken")
 
 
@@ -105,20 +102,24 @@ def hang_up(desk: Desk) -> None:
 def extend_every(desk: Desk) -> None:
     every = {"adaptive_zero_step_extend_every": desk.draw.randint(1, 8)}
     with suppress(RequestError):  # a server that holds no rows refuses this
-        desk.client.post("/set_internal_state", {"server_args": every})
+        desk.server.post("/set_internal_state", {"server_args": every})
 
 
 def pause(desk: Desk) -> None:
     """Pause generation, keeping or retracting the requests' KV; sometimes flush the cache during the pause."""
-    desk.client.post("/pause_generation", {"mode": desk.draw.choice(["in_place", "retract"])})
+    desk.server.post("/pause_generation", {"mode": desk.draw.choice(["in_place", "retract"])})
     time.sleep(desk.draw.uniform(0, 0.3))
     if desk.draw.random() < 0.3:
         flush(desk)
-    desk.client.post("/continue_generation", {})
+    desk.server.post("/continue_generation", {})
 
 
 def flush(desk: Desk) -> None:
-    _unless_busy(lambda: desk.client.post("/flush_cache", {}))
+    try:
+        desk.server.post("/flush_cache", {})
+    except RequestError as error:
+        if "400" not in str(error):  # the status of a refusal while requests run
+            raise
 
 
 def update_weights(desk: Desk) -> None:
@@ -128,16 +129,16 @@ def update_weights(desk: Desk) -> None:
     """
     paused = desk.draw.random() < 0.5
     if paused:
-        desk.client.post("/pause_generation", {"mode": "retract"})
-    desk.client.post("/begin_weight_update", {})
-    desk.client.post("/end_weight_update", {})
+        desk.server.post("/pause_generation", {"mode": "retract"})
+    desk.server.post("/begin_weight_update", {})
+    desk.server.post("/end_weight_update", {})
     if paused:
-        desk.client.post("/continue_generation", {})
+        desk.server.post("/continue_generation", {})
 
 
 def starve(desk: Desk) -> None:
     """Stop the scheduler's process for a while, as if the machine were overloaded."""
-    process = scheduler(desk.server)
+    process = process_of(desk.server, "scheduler")
     process.suspend()
     try:
         time.sleep(desk.draw.uniform(0.05, 2.0))
@@ -146,18 +147,10 @@ def starve(desk: Desk) -> None:
 
 
 def look(desk: Desk) -> None:
-    adaptive(desk.client)
+    adaptive(desk.server)
     for path in (routes.PAGE, routes.DATA, f"{routes.HISTORY_PATH}?span=60", "/metrics"):
         with suppress(RequestError):  # a busy scheduler answers 503 after five seconds
-            desk.client.get(path)
-
-
-def _unless_busy(act: Callable[[], Any]) -> None:
-    try:
-        act()
-    except RequestError as error:
-        if BUSY not in str(error):
-            raise
+            desk.server.get(path)
 
 
 OPERATIONS: dict[str, tuple[Callable[[Desk], None], int]] = {
@@ -178,11 +171,9 @@ OPERATIONS: dict[str, tuple[Callable[[Desk], None], int]] = {
 
 
 @contextmanager
-def meanwhile(
-    unit: Unit, server: CpuServer, client: Client, draw: random.Random, first: Mapping[str, Any]
-) -> Iterator[None]:
+def meanwhile(unit: Unit, server: CpuServer, draw: random.Random, first: Mapping[str, Any]) -> Iterator[None]:
     """Run random operations until the block ends; then restore the *first* configuration."""
-    desk, done = Desk(server, client, draw, unit, first), threading.Event()
+    desk, done = Desk(server, draw, unit, first), threading.Event()
     names, weights = list(OPERATIONS), [weight for _, weight in OPERATIONS.values()]
 
     def operate() -> None:
@@ -205,6 +196,6 @@ def meanwhile(
             done.set()
             work.result()
             if server.is_running():
-                client.force_steps(None)
+                server.force_steps(None)
                 desk.file.write_text(json.dumps(first))
-                client.configure(dict(first))
+                server.configure(dict(first))

@@ -69,7 +69,8 @@ class Record:
         folder.mkdir(parents=True, exist_ok=True)
         self.units: dict[str, Unit] = {}
         for path in sorted(folder.glob("*-[0-9][0-9][0-9][0-9].json")):
-            unit = _read(path)
+            found = json.loads(path.read_text())
+            unit = Unit(**{**found, **{name: Counter(found[name]) for name in ("tried", "known", "lost")}})
             if not resume:
                 raise ValueError(
                     f"{folder} holds a campaign already; give --resume to go on with it, or another folder"
@@ -102,17 +103,7 @@ class Record:
             break
         unit.seconds = time.monotonic() - begin
         self.units[unit.name] = unit
-        _write(self.folder / f"{unit.name}.json", unit)
+        part = self.folder / f"{unit.name}.part"
+        part.write_text(json.dumps(vars(unit), indent=1) + "\n")
+        part.replace(part.with_suffix(".json"))
         return unit
-
-
-def _write(path: Path, unit: Unit) -> None:
-    part = path.with_suffix(".part")
-    part.write_text(json.dumps(vars(unit), indent=1) + "\n")
-    part.replace(path)
-
-
-def _read(path: Path) -> Unit:
-    found = json.loads(path.read_text())
-    counts = {name: Counter(found[name]) for name in ("tried", "known", "lost")}
-    return Unit(**{**found, **counts})

@@ -21,19 +21,16 @@ def make(record: Record, command: str) -> dict[str, Any]:
     stages: dict[str, list[Unit]] = {}
     for unit in record.units.values():
         stages.setdefault(unit.stage, []).append(unit)
+    hardware = gpu.name() if gpu.used else f"{cpu_cores()} cores of {cpu_model()}, the CPU engine"
     return {
         "command": command,
         "seed": record.seed,
-        "hardware": f"{gpu.name() if gpu.used else _cpu()} with the tiny pair",
+        "hardware": f"{hardware} with the tiny pair",
         "commit": git_commit(),
         "versions": versions("sglang", "sglang-adaptive", "torch"),
         "stages": {name: _stage(units) for name, units in stages.items()},
         "lost": sum(unit.lost.total() for unit in record.units.values()),
     }
-
-
-def _cpu() -> str:
-    return f"{cpu_cores()} cores of {cpu_model()}, the CPU engine"
 
 
 def _stage(units: list[Unit]) -> dict[str, Any]:

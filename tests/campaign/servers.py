@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from sglang_adaptive.client import Client
 from sglang_adaptive.lab.cpu_engine.server import CpuServer
 from tests.campaign import gpu
 from tests.engine import servers as engine
@@ -48,37 +47,34 @@ def plain(folder: Path, seeded: bool = False) -> CpuServer:
     return _server(folder, name, *_SAME, *more, "--disable-overlap-schedule")
 
 
-def adapting(folder: Path, variant: str = MIXED, *more: str, **variables: str) -> CpuServer:
-    """Return a server that adapts at every depth, with a key and with SGLang's own accounting checks after every round.
+def adapting(folder: Path, variant: str = MIXED, *more: str) -> CpuServer:
+    """Return a server that adapts at every depth, with SGLang's own accounting checks after every round.
 
-    *more* are further flags, such as SEEDED.
+    It has a key, which its own requests give; *more* are further flags, such as SEEDED.
     """
     content, flags = VARIANTS[variant]
     folder.mkdir(parents=True, exist_ok=True)
     adaptive = engine.adapting(folder, "campaign", content | {"warm_up": gpu.used})
-    return _server(
+    server = _server(
         folder,
         "campaign-adapting",
         *engine.speculation(*adaptive, "--speculative-num-steps", "3"),
         *(*_SAME, *flags, *more, "--admin-api-key", ADMIN_KEY, "--enable-metrics"),
         **engine.CHECKED,
-        **variables,
     )
+    server.api_key = ADMIN_KEY
+    return server
 
 
-def profiled(folder: Path, name: str, profiles: Path) -> CpuServer:
-    """Return a server of the throughput policy with its profiles in *profiles*."""
+def profiled(folder: Path) -> CpuServer:
+    """Return a server of the throughput policy with its profiles in *folder*."""
     folder.mkdir(parents=True, exist_ok=True)
-    options = {**THROUGHPUT["throughput"], "profile_dir": str(profiles)}  # type: ignore[dict-item]
-    adaptive = engine.adapting(folder, name, {"throughput": options, "warm_up": gpu.used})
+    options = {**THROUGHPUT["throughput"], "profile_dir": str(folder / "profiles")}  # type: ignore[dict-item]
+    adaptive = engine.adapting(folder, "profiled", {"throughput": options, "warm_up": gpu.used})
     flags = (*engine.speculation(*adaptive), *_SAME)
     # When a scheduler is killed, SGLang waits a minute for CUDA core dumps.
-    return _server(folder, name, *flags, SGLANG_CUDA_COREDUMP_BEFORE_CRASH_WAIT_SECS="1")
+    return _server(folder, "profiled", *flags, SGLANG_CUDA_COREDUMP_BEFORE_CRASH_WAIT_SECS="1")
 
 
 def _server(folder: Path, name: str, *arguments: str, **variables: str) -> CpuServer:
     return engine.server(folder, name, *arguments, kind=gpu.GpuServer if gpu.used else ForkedServer, **variables)
-
-
-def operator(server: CpuServer) -> Client:
-    return Client.from_url(server.url, api_key=ADMIN_KEY)

@@ -17,7 +17,7 @@ from typing import Any
 from sglang_adaptive.lab.cpu_engine.server import CpuServer
 from sglang_adaptive.serve_cpu import environment
 from tests.campaign import asking, clients, doors, faults, gpu, operations, servers
-from tests.campaign.counts import check_idle, check_log, check_memory
+from tests.campaign.counts import check_end, check_memory
 from tests.campaign.record import Unit
 
 ROOT = Path(__file__).parents[2]
@@ -45,11 +45,7 @@ class Site:
     begun: dict[str, dict[str, Any]] = field(default_factory=dict)
     """What was measured after the first unit of each."""
 
-    @property
-    def plain(self) -> CpuServer:
-        return self.without_speculation(seeded=False)
-
-    def without_speculation(self, seeded: bool) -> CpuServer:
+    def plain(self, seeded: bool = False) -> CpuServer:
         """Return the running server without speculation, which honors seeds if *seeded*."""
         with self._starting:
             if seeded not in self._plain or not self._plain[seeded].is_running():
@@ -60,7 +56,7 @@ class Site:
     def early(self, seeded: bool = False) -> None:
         """On a GPU, start the server without speculation while the caller starts another: each takes a minute."""
         if gpu.used:
-            threading.Thread(target=self.without_speculation, args=(seeded,)).start()
+            threading.Thread(target=self.plain, args=(seeded,)).start()
 
     def long_lived(self, variant: str) -> CpuServer:
         """Return the server of a variant that all units of "operations" share; replace it if it is gone."""
@@ -80,11 +76,8 @@ def requests(unit: Unit, site: Site) -> None:
     draw, name = unit.random(), _next_variant(unit)
     site.early()
     with servers.adapting(site.folder / f"requests-{unit.index}", name) as server:
-        client = servers.operator(server)
         _every_kind(unit, site, server, draw)
-        clients.come_and_go(unit, client, draw, 4 if site.short else 16)
-        check_idle(unit, server, client)
-        check_log(unit, server.log_path.read_text(), stock=site.plain.log_path.read_text())
+        check_end(unit, server, site.plain())
 
 
 def _next_variant(unit: Unit) -> str:
@@ -95,12 +88,13 @@ def _next_variant(unit: Unit) -> str:
 
 
 def _every_kind(unit: Unit, site: Site, server: CpuServer, draw: random.Random) -> None:
-    client = servers.operator(server)
-    asking.compare(unit, site.plain, client, asking.questions(draw, site.each))
+    plain = site.plain()
+    asking.compare(unit, plain, server, asking.questions(draw, site.each))
     if not site.short:
-        asking.compare(unit, site.plain, client, asking.crowd(draw))
-    clients.sessions(unit, site.plain, client, draw)
-    clients.sampled(unit, site.plain, client, draw, 60 if site.short else clients.SAMPLES)
+        asking.compare(unit, plain, server, asking.crowd(draw))
+    clients.sessions(unit, plain, server, draw)
+    clients.sampled(unit, plain, server, draw, 60 if site.short else clients.SAMPLES)
+    clients.come_and_go(unit, server, draw, 4 if site.short else 16)
 
 
 def seeds(unit: Unit, site: Site) -> None:
@@ -108,10 +102,9 @@ def seeds(unit: Unit, site: Site) -> None:
     draw, name = unit.random(), _next_variant(unit)
     site.early(seeded=True)
     with servers.adapting(site.folder / f"seeds-{unit.index}", name, *servers.SEEDED) as server:
-        client, plain = servers.operator(server), site.without_speculation(seeded=True)
-        asking.compare(unit, plain, client, asking.questions(draw, site.each, seeded=True))
-        check_idle(unit, server, client)
-        check_log(unit, server.log_path.read_text(), stock=plain.log_path.read_text())
+        plain = site.plain(seeded=True)
+        asking.compare(unit, plain, server, asking.questions(draw, site.each, seeded=True))
+        check_end(unit, server, plain)
 
 
 def operate(unit: Unit, site: Site) -> None:
@@ -119,28 +112,22 @@ def operate(unit: Unit, site: Site) -> None:
     site.early()
     unit.figures["server"] = variant = (servers.MIXED, servers.REMEMBERING)[unit.index % 2]
     draw, server = unit.random(), site.long_lived(variant)
-    client, log = servers.operator(server), server.log_path.stat().st_size
-    first = servers.VARIANTS[variant][0]
-    with operations.meanwhile(unit, server, client, random.Random(draw.getrandbits(60)), first):
+    log, first = server.log_path.stat().st_size, servers.VARIANTS[variant][0]
+    with operations.meanwhile(unit, server, random.Random(draw.getrandbits(60)), first):
         _every_kind(unit, site, server, draw)
-        clients.come_and_go(unit, client, draw, 4 if site.short else 16)
-    asking.compare(unit, site.plain, client, draw.sample(asking.questions(draw, 1), 8))
-    check_idle(unit, server, client)
+    asking.compare(unit, site.plain(), server, draw.sample(asking.questions(draw, 1), 8))
+    check_end(unit, server, site.plain(), "Timeout|503", log)
     check_memory(unit, server, site.begun[variant])
-    told = server.log_path.read_bytes()[log:].decode(errors="replace")
-    check_log(unit, told, "Timeout|503", site.plain.log_path.read_text())
 
 
 def doors_of(unit: Unit, site: Site) -> None:
     with servers.adapting(site.folder / "doors") as server:
         doors.run(unit, server)
-        check_idle(unit, server, servers.operator(server))
-        check_log(unit, server.log_path.read_text(), stock=site.plain.log_path.read_text())
+        check_end(unit, server, site.plain())
 
 
 def killed(unit: Unit, site: Site) -> None:
-    server = servers.profiled(site.folder / "killed", "killed", site.folder / "killed" / "profiles")
-    faults.killed(unit, site.plain, server, unit.random())
+    faults.killed(unit, site.plain(), servers.profiled(site.folder / "killed"), unit.random())
 
 
 def stepped(unit: Unit, site: Site) -> None:

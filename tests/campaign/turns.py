@@ -1,4 +1,4 @@
-"""The stepped scheduler, one turn of its own loop at a time, with all invariants checked after each turn.
+"""The stepped scheduler, one turn of its own loop at a time; after each its invariants and its outputs are checked.
 
 ``tests.engine.stepping`` runs a script inside SGLang's loop. Here the loop runs in a thread and waits before every turn
 until it is released, so that the caller can decide from what has happened so far.
@@ -13,11 +13,55 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 from unittest import mock
 
-from tests.campaign.references import MOST_TOKENS, Broken, Prompt, References, require_same
+from sglang_adaptive.lab.cpu_engine import models
 from tests.engine.stepping import SLOTS, Stepper
 
 PATIENCE = 120.0
 """Seconds after which a turn counts as hung; the longest turn takes a tenth of a second."""
+MOST_TOKENS = 60
+"""Tokens of the longest answer."""
+
+Prompt = tuple[int, ...]
+
+
+class Broken(AssertionError):
+    """A check failed; the message says which."""
+
+
+class References:
+    """Outputs without speculation: each prompt alone, at zero steps, with a draft extend every round."""
+
+    def __init__(self, lab: Stepper) -> None:
+        self._lab = lab
+        self.known: dict[Prompt, list[int]] = {}
+
+    def of(self, prompt: Prompt, count: int = MOST_TOKENS) -> list[int]:
+        """Return at least *count* tokens that follow *prompt*; call it only between two runs unless they are known."""
+        if len(self.known.get(prompt, ())) < count:
+
+            def alone(lab: Stepper) -> Iterator[None]:
+                lab.force(0)
+                lab.ask("r", list(prompt), count)
+                while not lab.done():
+                    yield
+
+            self.known[prompt] = self._lab.run(alone, every=1, overlap=False)["outputs"]["r"]
+        return self.known[prompt]
+
+
+def require_same(rid: str, output: Sequence[int], wanted: Sequence[int]) -> None:
+    """Raise Broken unless *wanted* starts with *output*."""
+    if list(output) != list(wanted[: len(output)]):
+        at = next(i for i, pair in enumerate(zip(output, wanted, strict=False)) if pair[0] != pair[1])
+        raise Broken(f"{rid}: token {at} is {output[at]}, without speculation {wanted[at]}")
+
+
+def prompts(lab: Stepper) -> list[Prompt]:
+    """Return prompts of 1 to 150 tokens, three with a common prefix; a prefill takes 64 at once."""
+    easy, hard = models.prompts("easy"), models.prompts("hard")
+    found = [tuple(lab.encode(" ".join([text] * 20))) for text in (*easy[:4], *hard[:4])]
+    lengths = (24, 1, 2, 70, 64, 65, 17, 150)
+    return [*(tokens[:length] for tokens, length in zip(found, lengths, strict=True)), found[0][:40], found[0][:130]]
 
 
 class Turns:
@@ -90,7 +134,7 @@ class Turns:
         if self._forced not in (None, live) and batch is not None and batch.forward_mode.is_decode():
             raise Broken(f"{self._forced} steps are forced, and a round ran at {live}")
         for rid, req in self.lab.reqs.items():
-            wanted = self._references.known(self.prompts[rid])
+            wanted = self._references.known.get(self.prompts[rid])
             if wanted is not None:
                 require_same(rid, list(req.output_ids_through_stop)[: len(wanted)], wanted)
 
