@@ -28,7 +28,6 @@ from tests.engine.workload import Case
 START_SECONDS = 600.0
 STARTS = ("In", "def", "On", "class", "By", "import", "a", "If")
 """Beginnings of eight prompts."""
-EMPTY: Mapping[str, str] = {}
 CACHE = "--enable-hierarchical-cache"
 """The flag of a server that keeps prompts, which the others do not."""
 
@@ -73,20 +72,6 @@ class Line:
             *("--cuda-graph-backend-prefill", "disabled"),
             *self.extra,
         ]
-
-
-@contextmanager
-def serving(
-    log: Path,
-    pair: tuple[str, ...],
-    backend: str,
-    tiers: Sequence[int] | Mapping[str, Any] | int | None,
-    variables: Mapping[str, str] = EMPTY,
-    extra: Sequence[str] = (),
-) -> Iterator[Client]:
-    """Run the server of a `Line`."""
-    with serving_together(Line(log, pair, backend, tiers, variables, extra)) as (client,):
-        yield client
 
 
 @contextmanager

@@ -15,7 +15,7 @@ from typing import Any
 from benchmarks import architectures
 from benchmarks.harness import texts
 from sglang_adaptive.cli import main
-from tests.engine.workload import wait_until
+from tests.engine.workload import adaptive, wait_until
 from tests.gpu.servers import START_SECONDS
 
 TOKENS, REQUESTS, WITHIN = 48, 8, 64
@@ -51,8 +51,7 @@ def find(family: Any, folder: Path, cpu: bool) -> dict[str, Any]:
         done = 0
 
         def inside() -> dict[str, Any]:
-            state: dict[str, Any] = client.server_info()["internal_states"][0]["adaptive"]["audit"]
-            return state
+            return adaptive(client)["audit"]
 
         while not inside()["proved"] and done < WITHIN:
             texts.ask(client, prompts, TOKENS)

@@ -11,8 +11,8 @@ import pytest
 from sglang_adaptive.client import Client
 from sglang_adaptive.lab.cpu_engine import models
 from tests.engine.worker_steps import choosing
-from tests.engine.workload import Case
-from tests.gpu.servers import STARTS, answers, serving, tiny_pair
+from tests.engine.workload import Case, adaptive
+from tests.gpu.servers import STARTS, Line, answers, serving_together, tiny_pair
 
 WIDTHS = (0, 1, 3, 7, 15)
 CASES = [Case(f"{start} the", max_new_tokens=120) for start in STARTS]
@@ -33,7 +33,8 @@ def test_texts_are_those_without_drafts(
         *("--speculative-algorithm", "DFLASH", "--speculative-draft-model-path", draft),
         *("--speculative-adaptive-config", str(config)),
     )
-    with serving(tmp_path / "dflash.log", tiny_pair(tmp_path, "fa3"), "fa3", None, extra=extra) as client:
+    line = Line(tmp_path / "dflash.log", tiny_pair(tmp_path, "fa3"), "fa3", extra=extra)
+    with serving_together(line) as (client,):
         client.force_steps(0)
         plain = {at_once: texts(client, at_once) for at_once in (1, len(CASES))}
         for steps in (*WIDTHS[1:], None):
@@ -44,6 +45,6 @@ def test_texts_are_those_without_drafts(
                 record_property(f"{steps} x {at_once}", same)
                 print(f"held at {steps}, {at_once} at once: {same} of {len(CASES)} texts equal")
                 assert same >= len(CASES) - 1, "more than a tie of bfloat16"
-        state = client.server_info()["internal_states"][0]["adaptive"]
+        state = adaptive(client)
         assert all(state["rounds_by_tier"][str(steps)] > 0 for steps in WIDTHS) and not state["degraded"]
         assert state["accepted_by_tier"]["15"] > 0

@@ -12,7 +12,7 @@ from typing import Any
 
 from sglang_adaptive.lab.cpu_engine import models
 from tests.engine.workload import Case, adaptive, rotating_depth
-from tests.gpu.servers import CACHE, answers, serving, tiny_pair
+from tests.gpu.servers import CACHE, Line, answers, serving_together, tiny_pair
 
 TIERS = (0, 1, 3, 7)
 PROMPTS, LENGTH, NEW = 12, 640, 96
@@ -42,7 +42,8 @@ def test_prompts_that_come_back_keep_text_and_acceptance(
     tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:
     asked = cases()
-    with serving(tmp_path / "server.log", tiny_pair(tmp_path, "fa3"), "fa3", TIERS, extra=HOST) as client:
+    line = Line(tmp_path / "server.log", tiny_pair(tmp_path, "fa3"), "fa3", TIERS, extra=HOST)
+    with serving_together(line) as (client,):
         client.force_steps(0)
         plain = [answer["output_ids"] for answer in answers(client, asked, 1)]
 

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from sglang_adaptive.policy.throughput.lookups import KINDS
-from tests.engine.workload import Case
-from tests.gpu.servers import STARTS, answers, serving, tiny_pair
+from tests.engine.workload import Case, adaptive
+from tests.gpu.servers import STARTS, Line, answers, serving_together, tiny_pair
 from tests.lookup_kernel_checks import check
 
 CONFIG = {"throughput": {"candidate_steps": [0, 1, 3, 7], "lookup": True}}
@@ -25,7 +24,8 @@ def test_kernels_look_up_what_the_definition_does() -> None:
 
 def test_texts_are_those_without_drafts(tmp_path: Path, record_property: Callable[[str, object], None]) -> None:
     """Prompts contain an answer twice: at zero steps, held at each kind of lookups of the batch size, by the policy."""
-    with serving(tmp_path / "lookups.log", tiny_pair(tmp_path, "fa3"), "fa3", CONFIG, extra=ROOM) as client:
+    line = Line(tmp_path / "lookups.log", tiny_pair(tmp_path, "fa3"), "fa3", CONFIG, extra=ROOM)
+    with serving_together(line) as (client,):
         client.force_steps(0)
         written = answers(client, [Case(f"{start} the", max_new_tokens=120) for start in STARTS], 4)
         texts = [tuple(one["output_ids"]) for one in written]
@@ -43,6 +43,6 @@ def test_texts_are_those_without_drafts(tmp_path: Path, record_property: Callabl
                 print(f"held at {steps}, {at_once} at once: {same} of {len(cases)} texts equal, {rounds} rounds")
                 assert same >= len(cases) * 7 / 8, "more than a tie of bfloat16 in eight texts"
                 assert rounds < 0.7 * 160 * len(cases)
-        state: dict[str, Any] = client.server_info()["internal_states"][0]["adaptive"]
+        state = adaptive(client)
         assert all(state["rounds_by_tier"][str(drafts)] > 0 for drafts in KINDS)
         assert not state["degraded"]

@@ -10,7 +10,7 @@ import pytest
 
 from sglang_adaptive.client import Client
 from tests.engine.workload import Case, Output, adaptive, rotating_depth, run
-from tests.gpu.servers import STARTS, serving, tiny_pair
+from tests.gpu.servers import STARTS, Line, serving_together, tiny_pair
 
 TIERS = (0, 1, 3, 7)
 CASES = [Case(f"{start} the", max_new_tokens=96) for start in STARTS]
@@ -39,7 +39,8 @@ def at_every_depth(client: Client) -> dict[int, list[list[Output]]]:
 
 @pytest.mark.skipif(find_spec("torch_memory_saver") is None, reason="needs torch-memory-saver")
 def test_every_depth_answers_as_before(tmp_path: Path, record_property: Callable[[str, object], None]) -> None:
-    with serving(tmp_path / "server.log", tiny_pair(tmp_path, "fa3"), "fa3", TIERS, extra=SAVED) as client:
+    line = Line(tmp_path / "server.log", tiny_pair(tmp_path, "fa3"), "fa3", TIERS, extra=SAVED)
+    with serving_together(line) as (client,):
         before, freed = at_every_depth(client), []
         for tags in (["kv_cache"], ["kv_cache", "weights"], None):
             client.force_steps(None)

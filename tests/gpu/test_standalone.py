@@ -11,7 +11,7 @@ import pytest
 
 from sglang_adaptive.client import Client
 from tests.engine.workload import Case, adaptive, grown, wait_until
-from tests.gpu.servers import STARTS, answers, serving, tiny_pair
+from tests.gpu.servers import STARTS, Line, answers, serving_together, tiny_pair
 
 STEPS, PENDING = 3, 32
 """Rounds that a draft of its own may leave pending."""
@@ -29,7 +29,7 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Any:
     config.write_text(json.dumps({"throughput": {"candidate_steps": [0, 1, STEPS]}}))
     drafting = ("--speculative-algorithm", "STANDALONE", "--speculative-draft-model-path", pair[1])
     extra = (*drafting, "--speculative-adaptive-config", str(config))
-    with serving(folder / "server.log", pair, "fa3", None, extra=extra) as found:
+    with serving_together(Line(folder / "server.log", pair, "fa3", extra=extra)) as (found,):
         yield found
 
 

@@ -111,7 +111,7 @@ def test_a_test_that_the_end_of_the_budget_made_fail_has_not_run(outcome: str, t
 def test_tests_that_share_servers_are_one_part() -> None:
     stem = "tests/gpu/test_{}.py::test_it[{}]".format
     tests = [stem("new", "fa3-1"), stem("exact", "fa3"), stem("exact", "triton"), stem("same_drafts", "fa3-3")]
-    found = parts([*tests, stem("same_drafts", "fa3-7"), stem("choice", "a_check"), stem("metadata", "another")])
+    found = parts([*tests, stem("same_drafts", "fa3-7"), stem("kernels", "a_check"), stem("chain_kernel", "another")])
     told = [(part.name, len(part.tests)) for part in found]
     assert told == [
         ("test_same_drafts-fa3", 2), ("kernels", 2), ("test_exact-fa3", 1), ("test_exact-triton", 1),
