@@ -6,7 +6,7 @@ There are no models, KV pools or sockets; all code that decides, counts or repor
 from __future__ import annotations
 
 PATCHED = (
-    *("feedback", "first_end", "graph_sizes", "mamba_reserve", "mamba_width", "mixed_grammar", "override_log"),
-    *("swa_reserve", "target_backends", "target_scope", "zero_step_sampling"),
+    *("feedback", "first_end", "graph_sizes", "mamba_width", "mixed_grammar", "override_log", "reserves"),
+    *("target_backends", "target_scope", "zero_step_sampling"),
 )
 """Modules with checks of repairs that both make."""

@@ -14,15 +14,9 @@ CAPTURED = [1, 2, 4, 8, 16]
 
 
 def a_tier_captures_only_its_batch_sizes() -> None:
-    assert captured_by(3, 4, [1, 2]) == [[1, 2]], "capture did not follow the list that was passed"
-
-
-def a_tier_without_batch_sizes_captures_nothing() -> None:
-    assert captured_by(3, 4, []) == [], "graphs were captured for a tier that no batch size uses"
-
-
-def a_tier_without_a_list_captures_every_size() -> None:
-    assert captured_by(3, 4, None) == [CAPTURED]
+    """None of them where no batch size uses it, and all without a list."""
+    for sizes, captured in (([1, 2], [[1, 2]]), ([], []), (None, [CAPTURED])):
+        assert captured_by(3, 4, sizes) == captured, sizes
 
 
 def captured_by(steps: int, width: int, sizes: list[int] | None) -> list[list[int]]:

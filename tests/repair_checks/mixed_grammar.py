@@ -3,25 +3,20 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
+from typing import Any
 
 
 def a_mixed_batch_waits_for_the_tokens_of_its_grammars() -> None:
-    assert waits(mixed=True, grammars=[None, object()]), "the mask of a mixed batch was built before the results"
+    assert waits(mixed=True, grammars=[None, object()], pending=1), "the mask of a mixed batch came before the results"
 
 
-def a_mixed_batch_without_grammars_overlaps() -> None:
-    assert not waits(mixed=True, grammars=[None])
+def other_batches_overlap() -> None:
+    """Mixed ones without a grammar or without pending results, and a verify with a grammar."""
+    for mixed, grammars, pending in ((True, [None], 1), (True, [object()], 0), (False, [object()], 1)):
+        assert not waits(mixed, grammars, pending), (mixed, grammars, pending)
 
 
-def a_verify_with_a_grammar_overlaps() -> None:
-    assert not waits(mixed=False, grammars=[object()])
-
-
-def nothing_waits_without_pending_results() -> None:
-    assert not waits(mixed=True, grammars=[object()], pending=0)
-
-
-def waits(*, mixed: bool, grammars: list[object | None], pending: int = 1) -> bool:
+def waits(mixed: bool, grammars: list[Any], pending: int) -> bool:
     """Return whether SGLang's overlapping loop processes pending results before it launches a batch."""
     from sglang.srt.managers.schedule_batch import ScheduleBatch
     from sglang.srt.managers.scheduler import Scheduler

@@ -7,7 +7,7 @@ import logging
 import tempfile
 from array import array
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import fields
 from inspect import signature
 from pathlib import Path
@@ -29,6 +29,12 @@ def published(**resolved: Any) -> Iterator[None]:
     launch = {"speculative_num_steps": 3, "speculative_num_draft_tokens": 4}
     with get_context().override_server_args(**{**adaptive, **launch, **resolved}):
         yield
+
+
+def launched(steps: int, **resolved: Any) -> AbstractContextManager[None]:
+    """Publish the configuration of a launch with *steps* without a GPU; *resolved* are more ServerArgs fields."""
+    width = {"speculative_num_steps": steps, "speculative_num_draft_tokens": steps + 1}
+    return published(device="cpu", **width, **resolved)
 
 
 @contextmanager

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.repair_checks.parts import THREE_TIERS, published, written
+from tests.repair_checks.parts import THREE_TIERS, launched, written
 
 
 def the_launch_depth_shrinks_no_ring_and_no_exchange() -> None:
@@ -46,8 +46,7 @@ def _sizes(launch_steps: int, **resolved: Any) -> tuple[int, ...]:
     from sglang.srt.mem_cache import deepseek_v4_memory_pool as pool
     from sglang.srt.model_executor.cuda_graph_config import CudaGraphConfig, PhaseConfig
 
-    width = {"speculative_num_steps": launch_steps, "speculative_num_draft_tokens": launch_steps + 1}
     graphs = CudaGraphConfig(decode=PhaseConfig(max_bs=64))
-    with published(device="cpu", max_prefill_tokens=16, cuda_graph_config=graphs, **width, **resolved):
+    with launched(launch_steps, max_prefill_tokens=16, cuda_graph_config=graphs, **resolved):
         rings = pool.resolve_compress_state_ring_size(2), pool.get_swa_ring_size(128, True)
         return (*rings, runtime_context.cutedsl_moe_max_num_tokens())

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
-from types import SimpleNamespace
-from typing import Any
 from unittest import mock
 
 from tests.repair_checks.parts import published
@@ -21,19 +18,13 @@ def a_tiers_backend_carries_its_names_and_the_runners_translator() -> None:
 
     Backend.__abstractmethods__ = frozenset()
 
-    def build(**_: Any) -> Any:
-        return Backend()
-
     runner = object.__new__(ModelRunner)
     runner.is_draft_worker, runner.draft_attention_backend = False, None
     runner.prefill_attention_backend_str = runner.decode_attention_backend_str = "fa3"
     runner.kv_index_translator = object.__new__(KVIndexTranslator)
-    with ExitStack() as stack:
-        stack.enter_context(published(device="cpu", attention_backend="fa3"))
-        stack.enter_context(mock.patch.object(attention_backend_setup, "_build_resolved_backend", build))
+    building = mock.patch.object(attention_backend_setup, "_build_resolved_backend", lambda **_: Backend())
+    with published(device="cpu", attention_backend="fa3"), building:
         backend = runner._get_attention_backend(init_new_workspace=True)
-    carried = SimpleNamespace(
-        prefill=backend.prefill_attention_backend_str, decode=backend.decode_attention_backend_str
-    )
-    assert (carried.prefill, carried.decode) == ("fa3", "fa3"), f"the backend names {carried}"
+    carried = backend.prefill_attention_backend_str, backend.decode_attention_backend_str
+    assert carried == ("fa3", "fa3"), f"the backend names {carried}"
     assert backend.kv_index_translator is runner.kv_index_translator, "the backend has no translator"

@@ -1,11 +1,11 @@
-"""Memory for a hybrid model's verify states at the widest tier."""
+"""Memory for the widest tier: sliding-window slots, and a hybrid model's verify states."""
 
 from __future__ import annotations
 
 from types import SimpleNamespace
 from typing import Any
 
-from tests.repair_checks.parts import THREE_TIERS, published, written
+from tests.repair_checks.parts import THREE_TIERS, launched, written
 
 STATE_BYTES, LAYERS = 48 << 20, 4
 """Of one request's state in all layers, as in a 30B hybrid model."""
@@ -18,25 +18,35 @@ WAYS: tuple[dict[str, Any], ...] = (
 """A given number of slots, as many as requests may run, and as many as fit."""
 
 
-def the_launch_depth_does_not_shrink_the_verify_states() -> None:
+def the_launch_depth_shrinks_neither() -> None:
     with written(THREE_TIERS) as path:
-        for way in WAYS:
-            found = {steps: priced(steps, speculative_adaptive_config=path, **way) for steps in (1, 7)}
-            assert found[1] == found[7], f"GiB left and slots by launch depth: {found}"
+        for reserved, ways in ((of_windows, ({},)), (of_states, WAYS)):
+            for way in ways:
+                found = {steps: reserved(steps, speculative_adaptive_config=path, **way) for steps in (1, 7)}
+                assert found[1] == found[7], f"reserved by launch depth: {found}"
 
 
-def a_static_depth_pays_for_its_own_width() -> None:
+def a_static_depth_has_windows_of_its_own_width() -> None:
+    assert of_windows(1, speculative_adaptive=False) < of_windows(7, speculative_adaptive=False)
+
+
+def a_static_depth_pays_for_states_of_its_own_width() -> None:
     for way in WAYS:
-        shallow, deep = (priced(steps, speculative_adaptive=False, **way) for steps in (1, 7))
+        shallow, deep = (of_states(steps, speculative_adaptive=False, **way) for steps in (1, 7))
         assert shallow != deep and shallow[1] >= deep[1]
+    assert deep[1] > 0 and deep[0] < GIBIBYTES, "the number of slots does not outlive the pricing"
 
 
-def the_number_of_slots_outlives_the_pricing() -> None:
-    left, slots = priced(7, speculative_adaptive=False, **WAYS[2])
-    assert slots > 0 and left < GIBIBYTES
+def of_windows(launch_steps: int, **resolved: Any) -> int:
+    """Return the slots that SGLang reserves for 16 requests with a window of 128."""
+    from sglang.srt.model_executor import pool_configurator
+
+    schedule = {"max_running_requests": 16, "chunked_prefill_size": 2048, "disable_overlap_schedule": False}
+    with launched(launch_steps, page_size=1, **schedule, **resolved):
+        return int(pool_configurator.compute_swa_request_cap(page_size=1, window=128, attn_dp_size=1))
 
 
-def priced(launch_steps: int, **resolved: Any) -> tuple[float, int]:
+def of_states(launch_steps: int, **resolved: Any) -> tuple[float, int]:
     """Return the GiB that SGLang leaves for the KV cache, and its number of state slots."""
     from sglang.srt.mem_cache.kv_cache_configurator import KVCacheConfigurator
     from sglang.srt.runtime_context import get_schedule
@@ -54,8 +64,6 @@ def priced(launch_steps: int, **resolved: Any) -> tuple[float, int]:
         spec_algorithm=SpeculativeAlgorithm.from_string("EAGLE3"),
         _calculate_mamba_ratio=lambda: KVCacheConfigurator._calculate_mamba_ratio(configurator),
     )
-    width = {"speculative_num_steps": launch_steps, "speculative_num_draft_tokens": launch_steps + 1}
-    schedule = {"max_running_requests": REQUESTS, "mamba_full_memory_ratio": 0.9}
-    with published(device="cpu", **width, **schedule, **resolved):
+    with launched(launch_steps, max_running_requests=REQUESTS, mamba_full_memory_ratio=0.9, **resolved):
         left = KVCacheConfigurator._handle_max_mamba_cache(configurator, GIBIBYTES)
         return round(float(left), 6), int(get_schedule().max_mamba_cache_size)
