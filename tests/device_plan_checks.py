@@ -12,7 +12,7 @@ from sglang_adaptive.sglang_plugin.rounds import Rounds
 from sglang_adaptive.sglang_plugin.stage import Stage
 from sglang_adaptive.sglang_plugin.stages.fast_path import flashinfer
 from sglang_adaptive.sglang_plugin.stages.fast_path.decode_kernel import DecodeKernel
-from sglang_adaptive.sglang_plugin.stages.fast_path.flashinfer import DevicePlans, with_lengths
+from sglang_adaptive.sglang_plugin.stages.fast_path.flashinfer import DevicePlans
 from sglang_adaptive.sglang_plugin.stages.fast_path.tile_kernel import TILE, with_small_tiles
 from tests.tile_checks import COLUMNS, POISON, PROCESSORS, ROWS, poison, sums, wrapper_of
 
@@ -79,7 +79,7 @@ def lengths_on_the_host_are_planned_by_sglang() -> None:
     known = _pass(VERIFIES)
     known.seq_lens_cpu = known.seq_lens
     assert not _planned(backend, known) and _untouched(backend)
-    assert not DevicePlans(DecodeKernel()).draft_planned(_draft(steps), known) and _untouched(*steps)
+    assert not _draft_planned(steps, known) and _untouched(*steps)
 
 
 def other_passes_are_left_to_sglang() -> None:
@@ -145,10 +145,9 @@ def after_an_error_sglang_plans_with_lengths_of_the_device() -> None:
     getattr(backend, VERIFIES)[len(LENGTHS)][0]._plan_info = [1, 2, 3]
     assert not _planned(backend, one, plans=plans) and plans.guard.closed
     assert not _planned(FlashInferAttnBackend(), _pass(EXTENDS), plans=plans)
-    told = with_lengths(one)
-    assert told.seq_lens_cpu.tolist() == list(LENGTHS) and told.seq_lens_sum == sum(LENGTHS)
-    told.seq_lens = None  # they are not read again
-    assert with_lengths(told).seq_lens_sum == sum(LENGTHS)
+    assert one.seq_lens_cpu.tolist() == list(LENGTHS) and one.seq_lens_sum == sum(LENGTHS)
+    one.seq_lens = None  # they are not read again
+    assert not _planned(backend, one, plans=plans)
 
 
 def a_draft_extend_without_a_graph_is_planned_with_lengths_before_it() -> None:
@@ -161,20 +160,20 @@ def a_draft_extend_without_a_graph_is_planned_with_lengths_before_it() -> None:
 
 
 def _planned(backend: Any, one: Any, decodes: bool = False, plans: DevicePlans | None = None) -> bool:
+    asked: list[Any] = []
+    kernel: Any = SimpleNamespace(runs=lambda *_: decodes)
     with _a_gpu():
-        return (plans or DevicePlans(DecodeKernel())).planned(backend, one, decodes)
+        (plans or DevicePlans(kernel)).plan_replay(lambda *given: asked.append(given), backend, one)
+    return not asked
 
 
-def _draft_planned(steps: list[Any], **other: Any) -> bool:
-    plans = DevicePlans(DecodeKernel())
+def _draft_planned(steps: list[Any], one: Any = None, **other: Any) -> bool:
+    asked, plans = list[Any](), DevicePlans(DecodeKernel())
+    draft = SimpleNamespace(**{"topk": 1, "draft_window_size": 0, "attn_backends": steps} | other)
     with _a_gpu():
-        planned = plans.draft_planned(_draft(steps, **other), _pass(DECODES))
+        plans.plan_draft_replay(lambda *given: asked.append(given), draft, one or _pass(DECODES))
     assert not plans.guard.closed
-    return planned
-
-
-def _draft(steps: list[Any], **other: Any) -> Any:
-    return SimpleNamespace(**{"topk": 1, "draft_window_size": 0, "attn_backends": steps} | other)
+    return not asked
 
 
 def _a_gpu(major: int = 9) -> Any:

@@ -238,11 +238,11 @@ def the_queries_of_a_round_reach_the_kernel_where_they_lie() -> None:
 
 def queries_that_cannot_be_looked_at_are_copied() -> None:
     """The queries are copied from then on; nothing is raised."""
-    q, now = torch.zeros(3, 24, dtype=torch.bfloat16)[:, :16], Rounds(None, None)
+    q, now, asked = torch.zeros(3, 24, dtype=torch.bfloat16)[:, :16], Rounds(None, None), list[Any]()
     assert not _query_at_kernel(q, "DECODE", now).is_contiguous()
     (queries,) = now.of(QueriesInPlace)
-    assert queries.in_place(object(), q, object()) is q
-    assert queries.guard.closed and _query_at_kernel(q, "DECODE", now).is_contiguous()
+    queries.fa3_attention(lambda _, given, *more: asked.append(given), object(), q, None, None, None, object())
+    assert asked[0] is q and queries.guard.closed and _query_at_kernel(q, "DECODE", now).is_contiguous()
 
 
 def the_hooks_for_a_cuda_device_fit_and_land() -> None:

@@ -85,7 +85,6 @@ class AgreedSteps(Stage):
 
 
 def _appended(row: Any, columns: list[int]) -> Any:
-    """Return *row*, a tensor of one rank, with *columns* appended."""
     import torch
 
     return torch.cat([row, torch.tensor(columns, device=row.device, dtype=row.dtype)])

@@ -99,7 +99,6 @@ class Audits(Stage):
         self.change(options)
 
     def reconfigured(self, config: AdaptiveConfig) -> None:
-        """Follow a new configuration."""
         self.change(config.audit)
 
     def change(self, options: AuditOptions | None) -> None:

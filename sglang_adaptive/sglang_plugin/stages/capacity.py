@@ -208,7 +208,6 @@ class ReserveAhead(Stage):
 
 
 def _is_covered(batch: Any) -> bool:
-    """Whether each request already has SGLang's reserve."""
     from sglang.srt.mem_cache.allocation_sizing import get_alloc_reserve_per_decode
 
     reserve = get_alloc_reserve_per_decode()

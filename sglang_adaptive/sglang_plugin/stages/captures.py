@@ -85,9 +85,11 @@ class Captures(Stage):
             if not self._further:
                 rest(backend, shape_key, forward_fn, *args, **kwargs)
                 return
-            alone = bool(backend._graphs) and backend._tp_group.world_size == 1
-            if alone and self.without_run.attempt(_captured, rest, backend, shape_key, forward_fn, *args, **kwargs):
-                return
+            if backend._graphs and backend._tp_group.world_size == 1:
+                third_alone = _in_turn(lambda: None, lambda: None, forward_fn)
+                self.without_run.attempt(rest, backend, shape_key, third_alone, *args, **kwargs)
+                if not self.without_run.closed:
+                    return
             rest(backend, shape_key, _second_from_first(forward_fn), *args, **kwargs)
         finally:
             self._verifying = False
@@ -131,13 +133,6 @@ class Captures(Stage):
                 if own is not None:
                     alike = (backend.is_draft_runner, attribute, name, own.shape, own.dtype, own.device)
                     tables[name] = self._tables.setdefault(alike, own)
-
-
-def _captured(
-    original: Callable[..., None], backend: Any, shape_key: Any, forward: Callable[[], Any], *args: Any, **kwargs: Any
-) -> bool:
-    original(backend, shape_key, _in_turn(lambda: None, lambda: None, forward), *args, **kwargs)
-    return True
 
 
 def _second_from_first(forward: Callable[[], Any]) -> Callable[[], Any]:

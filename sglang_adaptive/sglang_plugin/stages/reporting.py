@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import math
 import time
+from array import array
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -191,7 +192,6 @@ class Metrics(Stage):
                 logger.exception("adaptive: no metrics of adaptive speculation, because they could not be created")
 
     def log_stats(self, rest: Rest, *args: Any, **kwargs: Any) -> None:
-        """Set the metrics."""
         rest(*args, **kwargs)
         if self.made is not None:
             self.made.update()
@@ -225,7 +225,6 @@ class AdaptiveMetrics:
         self._write_all()
 
     def update(self) -> None:
-        """Write every series that changed, unless updates took more than their share of the time."""
         self.guard.attempt(self._update)
 
     def _update(self) -> None:
@@ -273,26 +272,12 @@ class AdaptiveMetrics:
 # field for how many drafts each request of a round may propose, which EAGLE leaves empty.
 
 
-class Proposed:
-    """The drafts of each request, with the ``tolist`` of the tensor that SGLang expects in ``cap_lens``."""
-
-    __slots__ = ("_drafts", "_requests")
-
-    def __init__(self, drafts: int, requests: int) -> None:
-        self._drafts, self._requests = drafts, requests
-
-    def tolist(self) -> list[int]:
-        """Return one number per request."""
-        return [self._drafts] * self._requests
-
-
 class ProposedDrafts(Stage):
     """Notes how many drafts each round proposed, and reports by that."""
 
     def arrived(self, note: RoundNote, result: Any, batch: Any) -> None:
-        """Note the drafts of each request of *batch* in *result*."""
         if result.cap_lens is None:
-            result.cap_lens = Proposed(note.steps, len(batch.reqs))
+            result.cap_lens = array("q", [note.steps]) * len(batch.reqs)  # has the ``tolist`` of SGLang's tensor
 
     def report_decode(self, rest: Rest, reporter: Any, *args: Any, **kwargs: Any) -> None:
         """Report, divided by the mean draft tokens of the rounds since the last report."""

@@ -26,7 +26,6 @@ class ExtendMetadata(Stage):
         """The backend whose graph is about to be replayed; None at other times."""
 
     def replay_extend(self, rest: Rest, graphs: Any, *args: Any, **kwargs: Any) -> Any:
-        """Prepare and replay the graph of a draft extend."""
         self._replaying = graphs.draft_extend_attn_backend
         try:
             return rest(graphs, *args, **kwargs)
@@ -83,7 +82,6 @@ class VerifySchedule(Stage):
             self._current = None
 
     def fa3_kernel(self, rest: Rest, *args: Any, **kwargs: Any) -> Any:
-        """Call fa3's kernel, with the schedule of its pass."""
         if self._current is not None:
             kwargs["scheduler_metadata"] = self._current
         return rest(*args, **kwargs)
@@ -174,15 +172,11 @@ class QueriesInPlace(Stage):
         self, rest: Rest, backend: Any, q: Any, k: Any, v: Any, layer: Any, forward_batch: Any, *args: Any,
         **kwargs: Any,
     ) -> Any:  # fmt: skip
-        """Run attention on the queries where they lie."""
-        return rest(backend, self.in_place(backend, q, forward_batch), k, v, layer, forward_batch, *args, **kwargs)
-
-    def in_place(self, backend: Any, q: Any, forward_batch: Any) -> Any:
-        """Return the queries *q* for fa3, without a copy where possible."""
-        if torch.compiler.is_compiling():  # torch.compile rejects tensor subclasses
-            return q
-        mine = self.guard.attempt(_in_place, backend, q, forward_batch)
-        return q if mine is None else mine
+        """Run attention on the queries where they lie, without a copy where possible."""
+        if not torch.compiler.is_compiling():  # torch.compile rejects tensor subclasses
+            mine = self.guard.attempt(_in_place, backend, q, forward_batch)
+            q = q if mine is None else mine
+        return rest(backend, q, k, v, layer, forward_batch, *args, **kwargs)
 
 
 def _in_place(backend: Any, q: Any, forward_batch: Any) -> Any:

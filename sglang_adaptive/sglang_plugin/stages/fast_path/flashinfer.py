@@ -7,6 +7,7 @@ pass, the lengths are read back first and SGLang plans it.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -63,31 +64,19 @@ class DevicePlans(Stage):
         rest(backend, told, *args, **kwargs)
 
     def plan_replay(self, rest: Rest, backend: Any, forward_batch: Any, in_capture: bool = False) -> None:
-        """Plan a pass that is captured or replayed."""
         decodes = self._decode_kernel.runs(backend, forward_batch)
-        if in_capture or not self.planned(backend, forward_batch, decodes):
+        if in_capture or not self._attempt(self._planned, backend, forward_batch, decodes):
             rest(backend, with_lengths(forward_batch), in_capture)
             if in_capture and not decodes:
                 self.guard.attempt(self.captured, backend, forward_batch)
 
     def plan_draft_replay(self, rest: Rest, backend: Any, forward_batch: Any, in_capture: bool = False) -> None:
-        """Plan all passes of a draft that is captured or replayed."""
-        if in_capture or not self.draft_planned(backend, forward_batch):
+        if in_capture or not self._attempt(self._draft_planned, backend, forward_batch):
             rest(backend, with_lengths(forward_batch), in_capture)
 
-    def planned(self, backend: Any, forward_batch: Any, decodes: bool) -> bool:
-        """Plan the pass of *forward_batch*, which *backend* is about to replay; False where SGLang has to.
-
-        *decodes* says whether it is a zero-step round, which runs as a plain decode. SGLang plans any pass whose
-        lengths are on the host.
-        """
-        known = forward_batch.seq_lens_cpu is not None
-        return not known and bool(self.guard.attempt(self._planned, backend, forward_batch, decodes))
-
-    def draft_planned(self, backends: Any, forward_batch: Any) -> bool:
-        """Do the same as `planned` for all passes of a draft."""
-        known = forward_batch.seq_lens_cpu is not None
-        return not known and bool(self.guard.attempt(self._draft_planned, backends, forward_batch))
+    def _attempt(self, plan: Callable[..., bool], backend: Any, forward_batch: Any, *more: Any) -> bool:
+        """Plan with *plan*; False where SGLang has to, as it plans any pass whose lengths are on the host."""
+        return forward_batch.seq_lens_cpu is None and bool(self.guard.attempt(plan, backend, forward_batch, *more))
 
     def _planned(self, backend: Any, forward_batch: Any, decodes: bool) -> bool:
         if not self._may(backend) or forward_batch.encoder_lens is not None:

@@ -101,7 +101,6 @@ class Chunks(Stage):
         return rest(drafter, batch, *args, **kwargs)
 
     def shortened(self) -> dict[str, int]:
-        """Return the number of passes that ended early."""
         return {"prefills": self.passes}
 
     def _written(

@@ -50,7 +50,6 @@ class AlignedCopies(Stage):
     """Gives SGLang's kernel for small copies only aligned sources."""
 
     def small_copy(self, rest: Rest, dsts: Sequence[Any], srcs: Sequence[Any]) -> bool:
-        """Run several small copies in one kernel launch."""
         aligned = [source.clone() if source.is_cuda and source.data_ptr() % ALIGNMENT else source for source in srcs]
         return rest(dsts, aligned)  # type: ignore[no-any-return]
 

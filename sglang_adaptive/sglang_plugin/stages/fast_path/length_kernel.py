@@ -74,26 +74,31 @@ def room(requests: int) -> int:
 
 def fill(
     lengths: Any, key_ends: Any, page_table: Any, request_table: Any, rows: Any, seq_lens: Any, more: int, page: int,
-    most_pages: int, query_lens: Any = None, query_ends: Any = None,
-) -> None:  # fmt: skip
+    most_pages: int, *queries: Any,
+) -> bool:  # fmt: skip
     """Fill in what fa3 reads of a batch of b requests, on the device; nothing waits for it.
 
-    Writes
+    Returns False, and writes nothing, if a tensor is not dense. Otherwise it writes
 
     - *lengths*, [b] int32: *seq_lens* + *more*;
     - *key_ends*, [b + 1] int32: their prefix sums, from 0;
     - the used part of each row of *page_table*, [>= b, pages] int32: the slot of every *page*-th token of the request,
       from its row of *request_table*, divided by *page*;
-    - with *query_lens*, [b]: *query_ends*, [b + 1] int32, its prefix sums from 0.
+    - with *queries*, their numbers [b] and a tensor [b + 1] int32: prefix sums of the numbers from 0, into the tensor.
     """
+    dense = (lengths, key_ends, rows, seq_lens, *queries)
+    strides = [*(tensor.stride(0) for tensor in dense), request_table.stride(1), page_table.stride(1)]
+    if any(stride != 1 for stride in strides):
+        return False
     requests = lengths.shape[0]
     most = room(requests)
-    queries = None if query_lens is None else query_lens.dtype
-    kind = (more, page, most, seq_lens.dtype, rows.dtype, request_table.dtype, queries)
+    query_lens, query_ends = queries or (None, None)
+    kind = (more, page, most, seq_lens.dtype, rows.dtype, request_table.dtype, query_lens.dtype if queries else None)
     _launch_fill(
         kind, (requests, PARTS), seq_lens, query_lens, request_table, request_table.stride(0), rows, lengths, key_ends,
         query_ends, page_table, page_table.stride(0), requests, most_pages, more, page, most, BLOCK, PARTS,
     )  # fmt: skip
+    return True
 
 
 class LengthKernel(Stage):
@@ -110,7 +115,7 @@ class LengthKernel(Stage):
         """Fill in a decode, draft or verify pass; all other arguments have to be None or False."""
         asked = any(option is not None and option is not False for option in (*more, *options.values()))
         if asked or not self.guard.attempt(
-            _filled, cache_seqlens_int32, cu_seqlens_k, page_table, req_to_token, req_pool_indices, seq_lens,
+            fill, cache_seqlens_int32, cu_seqlens_k, page_table, req_to_token, req_pool_indices, seq_lens,
             seq_len_delta, page_size, max_seq_pages,
         ):  # fmt: skip
             rest(
@@ -119,22 +124,9 @@ class LengthKernel(Stage):
             )  # fmt: skip
 
     def fa3_extend_metadata(self, rest: Rest, **given: Any) -> None:
-        """Do the same inside the graph of a draft extend."""
         if given.get("full_to_swa_index_mapping") is not None or not self.guard.attempt(
-            _filled, given["cache_seqlens_int32"], given["cu_seqlens_k"], given["page_table"], given["req_to_token"],
+            fill, given["cache_seqlens_int32"], given["cu_seqlens_k"], given["page_table"], given["req_to_token"],
             given["req_pool_indices"], given["seq_lens"], 0, given["page_size"], given["page_table"].shape[1],
             given["extend_seq_lens"], given["cu_seqlens_q"],
         ):  # fmt: skip
             rest(**given)
-
-
-def _filled(
-    lengths: Any, key_ends: Any, page_table: Any, request_table: Any, rows: Any, seq_lens: Any, more: int, page: int,
-    most_pages: int, *queries: Any,
-) -> bool:  # fmt: skip
-    dense = (lengths, key_ends, rows, seq_lens, *queries)
-    strides = [*(tensor.stride(0) for tensor in dense), request_table.stride(1), page_table.stride(1)]
-    if any(stride != 1 for stride in strides):
-        return False
-    fill(lengths, key_ends, page_table, request_table, rows, seq_lens, more, page, most_pages, *queries)
-    return True

@@ -92,7 +92,6 @@ class ShortDraft(Stage):
     # -- the draft ------------------------------------------------------------------------------------------------
 
     def draft(self, rest: Rest, drafter: Any, batch: Any, **kwargs: Any) -> Any:
-        """Draft, and return the verify input."""
         found = None
         if batch.seq_lens.is_cuda and not kwargs:
             found = self.guard.attempt(self._drafted, drafter, batch)
@@ -163,13 +162,11 @@ class ShortDraft(Stage):
         return drafts
 
     def shortened(self) -> dict[str, int]:
-        """Return the number of replayed drafts and draft extends."""
         return {"drafts": self.drafts, "extends": self.extends}
 
     # -- the draft extend -----------------------------------------------------------------------------------------
 
     def draft_extend(self, rest: Rest, drafter: Any, batch: Any, result: Any, **kwargs: Any) -> None:
-        """Run the draft over the accepted tokens, and complete *result*."""
         if not (batch.seq_lens.is_cuda and self.guard.attempt(self._extended, drafter, batch, result)):
             rest(drafter, batch, result, **kwargs)
 
@@ -248,7 +245,6 @@ class ShortVerify(Stage):
         self._plans: Plans[_VerifyPlan] = Plans("short-verify")
 
     def verify(self, rest: Rest, worker: Any, batch: Any, **kwargs: Any) -> Any:
-        """Verify the drafts of a round."""
         found = None
         if batch.seq_lens.is_cuda and kwargs.get("pp_proxy_tensors") is None:
             found = self.guard.attempt(self._verified, worker, batch)
@@ -261,7 +257,6 @@ class ShortVerify(Stage):
         rest(drafter, batch, result, **kwargs)
 
     def shortened(self) -> dict[str, int]:
-        """Return the number of replayed verify passes, and of those whose drafts two kernels accepted."""
         return {"verifies": self.rounds, "accepts": self.commits}
 
     def _verified(self, worker: Any, batch: Any) -> Any:

@@ -24,11 +24,7 @@ from sglang_adaptive.sglang_plugin.guard import Guard
 from sglang_adaptive.sglang_plugin.notes import note_of
 from sglang_adaptive.sglang_plugin.setup import SEVERAL_LAYERS, Setup
 from sglang_adaptive.sglang_plugin.stage import Rest, Stage
-from sglang_adaptive.sglang_plugin.stages.zero_steps.catch_up import (
-    HeldRound,
-    has_graph,
-    run_catch_up,
-)
+from sglang_adaptive.sglang_plugin.stages.zero_steps.catch_up import HeldRound, has_graph, run_catch_up
 from sglang_adaptive.sglang_plugin.stages.zero_steps.left_for_later import Key, LeftForLater
 from sglang_adaptive.sglang_plugin.start.state_builds import draft_extend_state
 

@@ -46,7 +46,6 @@ class LeftForLater(Stage):
         return self._states[-1].speculative_num_draft_tokens
 
     def reconfigured(self, config: AdaptiveConfig) -> None:
-        """Follow a new configuration from the next round on."""
         self.set_every(config.zero_step_extend_every)
 
     def set_every(self, rounds: int) -> None:
@@ -64,7 +63,6 @@ class LeftForLater(Stage):
         }
 
     def owned_length(self, rest: Rest, req: Any) -> int:
-        """Return how many tokens of a leaving request the prefix cache may keep."""
         return self.kept_length(rest(req), req)
 
     def kept_length(self, owned: int, req: Any) -> int:
