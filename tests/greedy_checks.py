@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
@@ -57,6 +58,7 @@ def rows_without_a_finite_logit_have_a_choice() -> None:
 
 
 def it_is_what_sglang_verifies() -> None:
+    from sglang.srt.speculative import eagle_utils
     from sglang.srt.speculative.eagle_info import EagleVerifyInput
 
     for requests in (1, 4):
@@ -68,9 +70,8 @@ def it_is_what_sglang_verifies() -> None:
         ones = torch.full((requests, 1), -1, dtype=torch.int64, device=DEVICE)
         verified.retrieve_index = torch.arange(requests, device=DEVICE).unsqueeze(1)
         verified.retrieve_next_token, verified.retrieve_next_sibling = ones, ones
-        mine, theirs = greedy.choose(logits), _sglang(verified, batch, output)
-        for one, other in zip(mine, theirs, strict=True):
-            assert one.dtype == other.dtype and one.shape == other.shape and torch.equal(one, other), (one, other)
+        with patch.object(eagle_utils, "get_spec", lambda: SimpleNamespace(speculative_use_rejection_sampling=False)):
+            _require_equal(greedy.choose(logits), eagle_utils.eagle_sample(verified, batch, output))
 
 
 def anything_between_logits_and_choice_is_left_to_sglang() -> None:
@@ -103,17 +104,12 @@ def a_fault_leaves_the_choice_to_sglang() -> None:
 
 
 def chains_are_accepted_as_by_sglang() -> None:
-    for shape in SHAPES:
-        given = _given(*shape)
-        _equal(greedy.commit(*given), _committed_by_sglang(*given), shape)
-
-
-def of_equally_likely_tokens_the_first_is_taken() -> None:
-    """Ties are common because bf16 has few distinct values."""
-    shape = (1, 2, 20_000)
-    logits, drafts, lengths, width = _given(*shape)
-    given = (torch.ones_like(logits), drafts.zero_(), lengths, width)
-    _equal(greedy.commit(*given), _committed_by_sglang(*given), shape)
+    """Also where all tokens are equally likely, so that the first is taken."""
+    given = [_given(*shape) for shape in SHAPES]
+    logits, drafts, *more = _given(1, 2, 20_000)
+    for one in (*given, (torch.ones_like(logits), drafts.zero_(), *more)):
+        found, wanted = greedy.commit(*one), _committed_by_sglang(*one)
+        _require_equal([*found[:-1], *found[-1]], [*wanted[:-1], *wanted[-1]])
 
 
 def what_else_decides_tokens_is_left_to_sglang() -> None:
@@ -163,15 +159,6 @@ def _as_torch(logits: torch.Tensor) -> None:
     wanted, requests = torch.argmax(logits, dim=-1).tolist(), logits.shape[0]
     assert chosen.tolist() == wanted, (logits.shape, logits.dtype, chosen.tolist(), wanted)
     assert accept_lens.tolist() == [1] * requests and accept_index.tolist() == [[row] for row in range(requests)]
-
-
-def _sglang(verified: Any, batch: Any, output: Any) -> tuple[torch.Tensor, ...]:
-    from sglang.srt.speculative import eagle_utils
-
-    spec = SimpleNamespace(speculative_use_rejection_sampling=False)
-    with patch.object(eagle_utils, "get_spec", lambda: spec):
-        found: tuple[torch.Tensor, ...] = eagle_utils.eagle_sample(verified, batch, output)
-    return found
 
 
 def _batch(requests: int, idle: bool = False, lengths: Any = None, **sampling: Any) -> Any:
@@ -226,7 +213,6 @@ def _committed_by_sglang(
     return predict, lens, index, new, bonus, extend
 
 
-def _equal(mine: tuple[Any, ...], theirs: tuple[Any, ...], which: Any) -> None:
-    for place, (one, other) in enumerate(zip([*mine[:-1], *mine[-1]], [*theirs[:-1], *theirs[-1]], strict=True)):
-        alike = one.dtype == other.dtype and one.shape == other.shape and torch.equal(one, other)
-        assert alike, (which, place, one, other)
+def _require_equal(mine: Iterable[torch.Tensor], theirs: Iterable[torch.Tensor]) -> None:
+    for one, other in zip(mine, theirs, strict=True):
+        assert one.dtype == other.dtype and one.shape == other.shape and torch.equal(one, other), (one, other)

@@ -21,6 +21,7 @@ def each_row_of_a_graph_reads_one_of_its_hidden_states() -> None:
     """Covers every width and every number of requests in a graph, for the first batch and later ones."""
     from sglang_adaptive.sglang_plugin.workers.multi_layer import begin_within
 
+    begin_within(None)  # without graphs
     for width in WIDTHS:
         graphs, draw = _graphs(width), random.Random(width)
         begin_within(graphs)
@@ -30,12 +31,6 @@ def each_row_of_a_graph_reads_one_of_its_hidden_states() -> None:
             hidden = torch.arange(len(rows) * width)
             found = hidden[rows].tolist()  # torch raises on a row that does not exist
             assert found[:requests] == [row * width + more for row, more in enumerate(accepted)]
-
-
-def no_graphs_are_left_alone() -> None:
-    from sglang_adaptive.sglang_plugin.workers.multi_layer import begin_within
-
-    begin_within(None)
 
 
 def _graphs(width: int) -> Any:

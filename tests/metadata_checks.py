@@ -21,16 +21,25 @@ OUTPUTS = ("cache_seqlens_int32", "cu_seqlens_k", "cu_seqlens_q", "page_table")
 
 def a_decode_is_told_what_sglang_tells() -> None:
     """Covers one request, more requests than a variant holds, and rows longer than a block's first pass."""
+    from sglang.kernels.ops.attention.metadata import normal_decode_set_metadata
+
     every = [(*size, *of) for size in ((1, 2200), (3, 2200)) for of in ((1, 0), (1, 5), (16, 1))]
     for requests, width, page, more in (*every, (33, 40, 16, 1), (257, 8, 1, 5)):
-        mine, theirs = (_decoded(which, requests, width, page, more) for which in (True, False))
+        mine, theirs = (_given(requests, width, page) for _ in range(2))
+        ours = Rounds(None, None).around(Stage.fa3_decode_metadata, _not_asked)
+        ours(*_ordered(mine, width, more, page), None, skip_page_table=False)
+        normal_decode_set_metadata(*_ordered(theirs, width, more, page))
         _equal(mine, theirs, (requests, width, page, more))
 
 
 def an_extend_is_told_what_sglang_tells() -> None:
     """Also compares the prefix sums of the queries."""
+    from sglang.kernels.ops.attention.metadata import draft_extend_set_metadata
+
     for requests, width, page in ((1, 2200, 1), (33, 40, 1), (257, 8, 16)):
-        mine, theirs = (_extended(which, requests, width, page) for which in (True, False))
+        mine, theirs = (_given(requests, width, page) for _ in range(2))
+        Rounds(None, None).around(Stage.fa3_extend_metadata, _not_asked)(**mine)
+        draft_extend_set_metadata(**theirs)
         _equal(mine, theirs, (requests, width, page))
 
 
@@ -40,12 +49,10 @@ def other_tables_are_left_to_sglang() -> None:
     def original(*_: Any, **options: Any) -> None:
         asked.append(options)
 
-    ordered = (*(given[name] for name in ("cache_seqlens_int32", "cu_seqlens_k", "page_table", "req_to_token")),)
-    rest = (given["req_pool_indices"], 40, given["seq_lens"], 0, 1)
     for option in ("full_to_swa_index_mapping", "full_v2p", "zero_tail", "skip_page_table"):
-        now.around(Stage.fa3_decode_metadata, original)(*ordered, *rest, **{option: True})
-    strided = given["seq_lens"].repeat_interleave(2)[::2]
-    now.around(Stage.fa3_decode_metadata, original)(*ordered, rest[0], 40, strided, 0, 1)
+        now.around(Stage.fa3_decode_metadata, original)(*_ordered(given, 40, 0, 1), **{option: True})
+    strided = {**given, "seq_lens": given["seq_lens"].repeat_interleave(2)[::2]}
+    now.around(Stage.fa3_decode_metadata, original)(*_ordered(strided, 40, 0, 1))
     now.around(Stage.fa3_extend_metadata, original)(**{**given, "full_to_swa_index_mapping": object()})
     assert len(asked) == 6 and not now.of(LengthKernel)[0].guard.closed, asked
 
@@ -109,31 +116,13 @@ def _graphs(backend: Any) -> Any:
     return SimpleNamespace(draft_extend_attn_backend=backend, model_runner=None)
 
 
-def _decoded(mine: bool, requests: int, width: int, page: int, more: int) -> dict[str, Any]:
-    from sglang.kernels.ops.attention.metadata import normal_decode_set_metadata as theirs
-
-    given = _given(requests, width, page)
-    first = [given[name] for name in ("cache_seqlens_int32", "cu_seqlens_k", "page_table", "req_to_token")]
-    ordered = (*first, given["req_pool_indices"], width, given["seq_lens"], more, page, None)
-    if mine:
-        Rounds(None, None).around(Stage.fa3_decode_metadata, _not_asked)(*ordered, skip_page_table=False)
-    else:
-        theirs(*ordered)
-    return given
+def _ordered(given: dict[str, Any], width: int, more: int, page: int) -> tuple[Any, ...]:
+    """Return the arguments of a decode."""
+    names = ("cache_seqlens_int32", "cu_seqlens_k", "page_table", "req_to_token", "req_pool_indices")
+    return (*(given[name] for name in names), width, given["seq_lens"], more, page)
 
 
-def _extended(mine: bool, requests: int, width: int, page: int) -> dict[str, Any]:
-    from sglang.kernels.ops.attention.metadata import draft_extend_set_metadata as theirs
-
-    given = _given(requests, width, page)
-    if mine:
-        Rounds(None, None).around(Stage.fa3_extend_metadata, _not_asked)(**given)
-    else:
-        theirs(**given)
-    return given
-
-
-def _given(requests: int, width: int, page: int, device: str | None = None) -> dict[str, Any]:
+def _given(requests: int, width: int, page: int) -> dict[str, Any]:
     """Return random requests, the same for the same arguments, and unwritten outputs."""
     draw = torch.Generator().manual_seed(requests)
 
@@ -150,7 +139,7 @@ def _given(requests: int, width: int, page: int, device: str | None = None) -> d
         "cu_seqlens_q": torch.full((requests + 1,), POISON, dtype=torch.int32),
         "page_table": torch.full((requests, width), POISON, dtype=torch.int32),
     }
-    return {**{name: tensor.to(device or DEVICE) for name, tensor in given.items()}, "page_size": page}
+    return {**{name: tensor.to(DEVICE) for name, tensor in given.items()}, "page_size": page}
 
 
 def _replay() -> tuple[Any, Any]:

@@ -138,19 +138,6 @@ def depths_of_fa3_share_their_page_tables() -> None:
     assert bound.data_ptr() == first.target_verify_metadata["page_table"].data_ptr()
 
 
-def drafts_of_one_table_read_what_they_would_in_their_own() -> None:
-    own, shared = ([_fa3(is_draft=1, step=step) for step in range(3)] for _ in range(2))
-    Captures().share_page_tables(SimpleNamespace(attn_backend=SimpleNamespace(attn_backends=shared)))
-    slots = torch.randperm(96, dtype=torch.int32).reshape(3, 32)
-    rows, lengths = torch.tensor([2, 0]), torch.tensor([5, 17])
-    for backend in (*own, *shared):
-        for request, (row, length) in enumerate(zip(rows, lengths + backend.speculative_step_id + 1, strict=True)):
-            _drafts_table(backend)[request, :length] = slots[row, :length]
-    for mine, theirs in zip(shared, own, strict=True):
-        for request, length in enumerate(lengths + mine.speculative_step_id + 1):
-            assert torch.equal(_drafts_table(mine)[request, :length], _drafts_table(theirs)[request, :length])
-
-
 def verify_graphs_share_the_rows_of_their_hidden_states() -> None:
     """Graphs of all sizes and widths share them, with the same result as SGLang's join; no other graph does."""
     parts, captures = [torch.randn(12, 4) for _ in range(3)], Captures()
@@ -396,10 +383,6 @@ def _query_at_kernel(q: Any, mode: str, now: Any = None, **unlike: Any) -> Any:
     with patch("sglang.srt.layers.attention.flashattention_backend.flash_attn_with_kvcache", kernel):
         (now or Rounds(None, None)).around(Stage.fa3_attention, theirs)(backend, q, None, None, layer, batch)
     return given[0]
-
-
-def _drafts_table(backend: Any) -> Any:
-    return backend.decode_cuda_graph_metadata["page_table_draft_decode"]
 
 
 def _joined_in_a_capture(
