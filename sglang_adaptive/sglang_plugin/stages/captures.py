@@ -97,19 +97,15 @@ class Captures(Stage):
     def capture(self, rest: Rest, graphs: Any, *args: Any, **kwargs: Any) -> None:
         """Capture all graphs of one kind, of each layer in a multi-layer draft extend, with shared page tables."""
         for runner in filter(None, getattr(graphs, "runners", (graphs,))):
-            self.share_page_tables(runner)
+            for backend in getattr(runner.attn_backend, "attn_backends", (runner.attn_backend,)):
+                if type(backend).__name__ == "FlashAttentionBackend":
+                    self.shared_tables.attempt(self._share, backend)
         rest(graphs, *args, **kwargs)
 
     def join_hidden_states(self, rest: Rest, hidden_states: Any) -> Any:
         """Join a list of [tokens, hidden size]; while a verify pass is being captured, into the shared rows."""
         joined = self.shared_rows.attempt(self._joined, hidden_states) if self._verifying else None
         return rest(hidden_states) if joined is None else joined
-
-    def share_page_tables(self, runner: Any) -> None:
-        """Before a capture, replace the page tables of *runner*'s backends with those of the first backends."""
-        for backend in getattr(runner.attn_backend, "attn_backends", (runner.attn_backend,)):
-            if type(backend).__name__ == "FlashAttentionBackend":
-                self.shared_tables.attempt(self._share, backend)
 
     def _joined(self, hidden_states: Any) -> Any:
         import torch
@@ -126,6 +122,7 @@ class Captures(Stage):
         return torch.cat(hidden_states, dim=-1, out=held[: len(first)])
 
     def _share(self, backend: Any) -> None:
+        """Replace the page tables of *backend* with those of the first one like it."""
         for attribute, names in _TABLES.items():
             tables = getattr(backend, attribute, {})
             for name in names:

@@ -86,12 +86,10 @@ class DeferredDraftExtend(LeftForLater):
             self._states = _states(self._worker, states)
 
     def set_every(self, rounds: int) -> None:
-        """From the next round on, keep at most *rounds* pending; 1 defers nothing."""
         super().set_every(rounds)
         self._shadow_drafts = None  # with 1, nothing would replace it
 
     def snapshot(self) -> dict[str, Any]:
-        """Return JSON builtins for /server_info."""
         return {**super().snapshot(), "writes": self._writes}
 
     def draft_extend(self, rest: Rest, drafter: Any, batch: Any, result: Any, **kwargs: Any) -> None:
