@@ -51,7 +51,7 @@ The longest come first, so that none is left alone at the end, and those that st
 three servers are apart, because three take all of the host's cores.
 """
 
-WITHOUT_SERVERS = ("test_kernels", "test_chain_kernel", "test_queries_in_place", "test_verify_schedule")
+WITHOUT_SERVERS = ("test_kernels", "test_chain_kernel", "test_fa3")
 """Files that are one part, because each takes longer to import SGLang than to test."""
 
 APART = ("fa3", "triton", "flashinfer", "DFLASH", "DFlash2")

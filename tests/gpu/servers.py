@@ -23,11 +23,13 @@ from sglang_adaptive.client import Client
 from sglang_adaptive.lab.cpu_engine import models
 from sglang_adaptive.lab.cpu_engine.server import BootLog, free_port
 from sglang_adaptive.lab.models.smollm2 import target_folder
-from tests.engine.workload import Case
+from tests.engine.workload import Case, rotating_depth, run
 
 START_SECONDS = 600.0
 STARTS = ("In", "def", "On", "class", "By", "import", "a", "If")
 """Beginnings of eight prompts."""
+CASES = [Case(f"{start} the", max_new_tokens=96) for start in STARTS]
+TIERS = (0, 1, 3, 7)
 CACHE = "--enable-hierarchical-cache"
 """The flag of a server that keeps prompts, which the others do not."""
 
@@ -98,6 +100,16 @@ def _launched(line: Line) -> Iterator[tuple[Client, subprocess.Popen[bytes]]]:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
+
+
+def run_while_switching(client: Client, cases: Sequence[Case] = CASES) -> None:
+    """Require whole answers while the depth rotates.
+
+    Which round runs at which depth depends on timing, and bf16 ties may differ at another width.
+    """
+    with rotating_depth(client):
+        outputs = run(client, cases, at_once=len(CASES))
+    assert [output.completion_tokens for output in outputs] == [case.max_new_tokens for case in cases]
 
 
 def answers(client: Client, cases: Sequence[Case], at_once: int) -> list[dict[str, Any]]:

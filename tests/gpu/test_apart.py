@@ -14,12 +14,9 @@ from sglang_adaptive.client import Client
 from sglang_adaptive.lab.cpu_engine.server import free_port
 from tests.engine.apart import Apart
 from tests.engine.workload import Case, adaptive, grown, rotating_depth, rounds, run, wait_until
-from tests.gpu.servers import STARTS, Line, serving_together, tiny_pair
+from tests.gpu.servers import CASES, TIERS, Line, serving_together, tiny_pair
 
 pytest.importorskip("nixl", reason="nixl is not installed", exc_type=ImportError)
-
-TIERS = (0, 1, 3, 7)
-CASES = [Case(f"{start} the", max_new_tokens=96) for start in STARTS]
 
 
 @pytest.fixture(scope="module")

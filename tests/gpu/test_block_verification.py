@@ -13,11 +13,9 @@ import pytest
 from sglang_adaptive.audit import sampled
 from sglang_adaptive.client import Client
 from tests.campaign.clients import samples_of
-from tests.engine.workload import Case, adaptive, rotating_depth, run
-from tests.gpu.servers import STARTS, Line, serving_together, tiny_pair
+from tests.engine.workload import adaptive, rotating_depth, run
+from tests.gpu.servers import CASES, STARTS, TIERS, Line, run_while_switching, serving_together, tiny_pair
 
-TIERS = (0, 1, 3, 7)
-CASES = [Case(f"{start} the", max_new_tokens=96) for start in STARTS]
 MANY = ("--max-running-requests", "32", "--cuda-graph-max-bs-decode", "32")
 KINDS = [kind for kind in sampled.KINDS if "min_p" not in kind]
 """SGLang's rejection sampling leaves min_p out."""
@@ -47,9 +45,7 @@ def test_greedy_texts_are_those_without_speculation(
         same = sum(one == other for one, other in zip(run(ours, CASES, 1), wanted, strict=True))
         record_property(f"{steps} steps", same)
         assert same >= len(CASES) - 1, "more than a tie of bfloat16"
-    with rotating_depth(ours):
-        switched = run(ours, CASES, len(CASES))
-    assert [output.completion_tokens for output in switched] == [96] * len(switched)
+    run_while_switching(ours)
     state = adaptive(ours)
     assert all(state["rounds_by_tier"][str(steps)] > 0 for steps in TIERS)
     assert state["accepted_by_tier"]["7"] > 0 and not state["degraded"]

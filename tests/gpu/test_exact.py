@@ -23,9 +23,8 @@ from sglang_adaptive.client import Client
 from sglang_adaptive.lab.cpu_engine import models
 from tests.engine import processors
 from tests.engine.exact_steps import KINDS, PROCESSORS
-from tests.gpu.servers import Line, serving_together, smollm2_pair, tiny_pair
+from tests.gpu.servers import TIERS, Line, serving_together, smollm2_pair, tiny_pair
 
-TIERS = (0, 1, 3, 7)
 PROMPTS, TOKENS = 8, 64
 # Which of "all penalties" SGLang applies first without overlap varies by process: patches/0.5.23/0020.
 GREEDY = [kind for kind, sampling in KINDS.items() if "temperature" not in sampling and kind != "all penalties"]

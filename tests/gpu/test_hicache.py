@@ -12,9 +12,8 @@ from typing import Any
 
 from sglang_adaptive.lab.cpu_engine import models
 from tests.engine.workload import Case, adaptive, rotating_depth
-from tests.gpu.servers import CACHE, Line, answers, serving_together, tiny_pair
+from tests.gpu.servers import CACHE, TIERS, Line, answers, serving_together, tiny_pair
 
-TIERS = (0, 1, 3, 7)
 PROMPTS, LENGTH, NEW = 12, 640, 96
 HOST = (CACHE, "--page-size", "64", "--max-total-tokens", "3072", "--hicache-ratio", "8")
 LEAST = 0.95

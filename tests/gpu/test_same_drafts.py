@@ -12,9 +12,8 @@ import pytest
 
 from sglang_adaptive.sglang_plugin.env import OFF
 from tests.engine.workload import Case
-from tests.gpu.servers import STARTS, Line, answers, serving_together, smollm2_pair, tiny_pair
+from tests.gpu.servers import STARTS, TIERS, Line, answers, serving_together, smollm2_pair, tiny_pair
 
-TIERS = (0, 1, 3, 7)
 STATIC = (3, 7)
 CASES = [Case(f"{start} the", max_new_tokens=200) for start in STARTS]
 

@@ -1,7 +1,9 @@
-"""A verify pass whose layers share one tile schedule: the same bits as with one per layer, also in CUDA graphs."""
+"""fa3 computes the same bits with one tile schedule for all layers, and from queries with gaps between them."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -34,9 +36,7 @@ def problem(batch: int, width: int, seed: int) -> dict[str, Any]:
 
 
 def schedule(inputs: dict[str, Any]) -> Any:
-    """Return what ``verify_schedule`` computes for *inputs*."""
-    from types import SimpleNamespace
-
+    """Return the schedule of a verify pass for *inputs*."""
     import torch
     from sgl_kernel.flash_attn import get_scheduler_metadata
 
@@ -63,6 +63,16 @@ def schedule(inputs: dict[str, Any]) -> Any:
     )
 
 
+def with_gaps(q: Any) -> Any:
+    """Return *q*, [tokens, heads, head size], laid out as by a layer's projection: next to keys and values."""
+    import torch
+
+    tokens = q.shape[0]
+    rows = torch.full((tokens, (HEADS + 2 * KV_HEADS) * HEAD_DIM), float("nan"), dtype=q.dtype, device=q.device)
+    rows[:, : HEADS * HEAD_DIM] = q.flatten(1)
+    return rows[:, : HEADS * HEAD_DIM].view(tokens, HEADS, HEAD_DIM)
+
+
 @pytest.mark.parametrize("batch", [1, 2, 7, 32, 64])
 @pytest.mark.parametrize("width", [1, 2, 4, 8])
 def test_the_same_bits(batch: int, width: int) -> None:
@@ -70,10 +80,14 @@ def test_the_same_bits(batch: int, width: int) -> None:
     from sgl_kernel.flash_attn import flash_attn_with_kvcache
 
     inputs = problem(batch, width, seed=batch)
+    gaps, shared = with_gaps(inputs["q"]), schedule(inputs)
+    assert batch * width == 1 or not gaps.is_contiguous()
     own = [flash_attn_with_kvcache(**inputs) for _ in range(LAYERS)]
-    shared = schedule(inputs)
     ours = [flash_attn_with_kvcache(**inputs, scheduler_metadata=shared) for _ in range(LAYERS)]
     assert all(torch.equal(one, other) for one, other in zip(own, ours, strict=True))
+    for more in ({}, {"scheduler_metadata": shared}, {"num_splits": 1}):
+        dense = flash_attn_with_kvcache(**inputs, **more)
+        assert torch.equal(dense, flash_attn_with_kvcache(**{**inputs, "q": gaps}, **more))
 
 
 def test_the_same_bits_in_a_graph_whose_lengths_change() -> None:
@@ -98,3 +112,15 @@ def test_the_same_bits_in_a_graph_whose_lengths_change() -> None:
         graph.replay()
         wanted = flash_attn_with_kvcache(**inputs)
         assert all(torch.equal(output, wanted) for output in captured)
+
+
+def test_how_long_the_copy_takes(record_property: Callable[[str, object], None]) -> None:
+    """Recorded, not asserted, for a round of 64 requests without drafts."""
+    from sgl_kernel.flash_attn import flash_attn_with_kvcache
+    from triton.testing import do_bench
+
+    inputs = problem(batch=64, width=1, seed=0)
+    gaps = with_gaps(inputs.pop("q"))
+    for name, query in (("with_copy_us", lambda: gaps.contiguous()), ("in_place_us", lambda: gaps)):
+        call = lambda query=query: flash_attn_with_kvcache(q=query(), **inputs)  # noqa: E731
+        record_property(name, 1000 * do_bench(call, return_mode="median"))
