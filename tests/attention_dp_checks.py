@@ -25,8 +25,10 @@ def prepare() -> None:
 
 
 def it_is_taken() -> None:
+    """Lines without attention DP are as well."""
     assert [_reason(speculative_algorithm=name) for name in ("EAGLE", "EAGLE3", "NEXTN")] == [None] * 3
     assert _reason({OFF: ""}) is None
+    assert _reason(dp=False) is None and _reason({OFF: "attention-dp"}, dp=False) is None
 
 
 def it_is_refused_with_the_reason() -> None:
@@ -42,11 +44,6 @@ def it_is_refused_with_the_reason() -> None:
         ("FROZEN_KV_MTP", {}, {"speculative_draft_model_path": str(GEMMA_4_ASSISTANT)}),
     ):
         assert told in (_reason(environment, **line) or ""), told
-
-
-def a_line_without_attention_dp_is_as_before() -> None:
-    assert _reason(dp=False) is None
-    assert _reason({OFF: "attention-dp"}, dp=False) is None
 
 
 def ranks_pad_alike_unless_nothing_gathers_their_tokens() -> None:

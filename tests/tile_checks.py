@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from types import SimpleNamespace
@@ -211,7 +212,4 @@ def _packed(size: int, width: int) -> list[int]:
 
 
 def sums(sizes: Sequence[int]) -> list[int]:
-    found = [0]
-    for size in sizes:
-        found.append(found[-1] + size)
-    return found
+    return [0, *itertools.accumulate(sizes)]

@@ -84,10 +84,8 @@ def test_the_logits_of_graphs_have_rows_for_each_kind_of_round(monkeypatch: pyte
 def test_a_running_server_keeps_its_memory_or_turns_it_off(
     started: int, asked: dict[str, Any], line: str | None
 ) -> None:
-    rounds, config = (
-        lookup_rounds(ThroughputOptions(lookup_memory_mb=started)),
-        check_config({"throughput": asked}, "F"),
-    )
+    rounds = lookup_rounds(ThroughputOptions(lookup_memory_mb=started))
+    config = check_config({"throughput": asked}, "F")
     if line is None:
         rounds.require(config)
     else:
