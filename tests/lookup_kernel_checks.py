@@ -41,8 +41,8 @@ def written(kind: str, length: int, seed: int) -> npt.NDArray[np.int64]:
     draw = np.random.default_rng(seed)
     if kind == "one token":
         return np.full(length, 7)
-    # Half of all tokens are among the sixteen likeliest ones, about as in real text.
-    text = np.minimum(draw.zipf(1.3, length), 50 if kind == "few words" else VOCABULARY - 1)
+    # Half of all tokens are among the sixteen likeliest ones, about as in real text; 0 is also what absent drafts are.
+    text = np.minimum(draw.zipf(1.3, length), 50 if kind == "few words" else VOCABULARY) - 1
     if kind == "copies":
         place = length // 10 + 2
         while place < length:
