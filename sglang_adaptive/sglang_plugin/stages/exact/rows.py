@@ -17,33 +17,18 @@ _REPEATED = ("temperatures", "top_ps", "top_ks", "min_ps", "sampling_seed")
 """Tensors of SamplingBatchInfo with one row per request that the sampler reads."""
 
 
-class Rows:
-    """Sampling parameters with one row per token of a verify; the latest are kept."""
-
-    def __init__(self) -> None:
-        self._of: tuple[Any, ...] = ()
-        self._made: Any = None
-
-    def of(self, info: Any, width: int) -> Any:
-        """Return the SamplingBatchInfo *info* for *width* rows per request, without penalties, bias and masks."""
-        # SGLang makes new tensors when requests join or leave, and a new `info` in each round.
-        of = (info.temperatures, info.custom_params, width)
-        if not (self._of and all(old is new for old, new in zip(self._of, of, strict=True))):
-            self._of, self._made = of, _repeated(info, width)
-        return self._made
-
-
-def _repeated(info: Any, width: int) -> Any:
-    repeated = {name: getattr(info, name) for name in _REPEATED}
+def repeated(info: Any, width: int) -> Any:
+    """Return the SamplingBatchInfo *info* for *width* rows per request, without penalties, bias and masks."""
+    fields = {name: getattr(info, name) for name in _REPEATED}
     if width > 1:
-        repeated = {name: None if one is None else one.repeat_interleave(width, 0) for name, one in repeated.items()}
+        fields = {name: None if one is None else one.repeat_interleave(width, 0) for name, one in fields.items()}
     if info.has_custom_logit_processor:
         entries = info.custom_logit_processor.items()
-        repeated["custom_logit_processor"] = {key: _entry(entry, width) for key, entry in entries}
-        repeated["custom_params"] = [params for params in info.custom_params for _ in range(width)]
+        fields["custom_logit_processor"] = {key: _entry(entry, width) for key, entry in entries}
+        fields["custom_params"] = [params for params in info.custom_params for _ in range(width)]
     return dataclasses.replace(
         info, penalizer_orchestrator=None, acc_additive_penalties=None, acc_scaling_penalties=None, logit_bias=None,
-        grammar_mask=None, **repeated,
+        grammar_mask=None, **fields,
     )  # fmt: skip
 
 

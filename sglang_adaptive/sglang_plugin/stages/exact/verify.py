@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import operator
 from contextlib import suppress
 from typing import Any
 
@@ -42,7 +43,8 @@ class ExactVerify(Stage):
         self._behind = False
         """Whether SGLang's penalizers lack tokens."""
         self._zero: Tensor | None = None
-        self._rows = rows.Rows()
+        self._by_row: tuple[tuple[Any, ...], Any] = (None, None, None), None
+        """What the latest sampling parameters with a row per token were made of, and they."""
         self._named: set[str] = set()
 
     @classmethod
@@ -152,8 +154,12 @@ class ExactVerify(Stage):
             else:
                 found = greedy.commit(logits, verify_input.draft_token, batch.seq_lens, width)[:3]
         else:
-            each = self._rows.of(info, width)
-            found = accept(verify_input, self._draw(logits_output, each, batch, verify_input.positions), cut)
+            # SGLang makes new tensors when requests join or leave, and a new `info` in each round.
+            of = (info.temperatures, info.custom_params, width)
+            if not all(map(operator.is_, self._by_row[0], of)):
+                self._by_row = of, rows.repeated(info, width)
+            drawn = self._draw(logits_output, self._by_row[1], batch, verify_input.positions)
+            found = accept(verify_input, drawn, cut)
         if penalised:
             self._count(batch, verify_input, found[2])
         return found
