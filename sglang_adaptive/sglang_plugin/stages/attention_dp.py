@@ -38,14 +38,12 @@ def unsupported_reason(original: Callable[..., str | None], server_args: Any) ->
     return None
 
 
-# Extra columns of SGLang's gather carry each rank's ballot, and all ranks count the same rows.
-#
-# All ranks, even idle ones, run the gather before every batch; with speculation first for prefills, then for decodes.
-# The last gather before a round decides its steps. SGLang indexes its own columns from the left.
-
-
 class AgreedSteps(Stage):
-    """This rank's part in the steps that all ranks agree on."""
+    """Carries this rank's ballot in extra columns of SGLang's gather; all ranks count the same rows.
+
+    All ranks, even idle ones, run the gather before every batch; with speculation first for prefills, then for decodes.
+    The last gather before a round decides its steps. SGLang indexes its own columns from the left.
+    """
 
     def __init__(self, controller: AdaptiveController, ranks: JointSteps) -> None:
         self._controller, self.ranks = controller, ranks

@@ -63,20 +63,6 @@ def rows_of_logits(original: Callable[[Any], int], runner: Any) -> int:
     return max(original(runner), max((sizes[-1] * (drafts + 1) for drafts, sizes in kinds), default=0))
 
 
-def slots_of_a_round(batch: Any, width: int) -> Any:
-    """Return the KV slots of the next *width* tokens of each request in *batch*, [requests * width], on the device."""
-    from sglang.kernels.ops.speculative.cache_locs import assign_extend_cache_locs_uniform_func
-
-    return assign_extend_cache_locs_uniform_func(
-        req_pool_indices=batch.req_pool_indices,
-        req_to_token=batch.req_to_token_pool.req_to_token,
-        start_offset=batch.seq_lens,
-        batch_size=batch.seq_lens.shape[0],
-        draft_token_num=width,
-        device=batch.device,
-    )
-
-
 def free_slots(batch: Any) -> int:
     """Return the KV slots that *batch* could get: those that are free, and those of the prefix cache."""
     return int(batch.token_to_kv_pool_allocator.available_size() + batch.tree_cache.evictable_size())
@@ -166,20 +152,18 @@ def _known_allocators() -> tuple[type, ...]:
     return TokenToKVPoolAllocator, PagedTokenToKVPoolAllocator
 
 
-# Reserves KV slots of a running request for several rounds at once.
-#
-# Before every round SGLang 0.5.23 extends each request's reserve to twice the maximum number of draft tokens, at zero
-# steps by one slot. That takes two copies to the device and a kernel, which write to what the previous round still
-# reads, so they wait for its end. Here a request that gets slots gets AHEAD more, and a round in which every request
-# has SGLang's reserve launches nothing. SGLang frees the slots by kv_allocated_len.
-
-
 AHEAD = 32
 """Slots that a request gets beyond SGLang's reserve, whenever it gets any."""
 
 
 class ReserveAhead(Stage):
-    """Reserves the slots of one scheduler's decode batches."""
+    """Reserves KV slots of a running request for several rounds at once.
+
+    Before every round SGLang 0.5.23 extends each request's reserve to twice the maximum number of draft tokens, at zero
+    steps by one slot. That takes two copies to the device and a kernel, which write to what the previous round still
+    reads, so they wait for its end. Here a request that gets slots gets AHEAD more, and a round in which every request
+    has SGLang's reserve launches nothing. SGLang frees the slots by kv_allocated_len.
+    """
 
     def __init__(self, controller: AdaptiveController) -> None:
         self._controller = controller

@@ -267,13 +267,13 @@ class AdaptiveMetrics:
         return self._counter(**how) if metric.kind == COUNTER else self._gauge(**how, multiprocess_mode="mostrecent")
 
 
-# SGLang 0.5.23 divides accepted drafts by rounds x one number of steps: the live one in the scheduler's log and gauges,
-# the one at launch in a response's meta_info. Here each result reports its proposed drafts in ``cap_lens``, SGLang's
-# field for how many drafts each request of a round may propose, which EAGLE leaves empty.
-
-
 class ProposedDrafts(Stage):
-    """Notes how many drafts each round proposed, and reports by that."""
+    """Notes how many drafts each round proposed, and reports by that.
+
+    SGLang 0.5.23 divides accepted drafts by rounds x one number of steps: the live one in the scheduler's log and
+    gauges, the one at launch in a response's meta_info. Here each result reports its proposed drafts in ``cap_lens``,
+    SGLang's field for how many drafts each request of a round may propose, which EAGLE leaves empty.
+    """
 
     def arrived(self, note: RoundNote, result: Any, batch: Any) -> None:
         if result.cap_lens is None:

@@ -10,15 +10,14 @@ import torch
 from sglang_adaptive.sglang_plugin.guard import Guard
 from sglang_adaptive.sglang_plugin.stage import Rest, Stage
 
-# Builds the page table of the draft extend once per round instead of twice, on fa3.
-#
-# The CUDA graph of a draft extend starts with a kernel that fills in lengths and page tables. SGLang 0.5.23 also fills
-# them in before every replay, with seventeen operations and for the model's longest context: 0.16 ms per round at
-# batch size 64 and 131,072 tokens on an H200. Its workers for several draft layers skip it, and here EAGLE's too.
-
 
 class ExtendMetadata(Stage):
-    """The metadata of fa3's draft extends."""
+    """Builds the page table of the draft extend once per round instead of twice, on fa3.
+
+    The CUDA graph of a draft extend starts with a kernel that fills in lengths and page tables. SGLang 0.5.23 also
+    fills them in before every replay, with seventeen operations and for the model's longest context: 0.16 ms per round
+    at batch size 64 and 131,072 tokens on an H200. Its workers for several draft layers skip it, and here EAGLE's too.
+    """
 
     def __init__(self) -> None:
         self.guard = Guard("extend-metadata")
@@ -52,15 +51,13 @@ def _bound(backend: Any, forward_batch: Any) -> bool:
     return True
 
 
-# Computes fa3's tile schedule once per verify pass instead of once per layer.
-#
-# FlashAttention 3 starts each variable-length call with a kernel that lays out its tiles by the lengths, which are the
-# same in all layers. SGLang 0.5.23 shares the layout in a plain decode, but not in a verify pass: 32 kernels per round
-# of an 8B model, 0.1 ms on an H200. Here the first layer's call computes it, also inside a CUDA graph.
-
-
 class VerifySchedule(Stage):
-    """The tile schedules of fa3's verify passes."""
+    """Computes fa3's tile schedule once per verify pass instead of once per layer.
+
+    FlashAttention 3 starts each variable-length call with a kernel that lays out its tiles by the lengths, which are
+    the same in all layers. SGLang 0.5.23 shares the layout in a plain decode, but not in a verify pass: 32 kernels per
+    round of an 8B model, 0.1 ms on an H200. Here the first layer's call computes it, also inside a CUDA graph.
+    """
 
     def __init__(self) -> None:
         self.guard = Guard("verify-schedule")
@@ -141,14 +138,6 @@ def _computed(backend: Any) -> Any:
     )
 
 
-# Lets fa3 read queries where the projection wrote them, without a copy.
-#
-# One matrix product yields a layer's queries, keys and values side by side for each token, so queries are rows with
-# gaps between them. SGLang 0.5.23 calls ``contiguous()`` before each attention kernel, which copies them: 32 kernels
-# per round of an 8B model, 0.09 ms on an H200. FlashAttention 3 accepts such rows, so the passes of a round get a
-# tensor whose ``contiguous()`` returns itself. Prefills and other attention kernels get the copy.
-
-
 ALIGNED = 16
 """Bytes that the kernel loads at once; rows have to start at multiples of it."""
 
@@ -163,7 +152,13 @@ class _InPlace(torch.Tensor):  # type: ignore[misc, unused-ignore]
 
 
 class QueriesInPlace(Stage):
-    """The queries of fa3's passes in a round."""
+    """Lets fa3 read queries where the projection wrote them, without a copy.
+
+    One matrix product yields a layer's queries, keys and values side by side for each token, so queries are rows with
+    gaps between them. SGLang 0.5.23 calls ``contiguous()`` before each attention kernel, which copies them: 32 kernels
+    per round of an 8B model, 0.09 ms on an H200. FlashAttention 3 accepts such rows, so the passes of a round get a
+    tensor whose ``contiguous()`` returns itself. Prefills and other attention kernels get the copy.
+    """
 
     def __init__(self) -> None:
         self.guard = Guard("queries-in-place")

@@ -35,19 +35,17 @@ class Launches:
         compiled.run(grid[0], grid[1], 1, stream, compiled.function, compiled.packed_metadata, None, None, None, *args)
 
 
-# Keeps three Triton kernels from being recompiled during serving because of a tensor's alignment.
-#
-# Triton compiles a kernel for every combination of pointers that are and are not multiples of 16 bytes. The slots of a
-# batch start anywhere in the free list, so three kernels of SGLang 0.5.23 get new combinations long after start-up,
-# whatever a warm-up runs.
-
-
 ALIGNMENT = 16
 """Alignment in bytes that Triton specializes for."""
 
 
 class AlignedCopies(Stage):
-    """Gives SGLang's kernel for small copies only aligned sources."""
+    """Keeps three Triton kernels from being recompiled during serving because of a tensor's alignment.
+
+    Triton compiles a kernel for every combination of pointers that are and are not multiples of 16 bytes. The slots of
+    a batch start anywhere in the free list, so three kernels of SGLang 0.5.23 get new combinations long after start-up,
+    whatever a warm-up runs.
+    """
 
     def small_copy(self, rest: Rest, dsts: Sequence[Any], srcs: Sequence[Any]) -> bool:
         aligned = [source.clone() if source.is_cuda and source.data_ptr() % ALIGNMENT else source for source in srcs]

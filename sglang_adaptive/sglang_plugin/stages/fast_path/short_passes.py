@@ -20,7 +20,6 @@ from sglang_adaptive.sglang_plugin import features
 from sglang_adaptive.sglang_plugin.guard import Guard
 from sglang_adaptive.sglang_plugin.setup import VERIFY_INPUTS, Setup
 from sglang_adaptive.sglang_plugin.stage import Rest, Stage
-from sglang_adaptive.sglang_plugin.stages.capacity import slots_of_a_round
 from sglang_adaptive.sglang_plugin.stages.fast_path import graph_inputs, greedy
 
 Plan = TypeVar("Plan")
@@ -253,7 +252,16 @@ class ShortVerify(Stage):
     def draft_extend(self, rest: Rest, drafter: Any, batch: Any, result: Any, **kwargs: Any) -> None:
         """Look up the KV slots for SGLang's draft extend if a short verify has left them out."""
         if batch.seq_lens.is_cuda and batch.out_cache_loc is None:
-            batch.out_cache_loc = slots_of_a_round(batch, drafter.speculative_num_draft_tokens)
+            from sglang.kernels.ops.speculative.cache_locs import assign_extend_cache_locs_uniform_func
+
+            batch.out_cache_loc = assign_extend_cache_locs_uniform_func(
+                req_pool_indices=batch.req_pool_indices,
+                req_to_token=batch.req_to_token_pool.req_to_token,
+                start_offset=batch.seq_lens,
+                batch_size=batch.seq_lens.shape[0],
+                draft_token_num=drafter.speculative_num_draft_tokens,
+                device=batch.device,
+            )
         rest(drafter, batch, result, **kwargs)
 
     def shortened(self) -> dict[str, int]:

@@ -1,4 +1,9 @@
-"""One draft extend over the tokens of several rounds, through SGLang's own DRAFT_EXTEND_V2."""
+"""One draft extend over the tokens of several rounds, through SGLang's own DRAFT_EXTEND_V2.
+
+After a drafted round SGLang runs the draft over all draft tokens of the verify pass and uses the output at the last
+accepted one. A catch-up has the same form: a request with n pending tokens looks like one whose verify pass read all
+draft tokens of a runtime state and accepted n. So it uses the backend and CUDA graph of an existing runtime state.
+"""
 
 from __future__ import annotations
 
@@ -14,10 +19,6 @@ from torch import Tensor
 from sglang_adaptive.runtime.pending_drafts import CatchUp
 from sglang_adaptive.runtime.states import SpecRuntimeState
 from sglang_adaptive.sglang_plugin.stages.fast_path.kv_only import at_keys_and_values, swapped
-
-# After a drafted round SGLang runs the draft over all draft tokens of the verify pass and uses the output at the last
-# accepted one. A catch-up has the same form: a request with n pending tokens looks like one whose verify pass read all
-# draft tokens of a runtime state and accepted n. So it uses the backend and CUDA graph of an existing runtime state.
 
 
 @dataclass(frozen=True, slots=True)

@@ -290,15 +290,13 @@ def _write_rows(draft_input: Any, outcome: Any, plan: CatchUp, rows: Any, reques
         setattr(draft_input, name, value)
 
 
-# Shadow acceptance: whether the draft would have proposed the token that the target chose at zero steps.
-#
-# A draft extend ends with the draft's choice of the next token, and the next zero-step round computes the target's for
-# that position anyway.
-
-
 @dataclass(frozen=True, slots=True)
 class ShadowDrafts:
-    """The draft's choice of the next token for some requests."""
+    """The draft's choice of the next token for some requests, with which a draft extend ends.
+
+    The next zero-step round computes the target's token for that position anyway, so it shows whether the draft would
+    have proposed that: shadow acceptance.
+    """
 
     tokens: Tensor
     """[requests], int64, on the host; valid once the result of a later round has arrived."""

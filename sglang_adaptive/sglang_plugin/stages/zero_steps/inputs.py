@@ -8,18 +8,16 @@ from typing import Any
 from sglang_adaptive.sglang_plugin.guard import Guard
 from sglang_adaptive.sglang_plugin.stage import Rest, Stage
 
-# Reuses the links of a zero-step verify pass, which never change.
-#
-# SGLang 0.5.23 creates them in each round, with a mask that a chain's attention never reads: four small kernels. Here
-# those of the largest batch so far are kept, and a smaller batch uses the first rows. Nothing writes to them.
-
-
 _LINKS = ("retrieve_index", "retrieve_next_token", "retrieve_next_sibling")
 """Tensors of a verify input whose row i does not depend on how many rows there are."""
 
 
 class ZeroStepInputs(Stage):
-    """Makes the verify inputs of one worker's zero-step rounds."""
+    """Reuses the links of a zero-step verify pass, which never change.
+
+    SGLang 0.5.23 creates them in each round, with a mask that a chain's attention never reads: four small kernels. Here
+    those of the largest batch so far are kept, and a smaller batch uses the first rows. Nothing writes to them.
+    """
 
     def __init__(self) -> None:
         self.guard = Guard("zero-step-inputs")
@@ -69,15 +67,13 @@ def _unread_mask(worker: Any, batch: Any) -> Any:
     return mask.buffer if unread and not batch.forward_mode.is_idle() else None
 
 
-# Tracks request lengths on the host after a zero-step round, without a wait.
-#
-# Some attention backends, such as FlashInfer, plan a round on the host from the request lengths, for which SGLang
-# 0.5.23 waits before each round. A zero-step round adds one token per request, so the lengths after it are known in
-# advance, and the next round is launched while it runs, as without speculation.
-
-
 class KnownLengths(Stage):
-    """Request lengths after the latest zero-step round; empty after any other decode round."""
+    """Tracks request lengths on the host after a zero-step round, without a wait.
+
+    Some attention backends, such as FlashInfer, plan a round on the host from the request lengths, for which SGLang
+    0.5.23 waits before each round. A zero-step round adds one token per request, so the lengths after it are known in
+    advance, and the next round is launched while it runs, as without speculation.
+    """
 
     def __init__(self, unread: Callable[[Any], bool] = lambda batch: False) -> None:
         """*unread* says whether the round of a batch reads no lengths on the host."""

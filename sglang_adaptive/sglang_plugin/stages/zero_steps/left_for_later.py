@@ -97,19 +97,17 @@ class LeftForLater(Stage):
         self.guard.close(error)
 
 
-# Defers the keys and values of a block drafter's zero-step rounds.
-#
-# SGLang 0.5.23 makes them from the target's hidden states after every verify, for each layer of the draft. A token's
-# keys and values depend only on its own hidden states, so the rows of several rounds can be made together: after eight
-# rounds, and before a block is drafted.
-
-
 Append = Callable[..., None]
 """SGLang's ``_append_target_hidden_to_draft_kv_by_loc``."""
 
 
 class DeferredAppend(LeftForLater):
-    """Keeps hidden states of zero-step rounds and appends them to the draft's KV together."""
+    """Defers the keys and values of a block drafter's zero-step rounds.
+
+    SGLang 0.5.23 makes them from the target's hidden states after every verify, for each layer of the draft. A token's
+    keys and values depend only on its own hidden states, so the rows of several rounds can be made together: after
+    eight rounds, and before a block is drafted.
+    """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
