@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,7 +12,7 @@ SHORT, LONG = (1, 40, 127), (2100, 3, 900)
 """Lengths of three requests: at capture, and at replay."""
 
 
-def _wrapper(kind: str, width: int, key_heads: int) -> Any:
+def _wrapper(kind: str, key_heads: int) -> Any:
     """Return a FlashInfer wrapper for a CUDA graph of three requests, made like SGLang's."""
     import flashinfer
     import torch
@@ -75,14 +74,14 @@ def test_attention_is_that_of_the_host_plan(
     cache = torch.randn(3 * ROOM, 2, 1, key_heads, SIZE, device="cuda", dtype=torch.bfloat16)
     asked = torch.randn(len(SHORT) * width, HEADS, SIZE, device="cuda", dtype=torch.bfloat16)
     long = [max(length, width) for length in LONG]
-    planned = _wrapper(kind, width, key_heads)
+    planned = _wrapper(kind, key_heads)
     _plan(planned, kind, width, key_heads, long, table)
     large = planned.run(asked, cache)
     small_tiles(planned)
     wanted = planned.run(asked, cache)
     torch.testing.assert_close(wanted, large, rtol=2e-2, atol=2e-3)
 
-    mine = _wrapper(kind, width, key_heads)
+    mine = _wrapper(kind, key_heads)
     _plan(mine, kind, width, key_heads, [max(length, width) for length in SHORT], table)
     small_tiles(mine)
     mine.run(asked, cache)
@@ -94,11 +93,11 @@ def test_attention_is_that_of_the_host_plan(
     assert layout.width == width
     rows, lengths = torch.arange(3, device="cuda"), torch.tensor(long, device="cuda") - width
     masked = (mine._custom_mask_buf, mine._mask_indptr_buf) if kind == "verify" else ()
-    buffers = SimpleNamespace(ends=mine._paged_kv_indptr_buf, keys=mine._paged_kv_indices_buf)
+    ends, keys = mine._paged_kv_indptr_buf, mine._paged_kv_indices_buf
     queries = mine._qo_indptr_buf if layout.has_queries else None
 
     def lay_out() -> None:
-        tile_kernel.lay_out(layout, rows, lengths, table, width, buffers.ends, buffers.keys, queries, *masked)
+        tile_kernel.lay_out(layout, rows, lengths, table, width, ends, keys, queries, *masked)
 
     lay_out()
     graph.replay()
