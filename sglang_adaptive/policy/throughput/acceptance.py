@@ -77,11 +77,10 @@ class AcceptanceEstimator:
         """Share of the batch's requests in each nonempty bin, ascending."""
         self._chances: list[list[float]] = [[]] * BINS
         self._tokens: list[list[float]] = [[]] * BINS
-        self._slower_by_bin: list[dict[int, list[float]]] = [{}] * BINS
+        self._slower: list[dict[int, list[float]]] = [{}] * BINS
         """By bin: acceptance by position, expected tokens by steps from 0, and by live steps its part of ``slower``."""
-        self._mean_tokens: Sequence[float] | None = None
-        self._slower: dict[int, Sequence[float]] = {}
-        """For the current mix: tokens, and by live steps what :meth:`slower` returned."""
+        self._means: dict[int | None, Sequence[float]] = {}
+        """Of the current mix: :meth:`slower` by live steps, and for None ``tokens``."""
         self._refresh(range(BINS))
 
     # -- learning --
@@ -101,7 +100,7 @@ class AcceptanceEstimator:
         if bins != self._bins:
             self._bins = bins
             self._mix = {bin: bins.count(bin) / len(bins) for bin in sorted(set(bins))}
-            self._forget_means()
+            self._means = {}
         if self._rounds < EVERY or not steps or self._weight > _LARGEST_WEIGHT:
             self._refresh(range(BINS))  # also at zero steps, where few rounds have a shadow accept
         elif not self._rounds % EVERY:
@@ -120,8 +119,7 @@ class AcceptanceEstimator:
     def set_level(self, level: float) -> None:
         """Set the level of every request, because shadow acceptance proved wrong."""
         self.levels.set_all(level)
-        self._bins, self._mix = b"", {bisect_right(EDGES, level): 1.0}
-        self._forget_means()
+        self._bins, self._mix, self._means = b"", {bisect_right(EDGES, level): 1.0}, {}
 
     def adopt(self, other: AcceptanceEstimator) -> None:
         """Start from the counts of *other* at the positions that both have, and from its requests' levels."""
@@ -138,18 +136,19 @@ class AcceptanceEstimator:
 
     def slower(self, live: int) -> Sequence[float]:
         """Return, by ladder index, the rounds with the text of one round at *live* steps."""
-        found = self._slower.get(live)
+        found = self._means.get(live)
         if found is None:
-            own = [self._slower_by_bin[bin].get(live) or self._make_slower(bin, live) for bin in self._mix]
-            found = self._slower[live] = self._mean(own)
+            rows = [self._slower[bin].get(live) or self._make_slower(bin, live) for bin in self._mix]
+            found = self._means[live] = self._mean(rows)
         return found
 
     @property
     def tokens(self) -> Sequence[float]:
         """Expected tokens per request of the batch in a round, by steps from 0."""
-        if self._mean_tokens is None:
-            self._mean_tokens = self._mean([self._tokens[bin] for bin in self._mix])
-        return self._mean_tokens
+        found = self._means.get(None)
+        if found is None:
+            found = self._means[None] = self._mean([self._tokens[bin] for bin in self._mix])
+        return found
 
     @property
     def conditional(self) -> list[float]:
@@ -202,10 +201,7 @@ class AcceptanceEstimator:
             for row in (*self._hits, *self._reached):
                 row[:] = [value / self._weight for value in row]
             self._weight = 1.0
-        self._forget_means()
-
-    def _forget_means(self) -> None:
-        self._mean_tokens, self._slower = None, {}
+        self._means = {}
 
     def _count(self) -> None:
         """Count the pending requests."""
@@ -243,7 +239,7 @@ class AcceptanceEstimator:
             chances.append(h)
             tokens.append(tokens[-1] + survives)
             fall = FALL
-        self._chances[bin], self._tokens[bin], self._slower_by_bin[bin] = chances, tokens, {}
+        self._chances[bin], self._tokens[bin], self._slower[bin] = chances, tokens, {}
 
     def _find_change(self) -> None:
         """Doubt the first position whose recent trials its estimate does not explain, and deeper ones."""
@@ -260,7 +256,7 @@ class AcceptanceEstimator:
 
     def _make_slower(self, bin: int, live: int) -> list[float]:
         tokens = self._tokens[bin]
-        made = self._slower_by_bin[bin][live] = [tokens[live] / tokens[steps] for steps in self.ladder]
+        made = self._slower[bin][live] = [tokens[live] / tokens[steps] for steps in self.ladder]
         return made
 
     def _mean(self, rows: Sequence[Sequence[float]]) -> Sequence[float]:
