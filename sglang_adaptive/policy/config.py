@@ -15,16 +15,7 @@ from sglang_adaptive.policy import options as opt
 from sglang_adaptive.policy.base import DEFAULT_POLICY, POLICIES, AdaptivePolicy
 from sglang_adaptive.policy.choice import CapturedSteps
 from sglang_adaptive.policy.errors import ConfigError, shown
-from sglang_adaptive.policy.options import (
-    MAX_STEPS,
-    PolicyOptions,
-    at_start,
-    flag,
-    integer,
-    nested,
-    number,
-    pathname,
-)
+from sglang_adaptive.policy.options import PolicyOptions, at_start, flag, integer, nested, number, pathname
 from sglang_adaptive.policy.profile import CostProfile, shipped_config
 
 BUILT_IN = "built-in default"
@@ -75,7 +66,7 @@ class AdaptiveConfig:
     ] = True
     exact: Annotated[bool, at_start(flag("sample each token as a server without speculation does"))] = True
     zero_step_extend_every: Annotated[
-        int, integer("zero-step rounds between two runs of the draft", 1, MAX_STEPS + 1)
+        int, integer("zero-step rounds between two runs of the draft", 1, opt.MAX_STEPS + 1)
     ] = 8
     trace: Annotated[
         TraceOptions | None,
@@ -118,8 +109,8 @@ class AdaptiveConfig:
 
         *profile* loads this server's saved round times, or None without any; all ranks load together.
         """
-        kind: Any = POLICIES[self.policy].policy
-        made = kind(initial_steps, self.options, *((profile(),) if kind.keeps_profile else ()))
+        policy: Any = POLICIES[self.policy].policy
+        made = policy(initial_steps, self.options, *((profile(),) if policy.keeps_profile else ()))
         made.config = self
         return made  # type: ignore[no-any-return]
 
@@ -197,20 +188,20 @@ def check_config(cfg: Mapping[str, Any], source: str) -> AdaptiveConfig:
         ConfigError: As ``load_config``.
     """
     server = opt.options_of(AdaptiveConfig)
-    kinds = {name: kind.options for name, kind in POLICIES.items()}
-    owners = {key: next((name for name, kind in kinds.items() if kind.owns(key)), None) for key in cfg}
+    known = {name: registered.options for name, registered in POLICIES.items()}
+    owners = {key: next((name for name, its in known.items() if its.owns(key)), None) for key in cfg}
     for key, owner in owners.items():
         if owner is None and key != "policy" and key not in server:
-            errors = (kind.misplaced(key, source) for kind in kinds.values())
+            errors = (its.misplaced(key, source) for its in known.values())
             unknown = opt.unknown_key(source, key, key, top_level_keys(), "a batch size as digits or one of")
             raise next(filter(None, errors), unknown)
     policy = _policy(cfg, owners, source)
     for key, owner in owners.items():
         if owner not in (None, policy):
-            raise kinds[owner].beside(key, policy, source)
+            raise known[owner].beside(key, policy, source)
     given = {key: value for key, value in cfg.items() if key in server}
     found = AdaptiveConfig(
-        policy, source=source, **opt.checked(AdaptiveConfig, given, "", source), options=kinds[policy].read(cfg, source)
+        policy, source=source, **opt.checked(AdaptiveConfig, given, "", source), options=known[policy].read(cfg, source)
     )
     if found.audit is not None and 0 not in found.candidate_steps:
         problem = f"the depths are {_listed(found.candidate_steps)}"
@@ -220,8 +211,8 @@ def check_config(cfg: Mapping[str, Any], source: str) -> AdaptiveConfig:
 
 def top_level_keys() -> tuple[str, ...]:
     """Return the top-level keys that a file may have, except slots."""
-    kinds = (kind.options for kind in POLICIES.values())
-    return ("policy", *opt.options_of(AdaptiveConfig), *(key for kind in kinds for key in kind.listed_keys()))
+    keys = (key for registered in POLICIES.values() for key in registered.options.listed_keys())
+    return ("policy", *opt.options_of(AdaptiveConfig), *keys)
 
 
 def _policy(cfg: Mapping[str, Any], owners: Mapping[str, str | None], source: str) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from sglang_adaptive.lab.cpu_engine.server import CpuServer
-from sglang_adaptive.policy.throughput.lookups import DRAFTS
+from sglang_adaptive.policy.throughput.lookups import KINDS
 from tests.engine.servers import BLOCK_DEPTHS, LAYERS, TIERS, WIDTHS
 from tests.engine.workload import (
     Case,
@@ -60,7 +60,7 @@ def cases(easy: list[str], hard: list[str]) -> list[Case]:
 def test_outputs_while_the_depth_switches(
     name: str, server: CpuServer, expected: Expected, cases: list[Case], at_once: int
 ) -> None:
-    looked_up = set(DRAFTS) if name in LOOKING_UP else set()
+    looked_up = set(KINDS) if name in LOOKING_UP else set()
     assert set(adaptive(server)["tiers"]) == {*DEPTHS[name], *looked_up}
     # A tree of earlier text is as likely to be correct at its end as at its start.
     require_while_switching(server, cases, expected(cases), at_once, positions=all if name == "ngram" else any)

@@ -10,12 +10,12 @@ import pytest
 from sglang_adaptive import calibrate, explain
 from sglang_adaptive.lab.cpu_engine.server import CpuServer
 from sglang_adaptive.policy.profile import loads_profile
-from sglang_adaptive.policy.throughput.lookups import DRAFTS
+from sglang_adaptive.policy.throughput.lookups import KINDS
 from tests.engine.servers import rank_rounds, require_alike, throughput
 from tests.engine.workload import Case, adaptive, rotating_depth, run
 
 LADDER = [0, 1, 2, 3, 5, 7]
-EVERY = sorted([*LADDER, *DRAFTS])
+EVERY = sorted([*LADDER, *KINDS])
 """The depths, and the numbers of drafts that may be looked up."""
 
 
@@ -47,12 +47,12 @@ def test_every_rank_looks_the_same_up(lookups: CpuServer, cases: list[Case]) -> 
     assert without_drafts[: len(cases)] != without_drafts[len(cases) :]
     with rotating_depth(lookups):
         assert run(lookups, mixed, at_once=3) == without_drafts
-    for drafts in DRAFTS:
+    for drafts in KINDS:
         lookups.force_steps(drafts)
         assert run(lookups, cases, at_once=3) == without_drafts[: len(cases)]
     lookups.force_steps(None)
     assert run(lookups, cases, at_once=1) == without_drafts[: len(cases)]
-    assert {line.split()[1] for line in require_alike(lookups)} >= {"0", *map(str, DRAFTS)}
+    assert {line.split()[1] for line in require_alike(lookups)} >= {"0", *map(str, KINDS)}
 
 
 def test_server_info_says_what_each_depth_promises_and_why_one_was_chosen(
@@ -81,7 +81,7 @@ def check_warm_up(found: dict[str, Any]) -> None:
     assert startup["warm_up_rounds"] >= 3 * len((1, 2, 3, 4)) + 3 * len((1, 3))  # greedily, and sampled
     # Those of the last pass, the sampled one. On a busy machine its requests may also run two at a time.
     assert {1, 3} <= set(startup["warmed_batch_sizes"])
-    assert [tier["steps"] for tier in startup["tiers"]] == sorted([0, 2, 5, *DRAFTS])
+    assert [tier["steps"] for tier in startup["tiers"]] == sorted([0, 2, 5, *KINDS])
     # After it comes only SGLang's own request for 8 tokens.
     assert sum(found["rounds_by_tier"].values()) <= 8
 

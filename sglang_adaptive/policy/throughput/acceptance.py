@@ -204,7 +204,6 @@ class AcceptanceEstimator:
         self._means = {}
 
     def _count(self) -> None:
-        """Count the pending requests."""
         share = self._share
         for steps, rounds in self._pending.items():
             counts: defaultdict[int, list[int]] = defaultdict(lambda: [0] * (self.depth + 1))
@@ -229,7 +228,6 @@ class AcceptanceEstimator:
         self._pending.clear()
 
     def _estimate(self, bin: int) -> None:
-        """Update a bin's acceptance and tokens."""
         hits, reached = self._hits[bin], self._reached[bin]
         pull, h, fall, survives = self.shrinkage * self._weight, MIDDLES[bin], 1.0, 1.0
         chances, tokens = [], [1.0]
@@ -344,15 +342,9 @@ class ShadowTrust:
         """Acceptance of the first position in the latest verified rounds."""
         return _rate(*self._verified)
 
-    def add_shadow(self, accepts: Sequence[int]) -> bool:
-        """Add a round's shadow accepts, 1 or 0 per request; return whether this round proves them wrong."""
-        return self._compare(self._shadow, self._verified, accepts)
-
-    def add_verified(self, accepted: Sequence[int]) -> bool:
-        """Add the accepted drafts of each request; return whether this round proves shadow acceptance wrong."""
-        return self._compare(self._verified, self._shadow, accepted)
-
-    def _compare(self, one: list[float], other: list[float], accepted: Sequence[int]) -> bool:
+    def add(self, accepted: Sequence[int], verified: bool) -> bool:
+        """Add accepted drafts, or shadow accepts (1 or 0), by request; return whether they prove shadow ones wrong."""
+        one, other = (self._verified, self._shadow) if verified else (self._shadow, self._verified)
         trials = len(accepted) / (1.0 + len(accepted) / SATURATION)
         fade = math.exp(-trials / (2.0 * RECENT))
         other[0] *= fade

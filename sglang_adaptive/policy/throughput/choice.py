@@ -65,7 +65,7 @@ def why(ran: Choice, live: int, rounds: int, voted: bool, promised: list[dict[st
     elif voted and steps != best:
         code, words = "vote", f"{running}: what all ranks agreed on"
     elif steps == best:
-        code, words = "best", f"{running} {_verb('promise', steps)} the highest speed for this text"
+        code, words = "best", f"{running} {'promises' if steps == 1 else 'promise'} the highest speed for this text"
     else:
         code, words = "stale", f"{running}: chosen before the latest results"
     if rival is not None:
@@ -75,8 +75,3 @@ def why(ran: Choice, live: int, rounds: int, voted: bool, promised: list[dict[st
 
 def _steps(count: int) -> str:
     return "1 step" if count == 1 else f"{count} steps"
-
-
-def _verb(plural: str, count: int) -> str:
-    """Return the verb form for this number of steps."""
-    return {"do": "does"}.get(plural, f"{plural}s") if count == 1 else plural

@@ -54,8 +54,6 @@ class CostModel:
         """By anchor, of the kinds that ran, from its own evidence alone."""
         self._wholes: dict[int, Fit] = {}
         """By anchor, of all steps; made when needed."""
-        self._lone: dict[int, list[tuple[int, int, float]]] = {}
-        """By anchor, what :meth:`lone` returned."""
 
     def load(self, noise: float, places: Sequence[Sequence[Any]]) -> bool:
         """Replace the measurements by an export of ``Readings``; return whether any time changed."""
@@ -70,7 +68,7 @@ class CostModel:
         if new:
             self._evidence |= new
             self._fits |= {anchor: self._fit(evidence, {}) for anchor, evidence in new.items()}
-            self._wholes, self._lone = {}, {}
+            self._wholes = {}
             self.surprise = self._surprise()
         return True
 
@@ -113,12 +111,6 @@ class CostModel:
 
         That is two numbers of steps, and the log of the time of the second over that of the first.
         """
-        found = self._lone.get(anchor)
-        if found is None:
-            found = self._lone[anchor] = self._find_lone(anchor)
-        return found
-
-    def _find_lone(self, anchor: int) -> list[tuple[int, int, float]]:
         if anchor not in self._evidence:
             return []
         base = dict(zip(self.ladder, self.base.seconds(anchor), strict=True))

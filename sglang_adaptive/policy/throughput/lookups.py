@@ -33,7 +33,7 @@ from itertools import accumulate
 from statistics import median
 
 from sglang_adaptive.policy.choice import Choice, Coming, Source
-from sglang_adaptive.policy.observation import LONGEST, SHORTEST, RoundObservation
+from sglang_adaptive.policy.observation import SHORTEST, RoundObservation
 from sglang_adaptive.policy.options import PolicyOptions
 from sglang_adaptive.policy.throughput.acceptance import GAIN, AcceptanceEstimator
 from sglang_adaptive.policy.throughput.cost import CONFIRMED
@@ -43,14 +43,13 @@ from sglang_adaptive.policy.throughput.rows import RoundTimeRow
 KINDS: Mapping[int, range] = {4: range(17, 33), 8: range(9, 17), 15: range(1, 9), 31: range(1, 5)}
 """Kinds of lookup rounds: by number of drafts, the batch sizes that have CUDA graphs. All requests get as many rows as
 the one that copies, so larger batches get fewer: at most 160 in all."""
-DRAFTS = tuple(KINDS)
 LEVELS = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 """Shortest match of each level; trials of one level are counted together."""
 PRIOR = 16.0
 """Weight of the formula at each level in rounds, and of the factor of the level below in drafted tokens."""
 REMEMBERED = 512
 """Rounds and drafted tokens of a level after which counts are halved, because texts change."""
-FURTHEST = DRAFTS[-1]
+FURTHEST = max(KINDS)
 """Longest agreement that is distinguished, in tokens."""
 MARGIN = 0.03
 """Least gain that lookups must promise. Without it four requests, one copying, are at worst at 1.03 instead of 1.11."""
@@ -83,8 +82,11 @@ BROUGHT = 0.02
 LEAST_SECONDS = 0.004
 """Shortest rounds for which ``"auto"`` looks up. Chat was served at 1.03 to 1.14 of the policy without lookups where
 rounds take 7 ms, and at 0.88 to 0.99 where a busy host paces rounds of 1.8 to 3.5 ms."""
-_LEVEL = [bisect_right(LEVELS, match) - 1 for match in range(LONGEST + 1)]
-"""Level by match; -1 below SHORTEST."""
+
+
+def _level(match: int) -> int:
+    """Return the level of a match; -1 below SHORTEST."""
+    return bisect_right(LEVELS, match) - 1
 
 
 class Agreement:
@@ -99,7 +101,7 @@ class Agreement:
 
     def learn(self, match: int, agreed: int) -> None:
         """Count that *agreed* tokens, FURTHEST at most, agreed from the start of a round."""
-        level = _LEVEL[min(match, LONGEST)]
+        level = _level(match)
         reached, self._sums[level] = self._reached[level], None
         for tokens in range(agreed + 1):
             reached[tokens] += 1.0
@@ -110,14 +112,14 @@ class Agreement:
         """Return S(*tokens* | *match*), with *tokens* limited to FURTHEST; 0 if nothing was found."""
         if match < SHORTEST:
             return 0.0
-        reached = self._reached[_LEVEL[min(match, LONGEST)]]
+        reached = self._reached[_level(match)]
         return reached[min(tokens, FURTHEST)] / reached[0]
 
     def tokens(self, match: int, drafts: Sequence[int]) -> list[float]:
         """Return Y_k(*match*) for each k of *drafts*."""
         if match < SHORTEST:
             return [1.0] * len(drafts)
-        level = _LEVEL[min(match, LONGEST)]
+        level = _level(match)
         sums = self._sums[level]
         if sums is None:
             sums = self._sums[level] = list(accumulate(self._reached[level]))
@@ -135,7 +137,7 @@ class Runs:
         """*agreements* are with the own text and with memory."""
         self._agreements = agreements
         self._open: dict[Hashable, list[tuple[int, int, int]]] = {}
-        """By request: kind, match and tokens so far of each round start in the current copy."""
+        """By request, of each round start in the current copy: whether it is of memory, match and tokens so far."""
 
     def learn(self, observation: RoundObservation) -> None:
         """Learn from a round; copies of requests that are not in it are forgotten."""
@@ -147,12 +149,12 @@ class Runs:
                 begun.append((found.remembered, found.match, 0))
             broke = found.agreed < min(count + 1, FURTHEST)
             kept = []
-            for kind, match, since in begun:
+            for remembered, match, since in begun:
                 agreed = min(since + (found.agreed if broke else count + 1), FURTHEST)
                 if broke or agreed == FURTHEST:
-                    self._agreements[kind].learn(match, agreed)
+                    self._agreements[remembered].learn(match, agreed)
                 else:
-                    kept.append((kind, match, agreed))
+                    kept.append((remembered, match, agreed))
             if kept:
                 self._open[name] = kept
 
@@ -172,7 +174,7 @@ class Drafted:
 
     def learn(self, match: int, tokens: int, expected: float) -> None:
         """Count a request's *tokens* in a drafted round that yields *expected* tokens on average."""
-        level = _LEVEL[min(match, LONGEST)]
+        level = _level(match)
         self._tokens[level] += tokens
         self._expected[level] += expected
         if self._expected[level] > REMEMBERED:
@@ -182,7 +184,7 @@ class Drafted:
 
     def tokens(self, match: int, steps: int, usual: float) -> float:
         """Return the expected tokens of a round of *steps* after *match*; *usual* are those of all such rounds."""
-        return min(steps + 1.0, max(1.0, usual * self._by_level()[_LEVEL[min(match, LONGEST)]]))
+        return min(steps + 1.0, max(1.0, usual * self._by_level()[_level(match)]))
 
     def _by_level(self) -> list[float]:
         if self._factors is None:
@@ -199,7 +201,7 @@ class Tracking:
 
     It is learned where tracking starts and ends: the median of the rounds right after, against that of the rounds right
     before. So a clock or a context that changes does not matter. Clocks differ between ranks, so decisions use the time
-    of rank 0, which :meth:`load` brings.
+    of rank 0.
     """
 
     def __init__(self) -> None:
@@ -214,12 +216,8 @@ class Tracking:
         """Their seconds, before and after the latest start or end."""
 
     def export(self) -> float:
-        """Return the seconds that this rank measured, for :meth:`load` on each rank."""
+        """Return the seconds that this rank measured, for ``seconds`` of each rank."""
         return max(LEAST_TRACKING, self._own)
-
-    def load(self, shared: float) -> None:
-        """Use the seconds of rank 0 from now on."""
-        self.seconds = shared
 
     def without(self, observation: RoundObservation) -> float | None:
         """Return the seconds of a round without tracking; None for a round that was not timed.
@@ -384,8 +382,8 @@ class Lookups:
                 passed = before.steps + 1 if copied else round(model.tokens(match, before.steps, usual))
                 lasts, match = agreement.chance(match, passed), match + passed
             drafted = lasts * model.tokens(match, live, usual) + (1.0 - lasts) * elsewhere
-            for kind, tokens in enumerate(agreement.tokens(match, kinds)):
-                worth[kind] += (lasts * tokens + 1.0 - lasts) / drafted
+            for at, tokens in enumerate(agreement.tokens(match, kinds)):
+                worth[at] += (lasts * tokens + 1.0 - lasts) / drafted
         gains = [found / row.lookups[drafts] for drafts, found in zip(kinds, worth, strict=True)]
         best = max(range(len(kinds)), key=gains.__getitem__)
         asked = 1.0 + MARGIN + MARGIN_PER_LOST * self._lost

@@ -33,10 +33,8 @@ class ThroughputOptions(PolicyOptions):
 
     candidate_steps: Annotated[tuple[int, ...], depths("depths that the policy may choose")] = (0, 1, 2, 3, 5, 7)
     memory_rounds: Annotated[int, integer("rounds until the weight of an accept count falls to 1/e", 8, 100_000)] = 3840
-    shrinkage: Annotated[float, number("weight, in trials, of the previous position in an estimate", 0.0, 10_000.0)] = (
-        RECENT
-    )
-    probe_budget: Annotated[float, number("largest share of time that probes may cost; 0 turns them off", 0.0, 0.2)] = (
+    shrinkage: Annotated[float, number("weight, in trials, of the previous position in an estimate", 0, 1e4)] = RECENT
+    probe_budget: Annotated[float, number("largest share of time that probes may cost; 0 turns them off", 0, 0.2)] = (
         0.005
     )
     sync_rounds: Annotated[int, integer("rounds between two syncs of measured times", 1, 100_000)] = KEPT
@@ -108,8 +106,6 @@ class ThroughputPolicy(AdaptivePolicy):
         """The chosen steps; a probe does not change them."""
         self._ran = drafted(start)
         """What the latest round does."""
-        self._judged: tuple[RoundTimeRow | None, Sequence[float]] = None, ()
-        """What the latest decision rests on."""
         self._votes, self._leads = False, True
         """Whether several ranks agree on the steps (see ``follow``), and whether this rank's probes run."""
         self._batch_size, self._round = 1, 0
@@ -134,12 +130,9 @@ class ThroughputPolicy(AdaptivePolicy):
         probed, former = self._prober.take_round(row), self._live
         if probed is not None:
             return drafted(probed, probe=probed != former, why="probe")
-        live, slower = former, self._acceptance.slower(former)
-        if row is not self._judged[0] or slower is not self._judged[1]:  # else nothing has changed
-            self._judged = row, slower
-            live = self._live = fastest(former, row, slower)
-            if live != former:
-                self._next_sync = min(self._next_sync, self._round + SYNC_AFTER)
+        live = self._live = fastest(former, row, self._acceptance.slower(former))
+        if live != former:
+            self._next_sync = min(self._next_sync, self._round + SYNC_AFTER)
         drafts = self._lookups.chosen(coming, row, live, self._ran, self._acceptance) if row.lookups else 0
         if drafts:
             return Choice(drafts, Source.LOOKUP, why="lookup")
@@ -182,7 +175,7 @@ class ThroughputPolicy(AdaptivePolicy):
         counts = observation.num_correct_drafts_per_req if steps else observation.shadow_accepts
         if not counts or observation.looked_up:
             return
-        if trust.add_verified(counts) if steps else trust.add_shadow(counts):
+        if trust.add(counts, verified=bool(steps)):
             self._acceptance.set_level(trust.verified_rate)
         if steps or trust.believed:
             self._acceptance.update(steps, counts, observation.requests)
@@ -229,7 +222,7 @@ class ThroughputPolicy(AdaptivePolicy):
     def import_cost(self, payload: Mapping[str, Any]) -> None:
         self.cost_sync_due = False
         self._next_sync = self._round + self.options.sync_rounds
-        self._lookups.tracking.load(payload["tracking"])
+        self._lookups.tracking.seconds = payload["tracking"]
         if self._cost.load(payload["noise"], payload["places"]):
             self._times.forget()
             self._times.at(self._batch_size)  # built here, so that the next round does not wait for it
@@ -277,7 +270,7 @@ class ThroughputPolicy(AdaptivePolicy):
         if steps not in row.seconds:
             return None
         rate = self._acceptance.tokens[steps] / row.seconds[steps]
-        return Forecast(batch_size * rate, None if row.zero is None else rate * row.zero)
+        return Forecast(batch_size * rate, rate * row.seconds[0] if 0 in row.allowed else None)
 
     def acceptance_by_position(self) -> Sequence[float]:
         return tuple(self._acceptance.conditional)

@@ -259,7 +259,8 @@ class Prober:
                 novelty = _novelty(row.anchor, (anchor for anchor, kind in readings if kind == steps))
                 rest = min(rest, FIRST * cost / max(1e-3, novelty * min(4.0, max(0.5, row.surprise))))
             disputed = any(steps in kinds for _, *kinds in disputes)
-            due = self._age(row, steps) / (1.0 if disputed else rest)
+            age = self._rounds.get(row.anchor, 0) - self._seen.get(place, 0)
+            due = age / (1.0 if disputed else rest)
             if steps > live > 0:
                 unseen = now - max((at for other, at in self._drafted.items() if other >= steps), default=0)
                 due = max(due, unseen / next_deeper)
@@ -279,19 +280,17 @@ class Prober:
         if unseen < 2 * PROBE_ROUNDS or self._saving or self._left or not self.budget:
             return
         fewest = next((steps for _, steps, _ in row.rungs if steps), None)
-        if fewest is None or row.zero is None or row.anchor not in self._credits:
+        if fewest is None or 0 not in row.allowed or row.anchor not in self._credits:
             return
+        zero = row.seconds[0]
         # The most steps that may take as long: they see more, and a wider block is drafted as fast.
         most = (1.0 + PROFILED) * row.seconds[fewest]
         steps = max(steps for _, steps, _ in row.rungs if steps and row.seconds[steps] <= most)
-        lost = row.seconds[steps] / row.zero - self._acceptance.tokens[steps]
+        lost = row.seconds[steps] / zero - self._acceptance.tokens[steps]
         wait = UNSEEN_ROUNDS if self._hears else min(UNSEEN_ROUNDS, lost / self.budget)
-        if unseen >= wait and row.seconds[steps] - row.zero <= self._credits[row.anchor]:
+        if unseen >= wait and row.seconds[steps] - zero <= self._credits[row.anchor]:
             self._seen_at, self._hears = now, False
             self._start(steps, 1, 1, row)
-
-    def _age(self, row: RoundTimeRow, steps: int) -> int:
-        return self._rounds.get(row.anchor, 0) - self._seen.get((row.anchor, steps), 0)
 
     def _disputes(self, row: RoundTimeRow) -> dict[tuple[int, int, int], float]:
         """Return, by anchor and both steps, what of ``CostModel.lone`` contradicts *row* and no look has followed."""

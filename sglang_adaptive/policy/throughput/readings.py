@@ -1,6 +1,6 @@
 """How long rounds take on this server: what two kinds of rounds differ by, learned from rounds close together.
 
-A kind is a number of steps, or of drafts looked up. A reading is the log of a round's seconds over those of the base
+A reading is the log of a round's seconds over those of the base
 table (``cost``). Whatever slows the whole machine for seconds (a neighbor, a longer context, a lower clock) is in the
 readings on both sides of a change of kinds, so it cancels in their difference:
 
@@ -120,9 +120,8 @@ class Place:
         self._pairs: dict[tuple[int, int], deque[tuple[float, float]]] = {}
         """Differences and their weights."""
         self._exported: list[Any] | None = None
-        self._medians: dict[int, float] = {}
         self._summaries: dict[tuple[int, int], tuple[float, list[Any]]] = {}
-        """What did not change since an export: a kind's median of ``_own``, and the noise and the summary of a pair."""
+        """By pair that did not change since an export: the noise then, and its summary."""
 
     def add(self, kind: int, value: float, now: int, rounds: int) -> None:
         """Add a reading, of *rounds* rounds, in round *now*."""
@@ -137,7 +136,6 @@ class Place:
             self._noise.levels.append(abs(middle(visit.values) - visit.usual))
             visit.usual = None
         self._own.setdefault(kind, deque(maxlen=KEPT)).append(value)
-        self._medians.pop(kind, None)
         self._counts[kind] = self._counts.get(kind, 0) + rounds
 
     def export(self) -> list[Any]:
@@ -149,11 +147,8 @@ class Place:
         if self._exported is None:
             assert self._visit is not None, "a place has a reading"
             latest, noise, scatter = self._visit.kind, self._noise.of_differences, self._noise.of_levels
-            for kind, values in self._own.items():
-                if kind not in self._medians:
-                    self._medians[kind] = median(values)
             own = [
-                [kind, self._medians[kind], math.hypot(scatter, OUTLIER / len(values)), self._counts[kind]]
+                [kind, median(values), math.hypot(scatter, OUTLIER / len(values)), self._counts[kind]]
                 for kind, values in self._own.items()
             ]
             open_pair = [] if self._change is None else [self._change.kinds]

@@ -31,8 +31,6 @@ class RoundTimeRow:
     """How much farther times are from the profile, or the form, than was expected; 1 if as far."""
     log_base: Mapping[int, float]
     """Log of the base table's seconds, the reference for readings, by steps or drafts looked up."""
-    zero: float | None
-    """Seconds at zero steps; None if they may not run here."""
     lookups: Mapping[int, float]
     """Seconds of the lookup rounds that may run here, by drafts, ascending."""
 
@@ -102,7 +100,7 @@ class RoundTimeTable:
             padded=batch_size, anchor=anchor, allowed=allowed, log_base=log_base, lookups=lookups,
             rungs=tuple((at, steps, seconds[at]) for at, steps in enumerate(ladder) if steps in allowed),
             seconds=dict(zip(ladder, seconds, strict=True)), deviation=dict(zip(ladder, deviations, strict=True)),
-            noise=self._cost.noise, surprise=self._cost.surprise, zero=seconds[0] if 0 in allowed else None,
+            noise=self._cost.noise, surprise=self._cost.surprise,
         )  # fmt: skip
 
     def _padded(self, batch_size: int) -> int:

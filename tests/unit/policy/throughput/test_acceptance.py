@@ -233,7 +233,7 @@ def around_a_change(
     for hears in (hears_first, not hears_first):
         for _ in range(32):
             outcome = [int(rng.random() < (shadow if hears else verified)) for _ in range(batch)]
-            wrong += (trust.add_shadow if hears else trust.add_verified)(outcome)
+            wrong += trust.add(outcome, verified=not hears)
     return wrong
 
 
@@ -260,31 +260,31 @@ def test_a_sense_that_is_wrong_is_found_out(shadow: float, verified: float, hear
 
 def test_the_verdict_comes_once_and_is_taken_back_where_both_find_good_drafts() -> None:
     trust = ShadowTrust()
-    told = [trust.add_shadow([0]) for _ in range(20)] + [trust.add_verified([3]) for _ in range(20)]
+    told = [trust.add([0], verified=False) for _ in range(20)] + [trust.add([3], verified=True) for _ in range(20)]
     assert (sum(told), trust.believed) == (1, False)
     assert trust.verified_rate > 0.85
     for _ in range(100):
-        trust.add_verified([0]), trust.add_shadow([0])
+        trust.add([0], verified=True), trust.add([0], verified=False)
     assert not trust.believed, "a sense that never hears a hit agrees with every bad draft"
-    assert not any([trust.add_verified([2]) or trust.add_shadow([1]) for _ in range(100)])
+    assert not any([trust.add([2], verified=True) or trust.add([1], verified=False) for _ in range(100)])
     assert trust.believed
 
 
 def test_what_lies_far_back_is_not_compared() -> None:
     trust = ShadowTrust()
     for hit in (0, 1):
-        assert not any([trust.add_shadow([hit]) for _ in range(500)])
+        assert not any([trust.add([hit], verified=False) for _ in range(500)])
     for hit in (1, 0):
-        assert not any([trust.add_verified([hit]) for _ in range(500)])
+        assert not any([trust.add([hit], verified=True) for _ in range(500)])
 
 
 def test_text_that_turned_hard_before_zero_steps_began_is_no_disagreement() -> None:
     trust = ShadowTrust()
     for accepted, rounds in ((1, 200), (0, 14)):
         for _ in range(rounds):
-            trust.add_verified([accepted])
+            trust.add([accepted], verified=True)
     for _ in range(40):
-        trust.add_shadow([0])
+        trust.add([0], verified=False)
     assert trust.believed
 
 

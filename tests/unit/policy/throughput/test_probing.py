@@ -107,8 +107,7 @@ def row(seconds: Mapping[int, float], anchor: int = 8, deviation: float = 0.005,
     known: dict[str, Any] = {"noise": 0.02, "surprise": 1.0, "log_base": {}, "lookups": {}} | others
     rungs = tuple((rung, *cell) for rung, cell in enumerate(seconds.items()))
     deviations = dict.fromkeys(seconds, deviation)
-    zero = seconds.get(0)
-    return RoundTimeRow(anchor, anchor, rungs, frozenset(seconds), seconds, deviation=deviations, zero=zero, **known)
+    return RoundTimeRow(anchor, anchor, rungs, frozenset(seconds), seconds, deviation=deviations, **known)
 
 
 TOKENS = [1.0, 1.0, 1.05, 1.1, 1.1, 1.1, 1.1, 1.1]
