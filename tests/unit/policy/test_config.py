@@ -112,10 +112,6 @@ def slot(**entry: Any) -> dict[str, Any]:
     return {"1": {**GOOD_SLOT, **entry}}
 
 
-def steps(value: Any) -> dict[str, Any]:
-    return {"1": {"candidate_steps": value}}
-
-
 NAMED = " or ".join(f'"{name}"' for name in POLICIES)
 NAN, INF = float("nan"), float("inf")
 BAD = [
@@ -129,19 +125,10 @@ BAD = [
     ({"1": [1, 3]}, "1", "got [1, 3]; expected an object"),
     ({"1": None}, "1", "got null; expected an object"),
     ({"1": {}}, "1.candidate_steps", "missing; expected a non-empty list of integers from 0 to 32"),
-    (steps([]), "1.candidate_steps", "got []"),
-    (steps("1,3"), "1.candidate_steps", 'got "1,3"'),
-    (steps(3), "1.candidate_steps", "got 3"),
-    (steps(None), "1.candidate_steps", "got null"),
-    (steps({"1": 3}), "1.candidate_steps", 'got {"1": 3}'),
-    (steps([1, True]), "1.candidate_steps[1]", "got true; expected an integer from 0 to 32"),
-    (steps([1.0]), "1.candidate_steps[0]", "got 1.0"),
-    (steps(["3"]), "1.candidate_steps[0]", 'got "3"'),
-    (steps([1, 3, -1]), "1.candidate_steps[2]", "got -1"),
-    (steps([33]), "1.candidate_steps[0]", "got 33"),
-    (steps([NAN]), "1.candidate_steps[0]", "got NaN"),
-    (steps([None]), "1.candidate_steps[0]", "got null"),
-    (steps([10**400]), "1.candidate_steps[0]", "got 1000"),
+    *[(slot(candidate_steps=value), "1.candidate_steps", f"got {json.dumps(value)}; expected a non-empty list")
+      for value in ([], "1,3", 3, None, {"1": 3})],
+    *[(slot(candidate_steps=[1, 3, value]), "1.candidate_steps[2]", "; expected an integer from 0 to 32")
+      for value in (True, 1.0, "3", -1, 33, NAN, None, 10**400)],
     ({"candidate_steps": [1, 3]}, "candidate_steps", "given outside a slot"),
     ({**slot(), "candidate_steps": [1, 3]}, "candidate_steps", "given outside a slot"),
     # Unknown keys, with the nearest known one.
@@ -165,6 +152,37 @@ BAD = [
     ({"policy": "throughput", "ema_alpha": 0.2}, "ema_alpha", 'a tuning key of the policy "ema"'),
     ({"throughput": []}, "throughput", "got []; expected an object"),
     ({"throughput": {"margim": 0.1}}, "throughput.margim", "unknown key"),
+    # Options of the throughput policy.
+    ({"throughput": {"shrinkage": "1%"}}, "throughput.shrinkage", 'got "1%"; expected a number from 0 to 10000'),
+    ({"throughput": {"shrinkage": -1}}, "throughput.shrinkage", "got -1"),
+    ({"throughput": {"memory_rounds": 1}}, "throughput.memory_rounds", "got 1; expected an integer from 8 to 100000"),
+    ({"throughput": {"memory_rounds": 9.5}}, "throughput.memory_rounds", "got 9.5"),
+    ({"throughput": {"probe_budget": 0.5}}, "throughput.probe_budget", "got 0.5"),
+    ({"throughput": {"probe_budget": 0}}, "throughput.probe_budget", "only a probe can leave zero steps"),
+    ({"throughput": {"sync_rounds": 0}}, "throughput.sync_rounds", "got 0"),
+    ({"throughput": {"candidate_steps": [1, -1]}}, "throughput.candidate_steps[1]", "got -1"),
+    ({"throughput": {"candidate_steps": [0]}}, "throughput.candidate_steps", "expected at least one depth above 0"),
+    ({"throughput": {"profile_dir": "a\0b"}}, "throughput.profile_dir", "expected a folder's path"),
+    ({"throughput": {"profile_dir": "~no-such-user/x"}}, "throughput.profile_dir", "expected a folder's path"),
+    ({"throughput": {"lookup": "yes"}}, "throughput.lookup", 'got "yes"; expected "auto", true or false'),
+    ({"throughput": {"lookup": 1}}, "throughput.lookup", "got 1"),
+    ({"throughput": {"lookup_texts": "a.jsonl"}}, "throughput.lookup_memory_mb",
+     "got 0; expected above 0 beside lookup_texts, whose texts are kept there"),
+    # Options of the server.
+    *[({"zero_step_extend_every": value}, "zero_step_extend_every", "; expected an integer from 1 to 33")
+      for value in (0, 34, 4.0, True, None, "8")],
+    ({"warm_up": 1}, "warm_up", "got 1; expected true or false"),
+    ({"audit": {"share": 0}}, "audit.share", "got 0; expected a number above 0 up to 1"),
+    ({"audit": {"when": "idle"}}, "audit.share", "missing; expected a number above 0 up to 1"),
+    ({"audit": {"share": 1, "when": "busy"}}, "audit.when", 'got "busy"; expected "idle"'),
+    ({"audit": 0.001}, "audit", "got 0.001; expected an object, as in "),
+    ({**slot(), "audit": {"share": 1}}, "audit", "the depths are 1, 3; expected 0 among the depths"),
+    ({"trace": True}, "trace", "got true; expected an object"),
+    ({"trace": {}}, "trace.file", "missing; expected a file's path"),
+    ({"trace": {"file": ""}}, "trace.file", 'got ""; expected a file\'s path'),
+    ({"trace": {"file": "a\0b"}}, "trace.file", "got"),
+    ({"trace": {"file": "a", "max_mb": 0}}, "trace.max_mb", "got 0; expected a number"),
+    ({"trace": {"file": "a", "size": 1}}, "trace.size", "unknown key; expected one of file, max_mb"),
 ]  # fmt: skip
 
 BAD_NUMBERS = {
@@ -188,11 +206,6 @@ def test_bad_value(tmp_path: Path, config: dict[str, Any], key: str | None, prob
     error = refusal_of(tmp_path, json.dumps(config))
     assert error.key == key
     assert problem in str(error)
-
-
-def test_throughput_takes_its_own_keys() -> None:
-    assert check_config({"throughput": {"shrinkage": 0.5}}, "f").options.shrinkage == 0.5
-    assert check_config({"throughput": {"candidate_steps": [7, 0, 2]}}, "f").candidate_steps == [0, 2, 7]
 
 
 STARTED = {"warm_up": True, "prune_graphs": False, "exact": False}
@@ -375,30 +388,3 @@ def test_a_server_s_option_stands_beside_any_policy(
     assert (getattr(config, name), getattr(without, name)) == (read, default)
     assert config.policy == without.policy and check_config(config.as_dict(), "f") == config
     assert default is not None or name not in without.as_dict()
-
-
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        *(
-            ({"zero_step_extend_every": value}, "zero_step_extend_every: got ")
-            for value in (0, 34, 4.0, True, None, "8")
-        ),
-        ({"warm_up": 1}, "warm_up: got 1; expected true or false"),
-        ({"audit": {"share": 0}}, "audit.share: got 0; expected a number above 0 up to 1"),
-        ({"audit": {"when": "idle"}}, "audit.share: missing; expected a number above 0 up to 1"),
-        ({"audit": {"share": 1, "when": "busy"}}, 'audit.when: got "busy"; expected "idle"'),
-        ({"audit": 0.001}, "audit: got 0.001; expected an object, as in "),
-        ({**slot(), "audit": {"share": 1}}, "audit: the depths are 1, 3; expected 0 among the depths"),
-        ({"trace": True}, "trace: got true; expected an object"),
-        ({"trace": {}}, "trace.file: missing; expected a file's path"),
-        ({"trace": {"file": ""}}, 'trace.file: got ""; expected a file\'s path'),
-        ({"trace": {"file": "a\0b"}}, "trace.file: got"),
-        ({"trace": {"file": "a", "max_mb": 0}}, "trace.max_mb: got 0; expected a number"),
-        ({"trace": {"file": "a", "size": 1}}, "trace.size: unknown key; expected one of file, max_mb"),
-    ],
-)
-def test_a_bad_option_of_the_server_is_one_line(content: dict[str, Any], message: str) -> None:
-    with pytest.raises(ConfigError) as caught:
-        check_config(content, "f")
-    assert str(caught.value).startswith(f"f: {message}") and "\n" not in str(caught.value)

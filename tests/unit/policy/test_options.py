@@ -109,31 +109,6 @@ def read(options: dict[str, Any]) -> ThroughputOptions:
     return ThroughputOptions.read({"throughput": options}, "f.json")
 
 
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("shrinkage", "1%"),
-        ("memory_rounds", 1),
-        ("memory_rounds", 9.5),
-        ("shrinkage", -1),
-        ("probe_budget", 0.5),
-        ("probe_budget", 0),  # with zero steps in the ladder
-        ("sync_rounds", 0),
-        ("candidate_steps", [1, -1]),
-        ("candidate_steps", [0]),  # would never draft anything
-        ("profile_dir", "a\0b"),
-        ("profile_dir", "~no-such-user/x"),
-        ("shrinkages", 12),
-    ],
-)
-def test_a_bad_option_is_named_in_one_line(name: str, value: Any) -> None:
-    with pytest.raises(ConfigError) as caught:
-        read({name: value})
-    text = str(caught.value)
-    place = f"{name}[1]" if value == [1, -1] else name
-    assert text.startswith(f"f.json: throughput.{place}: ") and "expected" in text and "\n" not in text
-
-
 def test_every_option_can_be_given() -> None:
     assert read({}) == ThroughputOptions() and read({"candidate_steps": [3, 0, 3]}).candidate_steps == (0, 3)
     for name in options_of(ThroughputOptions):
