@@ -131,7 +131,7 @@ class AdaptiveConfig:
         return replace(self, **kept)
 
     def require_built(self, built: CapturedSteps, running: Mapping[str, Any] | None = None) -> None:
-        """Reject this configuration if it needs something that was not *built*, unless *running* asks for it as well.
+        """Raise ConfigError if this needs something that was not *built*, unless *running* asks for it as well.
 
         *running* is the configuration in force, as ``as_dict`` returns it: a server that cannot look drafts up starts
         without, whatever its configuration says, and that configuration must pass again with another option changed.
@@ -139,9 +139,6 @@ class AdaptiveConfig:
         A depth without graphs would run, only slowly. Start-up gives graphs to every depth that may run at a batch
         size, and a later configuration must meet the same rule. A policy that keeps to depths with graphs
         (``keeps_to_graphs``) needs graphs for one of its depths at each size; any other policy needs them for all.
-
-        Raises:
-            ConfigError: With one line that names the key, the depth and those that were built.
         """
         keeps_to_graphs = POLICIES[self.policy].policy.keeps_to_graphs
         asked_before = (running or {}).get(self.policy, {}).get("lookup") is True
@@ -172,8 +169,7 @@ class AdaptiveConfig:
 def load_config(name: str | os.PathLike[str] | None = None) -> AdaptiveConfig:
     """Read and check the configuration *name*, as in `locate`; without a name, return the default policy's defaults.
 
-    Raises:
-        ConfigError: With one line that names file, key, value and what is accepted.
+    Raises ConfigError.
     """
     if name is None:
         return check_config({}, BUILT_IN)
@@ -182,11 +178,7 @@ def load_config(name: str | os.PathLike[str] | None = None) -> AdaptiveConfig:
 
 
 def check_config(cfg: Mapping[str, Any], source: str) -> AdaptiveConfig:
-    """Check the JSON object *cfg*, read from *source*, and return it frozen.
-
-    Raises:
-        ConfigError: As ``load_config``.
-    """
+    """Check the JSON object *cfg*, read from *source*, and return it frozen; raises ConfigError."""
     server = opt.options_of(AdaptiveConfig)
     known = {name: registered.options for name, registered in POLICIES.items()}
     owners = {key: next((name for name, its in known.items() if its.owns(key)), None) for key in cfg}
@@ -239,8 +231,7 @@ def presets() -> dict[str, Path]:
 def locate(name: str | os.PathLike[str]) -> str:
     """Return the path of the configuration *name*: a file, or else the preset with this name.
 
-    Raises:
-        ConfigError: There is neither; the line lists the presets.
+    Raises ConfigError, with the presets, if there is neither.
     """
     given = os.fspath(name)
     if os.path.isfile(given):
@@ -262,10 +253,8 @@ def locate(name: str | os.PathLike[str]) -> str:
 def read_object(path: str | os.PathLike[str]) -> dict[str, Any]:
     """Return the JSON object in *path*.
 
-    NaN and Infinity are returned as floats, so that the check can name their key.
-
-    Raises:
-        ConfigError: The file cannot be read, is not UTF-8 or JSON, repeats a key, or holds no object.
+    NaN and Infinity are returned as floats, so that the check can name their key. Raises ConfigError if the file cannot
+    be read, is not UTF-8 or JSON, repeats a key, or holds no object.
     """
     file = os.fspath(path)
     text = _read_text(file)
@@ -275,11 +264,7 @@ def read_object(path: str | os.PathLike[str]) -> dict[str, Any]:
 
 
 def parse_object(source: str, text: str) -> dict[str, Any]:
-    """Return the JSON object in *text* from *source*, as ``read_object`` does.
-
-    Raises:
-        ConfigError: *text* is not JSON, repeats a key, or holds no object.
-    """
+    """Return the JSON object in *text* from *source*, as ``read_object`` does."""
 
     def object_from_pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         members = dict(pairs)
@@ -344,11 +329,7 @@ def _require_regular(file: str, mode: int) -> None:
 
 
 def texts_in(path: str) -> list[str | list[int]]:
-    """Return the texts of a file, one a line: a JSON string, or a JSON list of token ids.
-
-    Raises:
-        ConfigError: With one line that names file, line and what is accepted.
-    """
+    """Return the texts of a file, one a line: a JSON string, or a JSON list of token ids. Raises ConfigError."""
     expected, found = "a JSON string or list of token ids a line", list[str | list[int]]()
     try:
         lines = Path(path).expanduser().read_text(encoding="utf-8").splitlines()

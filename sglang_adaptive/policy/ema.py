@@ -7,7 +7,6 @@ last bit and cross thresholds in the same round.
 
 from __future__ import annotations
 
-import logging
 import math
 import re
 from bisect import bisect_left, bisect_right
@@ -21,8 +20,6 @@ from sglang_adaptive.policy.choice import Choice, Coming, drafted
 from sglang_adaptive.policy.errors import ConfigError, shown
 from sglang_adaptive.policy.observation import RoundObservation
 from sglang_adaptive.policy.options import MAX_BATCH_SIZE, MAX_STEPS, PolicyOptions, integer, number
-
-logger = logging.getLogger(__name__)
 
 SLOT_KEY_EXPECTED = f'a batch size from "1" to "{MAX_BATCH_SIZE}" as digits, without sign or leading zero'
 _SLOT_KEY = re.compile(r"[1-9][0-9]{0,6}")
@@ -170,33 +167,24 @@ class AdaptiveStepSlot:
         self.stale_rounds = 0
         """Rounds ignored because another depth drafted them."""
 
-    def observe(self, observation: RoundObservation) -> bool:
-        """Learn from *observation* if the current depth drafted it; return whether the depth changed."""
+    def observe(self, observation: RoundObservation) -> None:
+        """Learn from *observation* if the current depth drafted it."""
         if observation.steps != self.current_steps:
             # Accept counts are censored at the drafting depth: a late round of a shallower depth would lower the
             # average, and one of a deeper depth would raise it.
             self.stale_rounds += 1
-            return False
-        return self.update(observation.num_correct_drafts_per_req)
+        elif observation.num_correct_drafts_per_req:
+            self.update(observation.num_correct_drafts_per_req)
 
-    def update(self, num_correct_drafts_per_req: Sequence[int]) -> bool:
-        """Learn from a round drafted at the current depth; return whether the depth changed.
-
-        The counts are per request, without the bonus token; a round without requests is ignored.
-        """
-        if not num_correct_drafts_per_req:
-            return False
+    def update(self, num_correct_drafts_per_req: Sequence[int]) -> None:
+        """Learn from a round drafted at the current depth: counts by request, without the bonus token."""
         if self.current_steps > 0:
             alpha, mean = self.config.ema_alpha, sum(num_correct_drafts_per_req) / len(num_correct_drafts_per_req)
             self.ema_accept_len = (1 - alpha) * self.ema_accept_len + alpha * mean
         self.batches += 1
         after_warmup = self.batches - self.config.warmup_batches
-        if after_warmup <= 0 or after_warmup % self.config.update_interval:
-            return False
-        before, self.current_steps = self.current_steps, self._next_steps()
-        if self.current_steps != before:
-            logger.debug("steps %d -> %d, EMA %.2f", before, self.current_steps, self.ema_accept_len)
-        return self.current_steps != before
+        if after_warmup > 0 and not after_warmup % self.config.update_interval:
+            self.current_steps = self._next_steps()
 
     def _next_steps(self) -> int:
         ladder, top, coeff = self.candidate_steps, len(self.candidate_steps) - 1, self.config.ceiling_coeff
@@ -274,22 +262,20 @@ class AdaptiveSpeculativeParams(AdaptivePolicy):
         self._route(observation.batch_size).observe(observation)
 
     def snapshot(self) -> dict[str, Any]:
-        described = []
-        for index, slot in enumerate(self.slots):
-            drop_at, rise_above = slot.thresholds
-            described.append(
-                {
-                    "batch_range": self._batch_range(index),
-                    "steps": slot.current_steps,
-                    "ema_accept_len": slot.ema_accept_len,
-                    "drop_at": drop_at,
-                    "rise_above": rise_above,
-                    "batches": slot.batches,
-                    "stale_rounds": slot.stale_rounds,
-                    "candidate_steps": list(slot.candidate_steps),
-                }
-            )
-        return {"policy": self.name, "slots": described}
+        slots = [
+            {
+                "batch_range": self._batch_range(index),
+                "steps": slot.current_steps,
+                "ema_accept_len": slot.ema_accept_len,
+                "drop_at": slot.thresholds[0],
+                "rise_above": slot.thresholds[1],
+                "batches": slot.batches,
+                "stale_rounds": slot.stale_rounds,
+                "candidate_steps": list(slot.candidate_steps),
+            }
+            for index, slot in enumerate(self.slots)
+        ]
+        return {"policy": self.name, "slots": slots}
 
     def _batch_range(self, index: int) -> list[int | None] | None:
         """Return [smallest, largest] batch size routed to a slot; None when padding leaves it none."""

@@ -9,13 +9,10 @@ SHOWN_VALUE_CHARS = 60
 
 
 class ConfigError(ValueError):
-    """An unusable configuration: which file, which key, what was found, what is accepted."""
+    """An unusable configuration, in one line: which file, which key, what was found, what is accepted."""
 
     def __init__(self, file: str, key: str | None, problem: str, expected: str) -> None:
-        self.file = file
-        self.key = key
-        self.problem = problem
-        self.expected = expected
+        self.file, self.key, self.problem, self.expected = file, key, problem, expected
         place = printable(file) if key is None else f"{printable(file)}: {printable(key)}"
         super().__init__(f"{place}: {problem}; expected {expected}")
 

@@ -14,6 +14,7 @@ import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields, is_dataclass, replace
+from functools import cache
 from itertools import count, takewhile
 from typing import Any, ClassVar, Self, get_type_hints
 
@@ -115,25 +116,16 @@ def is_integer(value: Any, low: float, high: float) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and low <= value <= high
 
 
-_OPTIONS: dict[Any, Mapping[str, Option]] = {}
-"""By class; resolving type hints is slow."""
-
-
+@cache  # resolving type hints is slow
 def options_of(cls: type) -> Mapping[str, Option]:
     """Return the options of a dataclass by name, in field order; other fields are left out."""
-    if cls not in _OPTIONS:
-        hints = get_type_hints(cls, include_extras=True)
-        marked = [(field.name, getattr(hints[field.name], "__metadata__", ())) for field in fields(cls)]
-        _OPTIONS[cls] = {name: extra for name, extras in marked for extra in extras if isinstance(extra, Option)}
-    return _OPTIONS[cls]
+    hints = get_type_hints(cls, include_extras=True)
+    marked = [(field.name, getattr(hints[field.name], "__metadata__", ())) for field in fields(cls)]
+    return {name: extra for name, extras in marked for extra in extras if isinstance(extra, Option)}
 
 
 def checked(cls: type, given: Mapping[str, Any], prefix: str, source: str) -> dict[str, Any]:
-    """Return the values in *given* for the options of *cls*; errors put *prefix* before the key.
-
-    Raises:
-        ConfigError: With one line that names file, key, value and what is accepted.
-    """
+    """Return the values in *given* for the options of *cls*; raises ConfigError, with *prefix* before the key."""
     known = options_of(cls)
     for name in given:
         if name not in known:
@@ -239,11 +231,7 @@ class PolicyOptions:
 
     @classmethod
     def read(cls, cfg: Mapping[str, Any], source: str) -> Self:
-        """Return the options in the configuration *cfg*.
-
-        Raises:
-            ConfigError: With one line that names file, key, value and what is accepted.
-        """
+        """Return the options in the configuration *cfg*; raises ConfigError."""
         options = cfg.get(cls.policy, {})
         if not isinstance(options, dict):
             raise ConfigError(source, cls.policy, f"got {shown(options)}", "an object of options")

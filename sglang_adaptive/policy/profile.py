@@ -18,7 +18,6 @@ from sglang_adaptive.policy.options import MAX_BATCH_SIZE, MAX_STEPS, is_integer
 FORMAT, VERSION = "sglang-adaptive cost profile", 1
 MAX_CELLS = 4096
 MAX_SECONDS = 3600.0
-MAX_ROUNDS = 10**12
 KEY_TEXTS = ("target_model", "draft_model", "gpu_name", "attention_backend")
 KEY_COUNTS = ("gpu_count", "tp_size")
 KEY_MAPS = ("dtypes", "versions")
@@ -111,10 +110,7 @@ def ordered(cells: Iterable[ProfileCell]) -> tuple[ProfileCell, ...]:
 def shipped_config(name: str) -> Path:
     """Return the path of *name* in ``configs/``, as in ``shipped_config("conservative.json")``.
 
-    A wheel has the folder inside the package; a checkout has it beside the package.
-
-    Raises:
-        FileNotFoundError: Nothing of that name is shipped.
+    A wheel has the folder inside the package; a checkout has it beside the package. Raises FileNotFoundError.
     """
     for folder in (_PACKAGE / "configs", _PACKAGE.parent / "configs"):
         if (found := folder / name).exists():
@@ -134,11 +130,7 @@ class ProfileError(ConfigError):
 
 
 def loads_profile(text: str, source: str) -> CostProfile:
-    """Parse JSON text, read from *source*.
-
-    Raises:
-        ProfileError: With one line that names file, key, value and what is accepted.
-    """
+    """Parse JSON text, read from *source*; raises ProfileError."""
     try:
         value = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -193,7 +185,7 @@ def _parse_cell(entry: Any, where: str, source: str) -> ProfileCell:
         ("batch_size", batch, is_integer(batch, 1, MAX_BATCH_SIZE), f"1 to {MAX_BATCH_SIZE}"),
         ("steps", steps, is_integer(steps, 0, MAX_STEPS), f"0 to {MAX_STEPS}"),
         ("seconds", seconds, number and 0 < seconds <= MAX_SECONDS, f"above 0, at most {MAX_SECONDS:g}"),
-        ("rounds", rounds, rounds is None or is_integer(rounds, 0, MAX_ROUNDS), "an integer or null"),
+        ("rounds", rounds, rounds is None or is_integer(rounds, 0, 10**12), "an integer or null"),
     ):
         _require(accepted, source, f"{where}.{name}", value, expected)
     return ProfileCell(batch, steps, float(seconds), rounds)
