@@ -87,12 +87,8 @@ def test_file_that_cannot_be_read(tmp_path: Path) -> None:
     assert "cannot be read: Input/output error" in str(refusal(Path("/proc/self/mem")))
     with pytest.raises(ConfigError, match="null"):
         load_config("a\0b")
-
-
-def test_a_line_break_in_the_file_name_stays_on_one_line(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError) as caught:
+    with pytest.raises(ConfigError, match=r"^.*two\\nlines\.json.*$"):
         load_config(tmp_path / "two\nlines.json")
-    assert "two\\nlines.json" in str(caught.value) and "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -136,6 +132,7 @@ BAD = [
     ({**slot(), "Policy": "ema"}, "Policy", '(did you mean "policy"?)'),
     ({**slot(), "zzz": 1}, "zzz", "unknown key; expected a batch size as digits or one of policy"),
     ({**slot(), "": 1}, "", "unknown key"),
+    ({"source": "x"}, "source", "unknown key"),  # a field that is no option
     (slot(up_histeresis=0), "1.up_histeresis", '(did you mean "up_hysteresis"?)'),
     (slot(candidate_step=[1]), "1.candidate_step", '(did you mean "candidate_steps"?)'),
     (slot(policy="ema"), "1.policy", "unknown key; expected one of candidate_steps"),
@@ -175,6 +172,7 @@ BAD = [
     ({"audit": {"share": 0}}, "audit.share", "got 0; expected a number above 0 up to 1"),
     ({"audit": {"when": "idle"}}, "audit.share", "missing; expected a number above 0 up to 1"),
     ({"audit": {"share": 1, "when": "busy"}}, "audit.when", 'got "busy"; expected "idle"'),
+    ({"audit": {"share": 1, "when": ["idle"]}}, "audit.when", 'got ["idle"]; expected "idle"'),
     ({"audit": 0.001}, "audit", "got 0.001; expected an object, as in "),
     ({**slot(), "audit": {"share": 1}}, "audit", "the depths are 1, 3; expected 0 among the depths"),
     ({"trace": True}, "trace", "got true; expected an object"),

@@ -5,9 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
-import pytest
-
-from sglang_adaptive.policy.errors import ConfigError
 from sglang_adaptive.policy.options import (
     as_dict,
     at_start,
@@ -61,42 +58,15 @@ def test_every_kind_is_checked_and_read_back() -> None:
     assert made(**as_dict(found)) == found
 
 
-@pytest.mark.parametrize(
-    ("given", "told"),
-    [
-        ({"steps": []}, "example.steps: got []; expected a non-empty list of integers from 0 to 32, as in [1, 3, 7]"),
-        ({"steps": [True]}, "example.steps[0]: got true; expected an integer from 0 to 32"),
-        ({"share": 0}, "example.share: got 0; expected a number above 0 up to 1"),
-        ({"share": float("nan")}, "example.share: got NaN; expected a number"),
-        ({"share": True}, "example.share: got true; expected a number"),
-        ({"rounds": 2.0}, "example.rounds: got 2.0; expected an integer from 1 to 1000000"),
-        ({"fast": 1}, "example.fast: got 1; expected true or false"),
-        ({"slow": None}, "example.slow: got null; expected true or false"),
-        ({"inner": "x"}, 'example.inner: got "x"; expected an object'),
-        ({"inner": {}}, "example.inner.file: missing; expected a file's path"),
-        ({"inner": {"file": ""}}, 'example.inner.file: got ""; expected a file\'s path'),
-        ({"source": "x"}, "example.source: unknown key; expected one of steps, share, rounds, fast, slow, inner, when"),
-        ({"when": "soon"}, 'example.when: got "soon"; expected "now" or "later"'),
-        ({"when": ["now"]}, 'example.when: got ["now"]; expected "now" or "later"'),
-        ({"shrae": 1}, '(did you mean "share"?)'),
-    ],
-)
-def test_a_bad_value_is_one_line(given: dict[str, Any], told: str) -> None:
-    with pytest.raises(ConfigError) as caught:
-        made(**given)
-    text = str(caught.value)
-    assert text.startswith("f.json: example.") and told in text and "\n" not in text
-    with pytest.raises(ConfigError, match=r"f\.json: example\.steps: missing; expected a non-empty list"):
-        checked(Example, {}, "example.", "f.json")
-
-
 def test_the_reference_and_the_differences_come_from_the_fields() -> None:
-    assert reference(Example)[:5] == [
+    assert reference(Example) == [
         ("steps", "required", "a non-empty list of integers from 0 to 32, as in [1, 3, 7]", "which steps"),
         ("share", "0.5", "a number above 0 up to 1", "a share"),
         ("rounds", "8", "an integer from 1 to 1000000", "how many rounds"),
         ("fast", "false", "true or false", "whether to hurry"),
         ("slow", "true; false on a CPU", "true or false", "whether to wait"),
+        ("inner", "nowhere", "an object", "more"),
+        ("when", '"now"', '"now" or "later"', "at what time"),
     ]
     assert changed(made(steps=[7], fast=True, inner={"file": "x"}), "example.") == [
         {"key": "example.fast", "value": True, "default": False, "meaning": "whether to hurry"},

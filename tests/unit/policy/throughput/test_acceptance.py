@@ -15,20 +15,23 @@ from hypothesis import strategies as st
 from sglang_adaptive.lab.simulate.engine import DraftOutputs
 from sglang_adaptive.policy.choice import Coming, drafted
 from sglang_adaptive.policy.observation import RoundObservation
-from sglang_adaptive.policy.profile import CostProfile, ProfileCell, ProfileKey, ordered
 from sglang_adaptive.policy.throughput import ThroughputOptions, ThroughputPolicy
-from sglang_adaptive.policy.throughput.acceptance import (
-    SATURATION,
-    AcceptanceEstimator,
-    RequestLevels,
-    ShadowTrust,
-)
+from sglang_adaptive.policy.throughput.acceptance import SATURATION, AcceptanceEstimator, RequestLevels, ShadowTrust
+from tests.unit.policy.throughput.test_cost import profile
 
 LADDER = (0, 1, 2, 3, 5, 7)
 
 
 def estimator(shrinkage: float = 12.0) -> AcceptanceEstimator:
     return AcceptanceEstimator(LADDER, 3840, shrinkage)
+
+
+def taught(p: float, steps: int, batch: int, rounds: int, seed: int, decay: float = 1.0) -> AcceptanceEstimator:
+    """Return an estimator after *rounds* of a steady process."""
+    learner, rng = estimator(), random.Random(seed)
+    for _ in range(rounds):
+        learner.update(steps, drafts(rng, p, steps, batch, decay))
+    return learner
 
 
 def drafts(rng: random.Random, p: float, steps: int, batch: int, decay: float = 1.0) -> list[int]:
@@ -44,9 +47,7 @@ def drafts(rng: random.Random, p: float, steps: int, batch: int, decay: float = 
 @pytest.mark.parametrize("p", [0.2, 0.5, 0.8, 0.95])
 @pytest.mark.parametrize("batch", [1, 16])
 def test_finds_the_acceptance_of_a_steady_process(p: float, batch: int) -> None:
-    learner, rng = estimator(), random.Random(1)
-    for _ in range(1200):
-        learner.update(5, drafts(rng, p, 5, batch, 0.97))
+    learner = taught(p, 5, batch, 1200, 1, 0.97)
     for position in (1, 2, 3):
         truth = p * 0.97 ** (position - 1)
         assert abs(learner.conditional[position - 1] - truth) < 4 * learner.deviation(position) + 0.02
@@ -102,16 +103,6 @@ def test_the_bin_of_a_round_is_what_was_known_when_its_steps_were_chosen() -> No
     assert levels.update(3, [3], ["a"]) > first
 
 
-@given(
-    rounds=st.lists(st.tuples(st.integers(0, 16), st.lists(st.integers(0, 16), min_size=1, max_size=8)), max_size=40)
-)
-def test_levels_stay_on_their_grid(rounds: list[tuple[int, list[int]]]) -> None:
-    levels = RequestLevels(16)
-    for steps, counts in rounds:
-        levels.update(steps, [min(count, steps) for count in counts], ())
-    assert 0.0 <= levels.usual <= 1.0
-
-
 def test_a_round_informs_only_the_positions_that_it_drafted() -> None:
     learner = estimator()
     for _ in range(50):
@@ -138,17 +129,13 @@ def test_one_large_batch_weighs_like_at_most_sixteen_requests() -> None:
 
 
 def test_deeper_positions_are_less_sure_than_drafted_ones() -> None:
-    learner, rng = estimator(), random.Random(6)
-    for _ in range(200):
-        learner.update(2, drafts(rng, 0.8, 2, 8))
+    learner = taught(0.8, 2, 8, 200, 6)
     assert learner.deviation(5) > 2 * learner.deviation(1)
     assert learner.ratio_deviation(3, 3) == 0.0
 
 
 def test_a_doubt_drops_evidence() -> None:
-    learner, rng = estimator(), random.Random(7)
-    for _ in range(200):
-        learner.update(3, drafts(rng, 0.5, 3, 16))
+    learner = taught(0.5, 3, 16, 200, 7)
     learner.doubt()
     assert max(row[0] for row in learner._reached) / learner._weight <= learner.shrinkage + 1e-9
 
@@ -171,9 +158,7 @@ def test_a_change_of_deeper_positions_alone_is_noticed(before: float, after: flo
 
 @pytest.mark.parametrize("p", [0.3, 0.9])
 def test_chance_is_no_change(p: float) -> None:
-    learner, rng = estimator(), random.Random(3)
-    for _ in range(2000):
-        learner.update(3, drafts(rng, p, 3, 8))
+    learner = taught(p, 3, 8, 2000, 3)
     assert sum(row[0] for row in learner._reached) / learner._weight > 5000
 
 
@@ -186,8 +171,8 @@ def test_of_a_round_deeper_than_all_candidates_the_known_positions_count() -> No
 
 @given(
     rounds=st.lists(
-        st.integers(1, 7).flatmap(
-            lambda steps: st.tuples(st.just(steps), st.lists(st.integers(0, steps), min_size=0, max_size=40))
+        st.integers(0, 7).flatmap(
+            lambda steps: st.tuples(st.just(steps), st.lists(st.integers(0, max(1, steps)), min_size=0, max_size=40))
         ),
         max_size=60,
     ),
@@ -200,6 +185,7 @@ def test_any_rounds_leave_usable_estimates(rounds: list[tuple[int, list[int]]], 
     assert all(0.0 < h <= 1.0 + 1e-9 for h in learner.conditional)
     assert all(later >= earlier for earlier, later in itertools.pairwise(learner.tokens))
     assert all(rounds > 0.0 for rounds in learner.slower(3))
+    assert 0.0 <= learner.levels.usual <= 1.0
     assert 0.0 <= learner.ratio_deviation(0, 7) < math.inf
 
 
@@ -288,11 +274,11 @@ def test_text_that_turned_hard_before_zero_steps_began_is_no_disagreement() -> N
     assert trust.believed
 
 
-def profile() -> CostProfile:
-    """At a batch of 32 only zero steps pay; for a single request, good drafts do."""
+def policy_at_zero() -> ThroughputPolicy:
+    """Return a policy for which only zero steps pay at a batch of 32, and good drafts for a single request."""
     seconds = {1: {0: 0.007, 1: 0.008, 3: 0.010, 7: 0.014}, 32: {0: 0.010, 1: 0.035, 3: 0.060, 7: 0.100}}
-    key = ProfileKey("target", "draft", "gpu", 1, 1, "fa3")
-    return CostProfile(key, ordered(ProfileCell(n, s, t) for n, row in seconds.items() for s, t in row.items()))
+    known = profile({(n, s): t for n, row in seconds.items() for s, t in row.items()})
+    return ThroughputPolicy(3, ThroughputOptions(candidate_steps=SHADOW_LADDER), known)
 
 
 def serve(
@@ -312,7 +298,7 @@ def serve(
 
 @pytest.mark.parametrize("sense", [lambda p: p, lambda p: 0.0], ids=["true", "deaf"])
 def test_zero_steps_end_though_nothing_good_is_heard_of_a_good_draft(sense: Callable[[float], float]) -> None:
-    policy = ThroughputPolicy(3, ThroughputOptions(candidate_steps=SHADOW_LADDER), profile())
+    policy = policy_at_zero()
     serve(policy, 0.8, 60, 1, sense)
     assert serve(policy, 0.8, 400, 32, sense).count(0) > 380
     depths = serve(policy, 0.8, 300, 1, sense)
@@ -322,7 +308,6 @@ def test_zero_steps_end_though_nothing_good_is_heard_of_a_good_draft(sense: Call
 def test_a_sense_that_praises_a_bad_draft_does_not_start_it_again_and_again() -> None:
     drafted = {}
     for name, sense in {"true": lambda p: p, "praises": lambda p: 0.95}.items():
-        policies = [ThroughputPolicy(3, ThroughputOptions(candidate_steps=SHADOW_LADDER), profile()) for _ in range(4)]
-        served = [serve(policy, 0.03, 3000, 1, sense, seed) for seed, policy in enumerate(policies, 1)]
+        served = [serve(policy_at_zero(), 0.03, 3000, 1, sense, seed) for seed in range(1, 5)]
         drafted[name] = fmean(sum(map(bool, depths)) for depths in served)
     assert drafted["praises"] < drafted["true"] + 250

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import random
 import re
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,7 +12,6 @@ import pytest
 from benchmarks.traces.lookup import Text
 from sglang_adaptive.policy.choice import Choice, Coming, Source, drafted
 from sglang_adaptive.policy.observation import DRAFTS, LONGEST, SHORTEST, Lookup, RoundObservation
-from sglang_adaptive.policy.profile import CostProfile, ProfileCell, ProfileKey
 from sglang_adaptive.policy.throughput import lookups
 from sglang_adaptive.policy.throughput.lookups import (
     KINDS,
@@ -28,6 +26,7 @@ from sglang_adaptive.policy.throughput.lookups import (
     Runs,
 )
 from sglang_adaptive.policy.throughput.policy import ThroughputOptions, ThroughputPolicy
+from tests.unit.policy.throughput.test_cost import profile
 
 WIDEST = max(KINDS)
 REQUESTS = max(sizes[-1] for sizes in KINDS.values())
@@ -37,14 +36,13 @@ SECONDS = {0: 1.0, 1: 1.2, 3: 1.4, 7: 1.8}
 
 def policy(behind: int = 0, slope: float = 0.002) -> ThroughputPolicy:
     """Return a policy of a server where one more token to verify costs *slope* of a plain decode."""
-    cells = [
-        ProfileCell(batch, steps, 0.005 * (seconds + slope * batch * (steps + 1)), 31)
+    cells = {
+        (batch, steps): 0.005 * (seconds + slope * batch * (steps + 1))
         for batch in (1, 2, 4, 8, 16, 32, 64, 128)
         for steps, seconds in SECONDS.items()
-    ]
-    key = ProfileKey(*(("test",) * len(ProfileKey.__annotations__)))
+    }
     options = ThroughputOptions(tuple(SECONDS), lookup=True, lookup_memory_mb=64, probe_budget=0.0)
-    made = ThroughputPolicy(3, options, CostProfile(key, tuple(cells), "test"))
+    made = ThroughputPolicy(3, options, profile(cells))
     made.allow_lookups(True, behind)
     return made
 
@@ -98,37 +96,38 @@ def rounds_of(*found: Lookup, accepted: int = 3, request: str = "a") -> list[Rou
     return [RoundObservation(drafted(3), [accepted], 1, lookups=[one], requests=[request]) for one in found]
 
 
+def seen(*rounds: RoundObservation) -> list[list[float]]:
+    """Return what is known of agreement after *rounds*."""
+    agreement = Agreement()
+    runs = Runs(agreement)
+    for one in rounds:
+        runs.learn(one)
+    return agreement._reached
+
+
+def known(*trials: tuple[int, int]) -> list[list[float]]:
+    """Return what is known of agreement after *trials*: matches, and the tokens that agreed."""
+    agreement = Agreement()
+    for match, agreed in trials:
+        agreement.learn(match, agreed)
+    return agreement._reached
+
+
 def test_a_copy_is_followed_until_it_breaks() -> None:
     """Three rounds of four tokens match, the fourth breaks after one: each start saw the rest of the copy."""
-    agreement = Agreement()
-    runs, plain = Runs(agreement), Agreement()
-    whole = [Lookup(8, 4, 12), Lookup(12, 4, 16), Lookup(16, 4, 20)]
-    for seen in rounds_of(*whole):
-        runs.learn(seen)
-    assert agreement._reached == plain._reached, "nothing is known of a copy before it breaks"
-    runs.learn(rounds_of(Lookup(20, 1, 0))[0])
-    for match, agreed in ((8, 13), (12, 9), (16, 5), (20, 1)):
-        plain.learn(match, agreed)
-    assert agreement._reached == plain._reached
+    whole = rounds_of(Lookup(8, 4, 12), Lookup(12, 4, 16), Lookup(16, 4, 20))
+    assert seen(*whole) == known(), "nothing is known of a copy before it breaks"
+    assert seen(*whole, *rounds_of(Lookup(20, 1, 0))) == known((8, 13), (12, 9), (16, 5), (20, 1))
 
 
 def test_a_copy_that_nobody_saw_break_says_nothing() -> None:
-    agreement = Agreement()
-    runs = Runs(agreement)
-    for seen in [*rounds_of(Lookup(8, 4, 12)), *rounds_of(Lookup(0, 0, 0), request="b")]:
-        runs.learn(seen)
-    runs.learn(rounds_of(Lookup(12, 0, 0))[0])
-    expected = Agreement()
-    expected.learn(12, 0)
-    assert agreement._reached == expected._reached
+    rounds = [*rounds_of(Lookup(8, 4, 12)), *rounds_of(Lookup(0, 0, 0), request="b"), *rounds_of(Lookup(12, 0, 0))]
+    assert seen(*rounds) == known((12, 0))
 
 
 def test_as_many_as_can_be_verified_are_enough() -> None:
-    agreement, expected = Agreement(), Agreement()
-    runs = Runs(agreement)
-    runs.learn(RoundObservation(looking_up(WIDEST), [WIDEST], 1, lookups=[Lookup(9, WIDEST, 41)], requests=["a"]))
-    expected.learn(9, WIDEST)
-    assert agreement._reached == expected._reached
+    longest = RoundObservation(looking_up(WIDEST), [WIDEST], 1, lookups=[Lookup(9, WIDEST, 41)], requests=["a"])
+    assert seen(longest) == known((9, WIDEST))
 
 
 def test_lookups_that_lose_have_to_promise_more() -> None:
@@ -189,9 +188,8 @@ def test_larger_batches_and_unknown_ones_are_drafted() -> None:
 
 def test_a_profile_in_which_more_steps_take_less_time_is_served() -> None:
     """A host that was busy when it measured alone had left one on an H200, and the policy ended."""
-    cells = (ProfileCell(1, 1, 0.1), ProfileCell(1, 3, 0.01), ProfileCell(16, 1, 0.01), ProfileCell(16, 3, 0.02))
-    options = ThroughputOptions((1, 3), lookup=True)
-    made = ThroughputPolicy(3, options, CostProfile(policy().profile.key, cells, "test"))
+    known = profile({(1, 1): 0.1, (1, 3): 0.01, (16, 1): 0.01, (16, 3): 0.02})
+    made = ThroughputPolicy(3, ThroughputOptions((1, 3), lookup=True), known)
     made.allow_lookups(True)
     for _ in range(8):
         assert serve(made, [Lookup(64, 32, 64)], accepted=3)
@@ -236,17 +234,13 @@ def test_texts_that_copy_nothing_are_followed_rarely_after_the_first_look() -> N
 
 
 def test_by_default_texts_of_short_rounds_are_not_followed() -> None:
-    made = policy()
-    auto = ThroughputPolicy(3, ThroughputOptions(candidate_steps=tuple(SECONDS)), made.profile)
-    auto.allow_lookups(True)
-    assert followed(auto, 400) != [400]
-    short = CostProfile(
-        made.profile.key, tuple(replace(c, seconds=0.3 * c.seconds) for c in made.profile.cells), "test"
-    )
-    auto = ThroughputPolicy(3, ThroughputOptions(candidate_steps=tuple(SECONDS)), short)
-    auto.allow_lookups(True)
-    auto.expect_copies()
-    assert followed(auto, 400) == [400] and not auto.tracks_texts
+    for share, short in ((1.0, False), (0.3, True)):
+        known = profile({cell.place: share * cell.seconds for cell in policy().profile.cells})
+        auto = ThroughputPolicy(3, ThroughputOptions(candidate_steps=tuple(SECONDS)), known)
+        auto.allow_lookups(True)
+        auto.expect_copies()
+        assert (followed(auto, 400) == [400]) is short
+    assert not auto.tracks_texts
 
 
 def test_a_prompt_that_was_seen_before_ends_a_rest() -> None:

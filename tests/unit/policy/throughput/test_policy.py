@@ -17,18 +17,18 @@ from sglang_adaptive.lab.simulate.cost import load_cost
 from sglang_adaptive.lab.simulate.engine import play
 from sglang_adaptive.lab.simulate.scenes import SUITES, Scene, Setting
 from sglang_adaptive.lab.simulate.trace import Trace, closed_loop
-from sglang_adaptive.policy.choice import Choice, Coming, drafted
+from sglang_adaptive.policy.choice import Coming, drafted
 from sglang_adaptive.policy.observation import RoundObservation
-from sglang_adaptive.policy.profile import CostProfile, ProfileCell, ProfileKey, ordered
+from sglang_adaptive.policy.profile import CostProfile
 from sglang_adaptive.policy.throughput import ThroughputOptions, ThroughputPolicy
 from sglang_adaptive.policy.throughput.choice import why
 from sglang_adaptive.policy.throughput.probing import ALLOWANCE_ROUNDS, expected_improvement
 from tests.unit.policy.throughput.test_acceptance import drafts
+from tests.unit.policy.throughput.test_cost import KEY, profile
 
 COST = load_cost(None)[1]
 LADDER = COST.steps
-KEY = ProfileKey("target", "draft", "gpu", 1, 1, "fa3")
-H200 = CostProfile(KEY, ordered(ProfileCell(b, s, t) for (b, s), t in COST.cells().items()))
+H200 = profile(COST.cells())
 
 
 def serve(policy: ThroughputPolicy, p: float, batch: int, rounds: int, seed: int = 0) -> list[int]:
@@ -61,8 +61,7 @@ def test_the_ladder_never_changes_and_no_graphs_means_none() -> None:
 def test_depths_that_cannot_win_never_run() -> None:
     # Past the roofline a round's time is proportional to its tokens: depth pays only while drafts are free.
     cells = {(b, s): 0.005 * max(1.0, b * (s + 1) / 256) + 0.0003 * s for b in (1, 64, 512) for s in LADDER}
-    steep = CostProfile(KEY, ordered(ProfileCell(b, s, t) for (b, s), t in cells.items()))
-    policy = ThroughputPolicy(3, profile=steep)
+    policy = ThroughputPolicy(3, profile=profile(cells))
     policy.set_cuda_graph_bs([1, 64, 512])
     assert policy.cuda_graph_bs_for_step(7) == [1, 64, 512]
     assert max(serve(policy, 0.95, 512, 300)[1:]) <= 3
@@ -97,53 +96,33 @@ def test_ranks_with_one_table_decide_alike_whatever_their_clocks_say() -> None:
     assert drive_replica(ThroughputPolicy(3, profile=H200), alone, lying=True) != first
 
 
-class Recorded:
-    """A policy that records its probe rounds."""
+def recorded(policy: Any) -> list[tuple[int, int | None]]:
+    """Return a list that gets the live steps, and those of a probe if there is one, of each round of *policy*."""
+    rounds, take = [], policy._prober.take_round
 
-    def __init__(self, policy: Any) -> None:
-        self.policy, self.probes, self._round = policy, [], -1
-        take = policy._prober.take_round
+    def take_round(row: Any) -> int | None:
+        rounds.append((policy._live, take(row)))
+        return rounds[-1][1]
 
-        def take_round(row: Any) -> int | None:
-            steps = take(row)
-            if steps is not None:
-                self.probes.append((self._round, policy._live, steps))
-            return steps
-
-        policy._prober.take_round = take_round
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.policy, name)
-
-    @property
-    def cost_sync_due(self) -> bool:
-        return bool(self.policy.cost_sync_due)
-
-    def choose(self, coming: Coming) -> Choice:
-        self._round += 1
-        choice: Choice = self.policy.choose(coming)
-        return choice
-
-    def observe(self, observation: RoundObservation) -> None:
-        self.policy.observe(observation)
+    policy._prober.take_round = take_round
+    return rounds
 
 
 @pytest.mark.parametrize("suite", ["stationary", "both", "bad-draft", "cold-start", "profile-15"])
 def test_probes_stay_within_their_bound(suite: str) -> None:
     probed = 0
     for drawn in SUITES[suite].traces(Setting(COST, 800, 8, 3)):
-        policy = Recorded(build(drawn))
+        policy: Any = build(drawn)
+        rounds, account = recorded(policy), policy._prober
         depths = play(policy, drawn)
-        account = policy.policy._prober
+        probes = [(r, live, s) for r, (live, s) in enumerate(rounds) if s is not None]
         slowest = float(drawn.seconds.max())
         bound = account.budget * account.served_seconds + ALLOWANCE_ROUNDS * slowest
         assert account.lost_seconds <= bound
-        lost = sum(
-            max(0.0, drawn.seconds[r, s] - drawn.tokens[r, s] / drawn.rates[r, live]) for r, live, s in policy.probes
-        )
+        lost = sum(max(0.0, drawn.seconds[r, s] - drawn.tokens[r, s] / drawn.rates[r, live]) for r, live, s in probes)
         taken = float(score.chosen(drawn.seconds, depths).sum())
         assert lost <= account.budget * taken + ALLOWANCE_ROUNDS * slowest
-        probed += len(policy.probes)
+        probed += len(probes)
     assert probed > 0
 
 
@@ -176,30 +155,22 @@ def test_a_draft_that_collapses_costs_at_most_one_percent_and_is_found_again(bat
     assert np.mean(worst) >= 0.99 and min(worst) >= 0.98
 
 
-@pytest.mark.parametrize("profile", [H200, None])
+@pytest.mark.parametrize("known", [H200, None])
 @pytest.mark.parametrize("batch", [16, 64])
-def test_a_draft_that_recovers_unseen_leaves_zero_steps_for_good(batch: int, profile: CostProfile | None) -> None:
+def test_a_draft_that_recovers_unseen_leaves_zero_steps_for_good(batch: int, known: CostProfile | None) -> None:
     """Without shadow accepts, probes find it out. One a round would leave no round to choose other steps in."""
-    policy = ThroughputPolicy(3, profile=profile)
+    policy = ThroughputPolicy(3, profile=known)
     assert set(serve(policy, 0.05, batch, 2000)[-300:]) <= {0, 1}
     assert min(serve(policy, 0.9, batch, 1000, seed=1)[-300:]) >= 3
-
-
-def agree(policy: ThroughputPolicy, p: float, rounds: int) -> list[int]:
-    """Serve one request whose first draft is correct with share *p*, predicted or verified; return depths."""
-    depths = []
-    for index in range(rounds):
-        depths.append(policy.choose(Coming(1)).steps)
-        right = int(index * 0.618034 % 1.0 < p)
-        told = [] if depths[-1] else [right]
-        policy.observe(RoundObservation(drafted(depths[-1]), [right if depths[-1] else 0], 1, shadow_accepts=told))
-    return depths
 
 
 def test_zero_steps_want_shadow_drafts_until_the_draft_is_known() -> None:
     policy = ThroughputPolicy(0, ThroughputOptions(candidate_steps=(0, 1, 3)), H200)
     assert policy.wants_shadow_drafts
-    assert agree(policy, 0.0, 300)[-1] == 0
+    for _ in range(300):
+        choice = policy.choose(Coming(1))
+        policy.observe(RoundObservation(choice, [0], 1, shadow_accepts=[] if choice.steps else [0]))
+    assert choice.steps == 0
     assert not policy.wants_shadow_drafts
 
 
