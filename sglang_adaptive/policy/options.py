@@ -158,7 +158,7 @@ def changed(options: Any, prefix: str) -> list[dict[str, Any]]:
     values, defaults = _values(options), _defaults(type(options))
     return [
         {"key": f"{prefix}{name}", "value": values[name], "default": defaults[name], "meaning": option.meaning}
-        for name, option in options_of(type(options)).items()
+        for name, option in options_of(options.__class__).items()
         if name in defaults and values[name] != defaults[name]
     ]
 
@@ -174,7 +174,7 @@ def reference(cls: type) -> list[tuple[str, str, str, str]]:
 
 
 def _values(options: Any) -> dict[str, Any]:
-    return {name: _builtin(getattr(options, name)) for name in options_of(type(options))}
+    return {name: _builtin(getattr(options, name)) for name in options_of(options.__class__)}
 
 
 def _defaults(cls: type) -> dict[str, Any]:

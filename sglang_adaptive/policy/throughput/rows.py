@@ -42,13 +42,9 @@ class RoundTimeTable:
         self._cost = cost
         self._lookups: Mapping[int, range] = {}
         self._rows: dict[int, RoundTimeRow] = {}
-        self._graph_sizes: list[int] = []
-        self._captured: Mapping[int, frozenset[int]] = {}
-
-    @property
-    def graph_sizes(self) -> Sequence[int]:
+        self.graph_sizes: list[int] = []
         """Batch sizes with CUDA graphs, ascending; empty when graphs are off."""
-        return self._graph_sizes
+        self._captured: Mapping[int, frozenset[int]] = {}
 
     def at(self, batch_size: int) -> RoundTimeRow:
         """Return the row of *batch_size*, padded to the next size with CUDA graphs."""
@@ -59,7 +55,7 @@ class RoundTimeTable:
         return found
 
     def set_graph_sizes(self, sizes: Sequence[int]) -> None:
-        self._graph_sizes = sorted(sizes)
+        self.graph_sizes = sorted(sizes)
         self.forget()
 
     def set_captured(self, captured: Mapping[int, frozenset[int]]) -> None:
@@ -79,7 +75,7 @@ class RoundTimeTable:
 
     def lookups(self, batch_size: int) -> tuple[int, ...]:
         """Return the draft counts that a round of *batch_size* may look up."""
-        if self._graph_sizes and batch_size not in self._graph_sizes:
+        if self.graph_sizes and batch_size not in self.graph_sizes:
             return ()
         captured = self._captured.get(batch_size, self._lookups)
         return tuple(drafts for drafts, sizes in self._lookups.items() if batch_size in sizes and drafts in captured)
@@ -104,5 +100,5 @@ class RoundTimeTable:
         )  # fmt: skip
 
     def _padded(self, batch_size: int) -> int:
-        at = bisect_left(self._graph_sizes, batch_size)
-        return self._graph_sizes[at] if at < len(self._graph_sizes) else batch_size
+        at = bisect_left(self.graph_sizes, batch_size)
+        return self.graph_sizes[at] if at < len(self.graph_sizes) else batch_size
