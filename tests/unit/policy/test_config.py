@@ -251,14 +251,9 @@ def test_without_a_file_throughput_runs_on_its_defaults() -> None:
     assert read.candidate_steps == [0, 1, 2, 3, 5, 7]
 
 
-def test_presets_are_valid() -> None:
+def test_presets_are_the_files_of_the_folder() -> None:
     folder = Path(__file__).parents[3] / "configs"
     assert list(presets().values()) == sorted(folder.glob("*.json"), key=lambda path: path.stem)
-    found = {name: load_config(path) for name, path in presets().items()}
-    assert {"conservative", "aggressive"} <= set(found)
-    ladders = {entry.batch_size: entry.candidate_steps for entry in found["conservative"].options.slots}
-    assert ladders == {1: (1, 3, 7), 8: (1, 3), 32: (1,)}
-    assert all(entry.ceiling_coeff > 0 for entry in found["aggressive"].options.slots)
 
 
 @pytest.mark.parametrize("name", presets())

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 from sglang_adaptive.policy.options import (
     as_dict,
-    at_start,
     changed,
     checked,
     depths,
@@ -86,8 +85,3 @@ def test_every_option_can_be_given() -> None:
         given = "/somewhere" if value is None else list(value) if isinstance(value, tuple) else value
         beside = {"lookup_memory_mb": 1} if name == "lookup_texts" else {}  # which the texts need
         assert getattr(read({**beside, name: given}), name) == (value or given)
-
-
-def test_an_option_for_the_start_says_so_where_it_is_described() -> None:
-    option = flag("whether to hurry", "yes")
-    assert at_start(option) == replace(option, meaning="whether to hurry; read only at server start", at_start=True)
