@@ -66,30 +66,26 @@ def _run(arguments: list[str]) -> int:
 def help_text() -> str:
     """Return what ``sglang-adaptive --help`` prints."""
     width = max(map(len, COMMANDS))
-    lines = [f"  {name:<{width}}  {what}" for name, (_, what) in COMMANDS.items()]
-    return "\n".join(
-        [
-            "usage: sglang-adaptive COMMAND [ARGS...]",
-            "",
-            "Adaptive speculative decoding for SGLang. To serve with it, add one flag to your own launch line:",
-            "  python -m sglang.launch_server ... --speculative-adaptive-config throughput",
-            "",
-            "commands:",
-            *lines,
-            "",
-            "options:",
-            f"  {'--help':<{width}}  print this and exit",
-            f"  {'--version':<{width}}  print the version and exit",
-            "",
-            "examples:",
-            "  # what a command is for, with examples",
-            "  sglang-adaptive validate --help",
-            "  # which version is this",
-            "  sglang-adaptive --version",
-            "",
-            "exit codes: 0 done; 1 the command found a problem; 2 bad usage or input; 130 interrupted",
-        ]
-    )
+    commands = "\n".join(f"  {name:<{width}}  {what}" for name, (_, what) in COMMANDS.items())
+    return f"""usage: sglang-adaptive COMMAND [ARGS...]
+
+Adaptive speculative decoding for SGLang. To serve with it, add one flag to your own launch line:
+  python -m sglang.launch_server ... --speculative-adaptive-config throughput
+
+commands:
+{commands}
+
+options:
+  {"--help":<{width}}  print this and exit
+  {"--version":<{width}}  print the version and exit
+
+examples:
+  # what a command is for, with examples
+  sglang-adaptive validate --help
+  # which version is this
+  sglang-adaptive --version
+
+exit codes: 0 done; 1 the command found a problem; 2 bad usage or input; 130 interrupted"""
 
 
 if __name__ == "__main__":

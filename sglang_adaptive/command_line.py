@@ -160,11 +160,8 @@ class Interrupted(BaseException):
     def __init__(self, signum: int) -> None:
         super().__init__(signum)
         self.signum = signum
-
-    @property
-    def exit_code(self) -> int:
+        self.exit_code = 128 + signum
         """The shell's code for a command that ended by this signal."""
-        return 128 + self.signum
 
 
 class StopSignals:

@@ -103,16 +103,11 @@ def machine_checks(line: LaunchLine | None) -> Iterator[Check]:
     except LaunchError as error:
         yield Check(LINE, PROBLEM, str(error))
         return
-    yield from _answered(answer, plugin is None)
-
-
-def _answered(answer: dict[str, Any], plugin_listed: bool) -> Iterator[Check]:
-    """Yield the checks of the process that imported SGLang, up to its first failure."""
-    if "device" in answer:
+    if "device" in answer:  # the process that imports SGLang answers up to its first failure
         yield _device(answer["device"])
     if "sglang" in answer and "contract" in answer:
         yield _contract(answer["sglang"], answer["contract"])
-    if "doors" in answer and plugin_listed:
+    if "doors" in answer and plugin is None:
         lost = answer["doors"]
         fine = "SGLang finds it, and its hooks are in place"
         yield Check("plugin", OK, fine) if lost is None else Check("plugin", PROBLEM, lost)
@@ -193,24 +188,18 @@ def _ask(line: LaunchLine | None) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(prefix="sglang-adaptive-") as folder:
         question, answer = Path(folder, "question.json"), Path(folder, "answer.json")
         question.write_text(json.dumps({"arguments": arguments}), encoding="utf-8")
+        command = [sys.executable, "-m", "sglang_adaptive.sglang_plugin.launch.checkup", str(question), str(answer)]
         try:
-            done = _run(["sglang_adaptive.sglang_plugin.launch.checkup", str(question), str(answer)], variables)
+            done = subprocess.run(
+                command, env=variables, capture_output=True, text=True, errors="replace", timeout=PATIENCE_SECONDS
+            )
         except subprocess.TimeoutExpired:
             return {"failure": f"no answer in {PATIENCE_SECONDS:.0f} s"}
-        if answer.is_file() and (text := answer.read_text(encoding="utf-8")):
-            found: dict[str, Any] = json.loads(text)
-            if done.returncode == 0 or "failure" in found:
-                return found
-            return {**found, "failure": _end(done)}
-        return {"failure": _end(done)}
-
-
-def _run(module: list[str], variables: dict[str, str]) -> subprocess.CompletedProcess[str]:
-    """Run a module with its arguments in a Python like this one."""
-    command = [sys.executable, "-m", *module]
-    return subprocess.run(
-        command, env=variables, capture_output=True, text=True, errors="replace", timeout=PATIENCE_SECONDS, check=False
-    )
+        text = answer.read_text(encoding="utf-8") if answer.is_file() else ""
+    found: dict[str, Any] = json.loads(text) if text else {}
+    if not text or (done.returncode != 0 and "failure" not in found):
+        found["failure"] = _end(done)
+    return found
 
 
 def _end(done: subprocess.CompletedProcess[str]) -> str:

@@ -61,7 +61,12 @@ def explain(state: dict[str, Any]) -> Iterator[str]:
                 yield f"Those of {words} have brought {brought['tokens']} tokens in {brought['rounds']} rounds."
     if left_out := [steps for steps in state["tiers"] if steps not in (*depths, *lookups)]:
         yield f"Built, but not used by the current configuration: {listed(left_out)}."
-    yield from _last_switch(state)
+    if state["recent_switches"]:
+        last = state["recent_switches"][-1]
+        moved = f"{last['from_steps']} to {last['to_steps']} steps"
+        yield f"Last of {state['switches']} switches, {_moment(last['time'])}: {moved}, because {because(last)}."
+    else:
+        yield "It has not switched yet."
     yield from alarm_words(state)
     if state["degraded"]:
         yield f"The policy was set aside: {state['degraded_reason']}."
@@ -75,15 +80,6 @@ def explain(state: dict[str, Any]) -> Iterator[str]:
         yield from slot_words(slot)
     if "rates" in state:
         yield from _rates(state)
-
-
-def _last_switch(state: dict[str, Any]) -> Iterator[str]:
-    if not state["recent_switches"]:
-        yield "It has not switched yet."
-        return
-    last = state["recent_switches"][-1]
-    moved = f"{last['from_steps']} to {last['to_steps']} steps"
-    yield f"Last of {state['switches']} switches, {_moment(last['time'])}: {moved}, because {because(last)}."
 
 
 def alarm_words(state: Mapping[str, Any]) -> Iterator[str]:

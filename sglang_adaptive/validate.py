@@ -28,24 +28,19 @@ MEASURED = {
 UNMEASURED = "no"
 
 
-def measured(config: AdaptiveConfig) -> str | None:
-    """Return what was measured with the steps of a preset, as in `MEASURED`; None for any other configuration."""
-    shipped = {path.resolve(): name for name, path in presets().items()}
-    name = shipped.get(Path(config.source).resolve())
-    return None if name is None else MEASURED.get(name, UNMEASURED)
-
-
 def facts(config: AdaptiveConfig) -> dict[str, Any]:
     """Return policy, steps, drafts of lookup rounds, behavior by batch size, and differences from the defaults.
 
-    They are JSON builtins.
+    They are JSON builtins. What was measured is None for anything but a preset.
     """
     of_policy = config.options.facts()
+    source = Path(config.source).resolve()
+    preset = next((name for name, path in presets().items() if path.resolve() == source), None)
     return {
         "policy": config.policy,
         "summary": config.options.summary,
         "candidate_steps": config.candidate_steps,
-        "measured": measured(config),
+        "measured": None if preset is None else MEASURED.get(preset, UNMEASURED),
         "watch": config.watch,
         "lookup_drafts": list(config.options.lookup_kinds),
         **of_policy,
@@ -76,31 +71,24 @@ def words(found: dict[str, Any]) -> Iterator[str]:
 
 def _of_slots(slots: list[dict[str, Any]]) -> Iterator[str]:
     for slot in slots:
+        sizes, ladder = batch_sizes(slot["batch_range"]), slot["candidate_steps"]
         yield ""
-        yield from _slot(slot)
+        if len(ladder) == 1:
+            yield f"{sizes}: always {steps(ladder[0])}."
+            continue
+        yield f"{sizes}: {listed(ladder, 'or')} draft steps, at first {slot['starts_at']}."
+        yield f"  rises: {', '.join(_rise(move) for move in slot['moves'] if move['up_to'] is not None)}"
+        yield f"  falls: {', '.join(_drop(move) for move in reversed(slot['moves']) if move['down_to'] is not None)}"
+        first, every = slot["first_decision_after_rounds"], slot["rounds_between_decisions"]
+        yield (
+            f"  decides after {first} rounds, then every {'round' if every == 1 else f'{every} rounds'}; "
+            f"the newest round weighs {100 * slot['ema_alpha']:g}% of the average"
+        )
+        if slot["ceiling_coeff"]:
+            yield f"  unless it rises, never deeper than the average times {slot['ceiling_coeff']:g}, rounded up"
     yield ""
     yield "A slot starts at the server's --speculative-num-steps if that is one of its depths."
     yield "With CUDA graphs, a batch belongs to the slot of the graph size that it is padded to."
-
-
-def _slot(slot: dict[str, Any]) -> Iterator[str]:
-    sizes = batch_sizes(slot["batch_range"])
-    ladder = slot["candidate_steps"]
-    if len(ladder) == 1:
-        yield f"{sizes}: always {steps(ladder[0])}."
-        return
-    yield f"{sizes}: {listed(ladder, 'or')} draft steps, at first {slot['starts_at']}."
-    ups = [_rise(move) for move in slot["moves"] if move["up_to"] is not None]
-    downs = [_drop(move) for move in reversed(slot["moves"]) if move["down_to"] is not None]
-    yield f"  rises: {', '.join(ups)}"
-    yield f"  falls: {', '.join(downs)}"
-    first, every = slot["first_decision_after_rounds"], slot["rounds_between_decisions"]
-    yield (
-        f"  decides after {first} rounds, then every {'round' if every == 1 else f'{every} rounds'}; "
-        f"the newest round weighs {100 * slot['ema_alpha']:g}% of the average"
-    )
-    if slot["ceiling_coeff"]:
-        yield f"  unless it rises, never deeper than the average times {slot['ceiling_coeff']:g}, rounded up"
 
 
 def _rise(move: dict[str, Any]) -> str:
@@ -193,7 +181,6 @@ def steps(count: int) -> str:
 
 
 def parser() -> CommandParser:
-    """Return the parser of the command."""
     found = CommandParser(
         "validate",
         "Checks a configuration with the server's own code, and prints the same one-line error. Describes a valid one "

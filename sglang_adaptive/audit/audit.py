@@ -20,40 +20,6 @@ from sglang_adaptive.client import AdaptiveServer, Client, NotReady, RequestErro
 
 PATIENCE = 60.0
 """Seconds that a request may still take after the end of the time."""
-
-
-def ask(
-    client: Client, bodies: Sequence[Mapping[str, Any]], most: int, until: float,
-    meanwhile: Callable[[], None], every: float,
-) -> list[Any]:  # fmt: skip
-    """Return the answers to *bodies*, as `in_parallel` does; a refused request's answer is the refusal's text.
-
-    Raises NotReady when the server does not answer or requires a key.
-    """
-
-    def look() -> None:
-        meanwhile()
-        if time.monotonic() > until + PATIENCE:
-            raise NotReady(f"{client.url}: a request was not answered in {PATIENCE:.0f} s")
-
-    try:
-        return in_parallel(partial(_answer, client), bodies, most, look, every, until)
-    except (RequestError, OSError, HTTPException) as error:
-        raise NotReady(f"{client.url}: {in_words(error)}") from None
-
-
-def _answer(client: Client, body: Mapping[str, Any]) -> Any:
-    try:
-        return client.post("/generate", body)
-    except RequestError as error:
-        if error.asks_for_key:
-            raise
-        words = error.answer
-    with contextlib.suppress(ValueError, KeyError, TypeError):
-        words = str(json.loads(words[words.index("{") :])["error"]["message"])  # without the JSON around it
-    return f"refused: {words[:200]}"
-
-
 SWITCH_SECONDS = 0.05
 """Seconds between two depths while they switch; a round takes 2 to 30 ms."""
 RENEW_SECONDS = 1.0
@@ -66,6 +32,18 @@ SAMPLES = 300
 KEPT_BACK = 0.1
 """Share of the time reserved for asking again."""
 ZERO, SWITCHING, POLICY, AS_IT_IS = "0 steps", "switching", "by its policy", "as it is"
+
+
+def _answer(client: Client, body: Mapping[str, Any]) -> Any:
+    try:
+        return client.post("/generate", body)
+    except RequestError as error:
+        if error.asks_for_key:
+            raise
+        words = error.answer
+    with contextlib.suppress(ValueError, KeyError, TypeError):
+        words = str(json.loads(words[words.index("{") :])["error"]["message"])  # without the JSON around it
+    return f"refused: {words[:200]}"
 
 
 @dataclass(frozen=True)
@@ -277,6 +255,10 @@ class Audit:
         return self._ask(self._reference or self._subject.client, ZERO, bodies, at_once)
 
     def _ask(self, client: Client, name: str, bodies: Sequence[Any], at_once: int) -> list[Any]:
+        """Return the answers to *bodies*, as `in_parallel` does; a refused request's answer is the refusal's text.
+
+        Raises NotReady when the server does not answer or requires a key.
+        """
         if not bodies or self._late():
             return [None] * len(bodies)
         keep, every = (lambda: None), RENEW_SECONDS
@@ -286,8 +268,13 @@ class Audit:
         def meanwhile() -> None:
             keep()
             self._progress(str(Way(name, at_once)), self.found)
+            if time.monotonic() > self._until + PATIENCE:
+                raise NotReady(f"{client.url}: a request was not answered in {PATIENCE:.0f} s")
 
-        return ask(client, bodies, at_once, self._until, meanwhile, every)
+        try:
+            return in_parallel(partial(_answer, client), bodies, at_once, meanwhile, every, self._until)
+        except (RequestError, OSError, HTTPException) as error:
+            raise NotReady(f"{client.url}: {in_words(error)}") from None
 
     def _require_all(self) -> None:
         """Raise NotReady if the time was too short for one text in each way."""
