@@ -9,7 +9,6 @@ from sglang_adaptive.policy.base import AdaptivePolicy
 from sglang_adaptive.policy.choice import Choice, Coming, drafted
 from sglang_adaptive.policy.config import AuditOptions, check_config
 from sglang_adaptive.policy.observation import RoundObservation
-from sglang_adaptive.runtime.alarms import Finding
 from sglang_adaptive.runtime.controller import AdaptiveController
 from sglang_adaptive.runtime.round_times import RoundClock
 from sglang_adaptive.runtime.states import Device, SpecRuntimeState
@@ -167,7 +166,7 @@ def serve(found: AdaptiveController, rounds: int, accepted: float, batch_size: i
 def with_alarm(found: AdaptiveController, words: str = "planted") -> AdaptiveController:
     """Let *found* raise the alarm about acceptance."""
     assert found.acceptance_watch is not None
-    found.acceptance_watch.set(Finding(words, {"accepted": 0}))
+    found.acceptance_watch.raise_alarm(words, {"accepted": 0})
     return found
 
 

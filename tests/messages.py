@@ -17,7 +17,7 @@ GAP = "..."
 LOG_CALLS = ("info", "warning", "error", "exception", "critical")
 SAY_CALLS = (
     *("_refuse", "problem", "failed", "error", "_warn", "_degrade", "unknown_key", "abort"),
-    *("step_down", "FINISH_ABORT", "Finding"),
+    *("step_down", "FINISH_ABORT", "raise_alarm"),
 )
 """Functions of the package whose arguments are printed as they are."""
 REASONS = {

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import Any
 
 from sglang_adaptive.policy.observation import RoundObservation
 
@@ -28,15 +28,6 @@ BACK = 2.0
 """An alarm is over at this many times the share below which it is raised."""
 
 
-class Finding(NamedTuple):
-    """Something that the server has noticed about itself and that an operator should know: the content of an alarm."""
-
-    words: str
-    """A sentence without its period, for the log and for people."""
-    details: Mapping[str, Any]
-    """The numbers behind it, as JSON builtins."""
-
-
 class AcceptanceWatch:
     """Whether the draft's acceptance has collapsed, judged at the end of each window of rounds.
 
@@ -46,32 +37,31 @@ class AcceptanceWatch:
 
     def __init__(self, wall_time: Callable[[], float] = time.time) -> None:
         self._wall_time = wall_time
-        self.finding: Finding | None = None
-        """The finding of the latest window; None if acceptance is as usual, or before the first window's end."""
-        self._since = self._begun = 0.0
+        self.alarm: dict[str, Any] | None = None
+        """The alarm of the latest window as JSON: ``name``, ``since`` (Unix seconds), ``words`` (a sentence without its
+        period) and ``details`` (its numbers); None if acceptance is as usual, or before the first window's end."""
+        self._begun = 0.0
         self._accepted = self._drafts = 0
         self._usual_accepted = self._usual_drafts = 0
 
-    def set(self, finding: Finding | None) -> None:
-        """Raise the alarm, or update its *finding*; None ends it. The beginning and the end are logged."""
-        if finding is not None and self.finding is None:
-            self._since = self._wall_time()
-            logger.warning("adaptive: alarm, %s: %s", ACCEPTANCE, finding.words + CAUSES)
-        elif finding is None and self.finding is not None:
+    def raise_alarm(self, finding: str, details: dict[str, Any]) -> None:
+        """Raise the alarm, or update its *finding*; only the beginning is logged."""
+        words = finding + CAUSES
+        since = self._wall_time() if self.alarm is None else self.alarm["since"]
+        if self.alarm is None:
+            logger.warning("adaptive: alarm, %s: %s", ACCEPTANCE, words)
+        self.alarm = {"name": ACCEPTANCE, "since": since, "words": words, "details": details}
+
+    def end(self) -> None:
+        """End the alarm, if it is raised."""
+        if self.alarm is not None:
             logger.info("adaptive: alarm over, %s", ACCEPTANCE)
-        self.finding = finding
+        self.alarm = None
 
     def restart(self) -> None:
         """End the alarm, and forget all rounds."""
-        self.set(None)
+        self.end()
         self._accepted = self._drafts = self._usual_accepted = self._usual_drafts = 0
-
-    def as_list(self) -> list[dict[str, Any]]:
-        """Return the alarm, if raised, as JSON: ``name``, ``since`` (Unix seconds), ``words`` and ``details``."""
-        if self.finding is None:
-            return []
-        words, details = self.finding
-        return [{"name": ACCEPTANCE, "since": self._since, "words": words + CAUSES, "details": dict(details)}]
 
     def add(self, now: float, observation: RoundObservation) -> None:
         """Count a round whose result arrived at *now*, in seconds; at the end of a window, judge it."""
@@ -92,8 +82,8 @@ class AcceptanceWatch:
         usual = self._usual_accepted / self._usual_drafts if self._usual_drafts else None
         least = NOTHING if usual is None else FALLEN * usual
         share = self._accepted / self._drafts
-        if share >= (least if self.finding is None else BACK * least):
-            self.set(None)
+        if share >= (least if self.alarm is None else BACK * least):
+            self.end()
             self._usual_accepted += self._accepted
             self._usual_drafts += self._drafts
             return
@@ -103,4 +93,4 @@ class AcceptanceWatch:
         else:
             words = f"far fewer drafts are accepted than before: {share:.1%} of {latest} instead of {usual:.0%}"
         details = {"accepted": self._accepted, "drafts": self._drafts, "share": share, "usual_share": usual}
-        self.set(Finding(words, details))
+        self.raise_alarm(words, details)

@@ -118,7 +118,7 @@ class AdaptiveController:
         """The steps that run while the policy is not asked."""
         self._batch_size: int | None = None
         """Requests of the latest round; None before the first."""
-        self._context_lengths = ContextLengths()
+        self.context_lengths = ContextLengths()
         self.policy = policy
 
     def allow_lookups(self, allowed: bool, behind: int = 0) -> None:
@@ -134,11 +134,6 @@ class AdaptiveController:
         """
         fits = self.warm_up.runs or (self.lookups_fit and self.policy.tracks_texts)
         return self.degraded is None and fits  # without matches the policy chooses no lookups
-
-    @property
-    def counts_lengths(self) -> bool:
-        """Whether the next round's note needs the lengths of its requests."""
-        return self._context_lengths.counts_next
 
     def build_states(self) -> None:
         """Build the runtime states of all that the policy may choose; see ``RuntimeStates.build``."""
@@ -205,7 +200,7 @@ class AdaptiveController:
         note.seconds = self._clock.read(note.steps, note.batch_size, note.looked_up)
         note.since_last = self._clock.since_last
         if note.steps and not note.looked_up:
-            self._context_lengths.add(note.lengths, num_correct_drafts_per_req, note.steps)
+            self.context_lengths.add(note.lengths, num_correct_drafts_per_req, note.steps)
         self._counters.add_round(note)
         if self.acceptance_watch is not None:
             self.acceptance_watch.add(self._clock.now(), note)
@@ -375,7 +370,7 @@ class AdaptiveController:
             "accepted_by_tier": _by_steps(counters.accepted()),
             "tokens_by_tier": _by_steps(counters.tokens()),
             "accepted_by_position": counters.by_position(),
-            "accepted_by_length": self._context_lengths.as_list(),
+            "accepted_by_length": self.context_lengths.as_list(),
             "round_times": counters.round_times.as_list(),
             "alarms": self._alarms(),
             "degraded": self.degraded is not None,
@@ -402,7 +397,12 @@ class AdaptiveController:
     def read_meters(self) -> MeterReading:
         """Return the values of the metrics; cheaper than a snapshot. A policy that failed is not asked."""
         policy, counters = self.policy if self.degraded is None else None, self._counters
-        forecasts = _forecasts(policy, counters)
+        forecasts: dict[str, Forecast] = {}
+        for name, region in counters.regions.items():
+            if policy is not None and region.batch_size:
+                forecast = policy.forecast(region.batch_size, region.steps)
+                if forecast is not None:
+                    forecasts[name] = forecast
         latest = forecasts.get(counters.latest)
         return MeterReading(
             time=self._wall_time(),
@@ -420,7 +420,8 @@ class AdaptiveController:
         )
 
     def _alarms(self) -> list[dict[str, Any]]:
-        return [] if self.acceptance_watch is None else self.acceptance_watch.as_list()
+        watch = self.acceptance_watch
+        return [] if watch is None or watch.alarm is None else [watch.alarm]
 
     def _speedup(self) -> dict[str, Any] | None:
         history = self._closed_history()
@@ -441,12 +442,3 @@ class AdaptiveController:
 def _by_steps(counts: Mapping[int, int]) -> dict[str, int]:
     """Return *counts* by steps as JSON, whose keys are strings."""
     return {str(steps): count for steps, count in sorted(counts.items())}
-
-
-def _forecasts(policy: AdaptivePolicy | None, counters: Counters) -> dict[str, Forecast]:
-    """Return *policy*'s forecast for a round like the latest drafted one of each region, where it has a time."""
-    if policy is None:
-        return {}
-    regions = counters.regions.items()
-    found = {name: policy.forecast(region.batch_size, region.steps) for name, region in regions if region.batch_size}
-    return {name: one for name, one in found.items() if one is not None}

@@ -10,12 +10,10 @@ from sglang_adaptive.policy.choice import FORCED, Choice
 from sglang_adaptive.policy.observation import RoundObservation
 from sglang_adaptive.runtime.round_times import RoundTimes
 
-# Sums over verified rounds of one batch size and number of steps.
-
 
 @dataclass(slots=True)
 class RoundMix:
-    """Rounds with the same ``batch_size`` and ``steps``."""
+    """Sums over verified rounds with the same ``batch_size`` and ``steps``."""
 
     batch_size: int
     steps: int
@@ -29,7 +27,6 @@ class RoundMix:
     """Requests by accepted drafts."""
 
     def add(self, observation: RoundObservation) -> None:
-        """Count a round."""
         self.rounds += 1
         for count, requests in observation.tally().items():
             self.accepted[count] += requests
@@ -66,9 +63,6 @@ class RoundMix:
         return certain + self.accepted[self.steps] * more
 
 
-# Counts accepted drafts by request length: a draft trained on short texts does worse on long ones.
-
-
 SHORTEST = 512
 """End of the first bin, in tokens; each further bin ends at twice as many, and the last has no end."""
 LENGTH_BINS = 8
@@ -77,7 +71,10 @@ CUT_EVERY = 8
 
 
 class ContextLengths:
-    """Requests of rounds that drafted, with their drafts and accepted drafts, by request length."""
+    """Requests of rounds that drafted, with their drafts and accepted drafts, by request length.
+
+    A draft trained on short texts does worse on long ones.
+    """
 
     def __init__(self) -> None:
         self._rounds = 0
@@ -201,7 +198,6 @@ class Counters:
             region.tokens += len(counts) + sum(counts)
 
     def add_switch(self, switch: SwitchRecord) -> None:
-        """Count a switch and keep it among the latest ones."""
         self.switches += 1
         self.switches_by_cause[switch.cause] += 1
         self.recent_switches.append(switch)

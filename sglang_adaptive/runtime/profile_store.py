@@ -147,15 +147,12 @@ def _acquire(handle: int) -> bool:
             time.sleep(0.02)
 
 
-# Saves a cost profile at intervals, outside the serving thread.
-
-
 SAVE_SECONDS = 60.0
 CLOSE_SECONDS = 10.0
 
 
 class ProfileSaver:
-    """Writes a profile at most once per ``SAVE_SECONDS``, and at the end."""
+    """Writes a profile at most once per ``SAVE_SECONDS``, outside the serving thread, and at the end."""
 
     def __init__(self, store: ProfileStore, now: Callable[[], float] = time.monotonic) -> None:
         self._store = store
@@ -163,21 +160,20 @@ class ProfileSaver:
         self._next = now() + SAVE_SECONDS
         self._thread: threading.Thread | None = None
 
-    def offer(self, make: Callable[[], CostProfile]) -> bool:
-        """Write what *make* returns if a save is due; return whether a write was started.
+    def offer(self, make: Callable[[], CostProfile]) -> None:
+        """Write what *make* returns if a save is due.
 
         *make* runs in the calling thread, so it may read the serving thread's state. Another thread writes.
         """
         if self._now() < self._next or (self._thread is not None and self._thread.is_alive()):
-            return False
+            return
         self._next = self._now() + SAVE_SECONDS
         profile = make()
         self._thread = threading.Thread(target=self._store.save, args=(profile,), name="profile-saver", daemon=True)
         self._thread.start()
-        return True
 
-    def close(self, profile: CostProfile) -> bool:
-        """Write *profile* now; return whether it was written."""
+    def close(self, profile: CostProfile) -> None:
+        """Write *profile* now."""
         if self._thread is not None:
             self._thread.join(CLOSE_SECONDS)
-        return self._store.save(profile)
+        self._store.save(profile)

@@ -11,8 +11,6 @@ from typing import Any
 
 from sglang_adaptive.policy.observation import RoundObservation, ZeroCycle
 
-# Measures round times from the arrival times of results.
-
 
 class RoundClock:
     """Turns result arrival times into round times, in seconds.
@@ -47,9 +45,6 @@ class RoundClock:
         return self.since_last if alike and self.since_last is not None and self.since_last > 0.0 else None
 
 
-# Recent round times by batch size and steps, with any policy, for calibration and monitoring.
-
-
 KEPT_PER_CELL = 31
 MAX_CELLS = 512
 
@@ -61,7 +56,7 @@ class _Cell:
 
 
 class RoundTimes:
-    """Keeps the latest round times of each batch size and number of steps in bounded memory.
+    """Keeps the latest round times of each batch size and number of steps, for calibration and monitoring.
 
     For zero steps it keeps the means of whole cycles and counts their rounds; see ``ZeroCycle``.
     """

@@ -314,8 +314,4 @@ class WarmUp:
         return sorted(size for size in seen if all(self._counts[size, choice] for choice in self._reachable(size)))
 
     def as_dict(self) -> dict[str, Any]:
-        return {
-            "warm_up_seconds": self.seconds,
-            "warm_up_rounds": self.rounds,
-            "warmed_batch_sizes": self.covered(),
-        }
+        return {"warm_up_seconds": self.seconds, "warm_up_rounds": self.rounds, "warmed_batch_sizes": self.covered()}

@@ -157,7 +157,7 @@ class Rounds(Stages):
         if result.speculative_num_draft_tokens:
             note = note_of(result, self.controller.states)
             note.requests = [req.rid for req in batch.reqs]
-            if self.controller.counts_lengths:
+            if self.controller.context_lengths.counts_next:
                 note.lengths = [req.kv.kv_committed_len for req in batch.reqs]
             note.arrived(result)
             self._resolving = note

@@ -15,7 +15,7 @@ from sglang_adaptive.policy.base import AdaptivePolicy
 from sglang_adaptive.policy.choice import Choice, Source, drafted
 from sglang_adaptive.policy.observation import RoundNote, RoundObservation
 from sglang_adaptive.policy.throughput import ThroughputPolicy
-from sglang_adaptive.runtime.alarms import BACK, CAUSES, FALLEN, WINDOW_DRAFTS, WINDOW_SECONDS, AcceptanceWatch, Finding
+from sglang_adaptive.runtime.alarms import BACK, CAUSES, FALLEN, WINDOW_DRAFTS, WINDOW_SECONDS, AcceptanceWatch
 from sglang_adaptive.runtime.controller import AdaptiveController
 from sglang_adaptive.runtime.round_times import RoundClock
 from tests import fakes
@@ -38,24 +38,24 @@ class Rounds:
         note = RoundObservation(choice, counts if choice.steps else [0] * BATCH, BATCH)
         note.shadow_accepts = () if choice.steps else counts
         self.watch.add(self.now, note)
-        return self.watch.finding is not None
+        return self.watch.alarm is not None
 
     def serve(self, share: float, windows: float = 1.0, steps: int = 3) -> bool:
         """Add rounds in which this share of the requests accepts the first draft, and no other."""
         right = round(share * BATCH)
         for _ in range(round(windows * WINDOW_DRAFTS / BATCH)):
             self.add(drafted(steps), [1] * right + [0] * (BATCH - right))
-        return self.watch.finding is not None
+        return self.watch.alarm is not None
 
 
 @pytest.mark.parametrize("steps", [0, 1, 7], ids=["shadow drafts", "1 step", "7 steps"])
 def test_a_draft_that_never_fits_is_found_after_one_window(steps: int) -> None:
     rounds = Rounds()
     assert not rounds.serve(0.0, 0.99, steps)
-    assert rounds.serve(0.0, 0.01, steps) and rounds.watch.finding is not None
+    assert rounds.serve(0.0, 0.01, steps) and rounds.watch.alarm is not None
     words = "almost no draft has been accepted since the start: 0 of the latest 2000 at position 1"
-    assert rounds.watch.finding.words == words
-    assert rounds.watch.finding.details == {"accepted": 0, "drafts": 2000, "share": 0.0, "usual_share": None}
+    assert rounds.watch.alarm["words"] == words + CAUSES
+    assert rounds.watch.alarm["details"] == {"accepted": 0, "drafts": 2000, "share": 0.0, "usual_share": None}
 
 
 def test_a_window_needs_time_and_drafts() -> None:
@@ -65,10 +65,10 @@ def test_a_window_needs_time_and_drafts() -> None:
         fast.add(index * 1e-3, nothing)
     for index in range(WINDOW_DRAFTS // BATCH - 1):
         slow.add(100.0 * index, nothing)
-    assert fast.finding is None and slow.finding is None
+    assert fast.alarm is None and slow.alarm is None
     fast.add(WINDOW_SECONDS, nothing)
     slow.add(20_000.0, nothing)
-    assert fast.finding is not None and slow.finding is not None
+    assert fast.alarm is not None and slow.alarm is not None
 
 
 def test_rounds_without_drafts_are_no_evidence() -> None:
@@ -85,11 +85,10 @@ def test_a_fall_is_found_and_its_end() -> None:
     assert not rounds.serve(0.8, 5)
     assert not rounds.serve(0.2), "a quarter of the usual share may be other text"
     usual = (5 * 0.8 + 0.2) / 6
-    assert rounds.serve(0.1) and rounds.watch.finding is not None
-    assert rounds.watch.finding.words == (
-        "far fewer drafts are accepted than before: 10.0% of the latest 2000 at position 1 instead of 70%"
-    )
-    assert rounds.watch.finding.details["usual_share"] == pytest.approx(usual)
+    assert rounds.serve(0.1) and rounds.watch.alarm is not None
+    words = "far fewer drafts are accepted than before: 10.0% of the latest 2000 at position 1 instead of 70%"
+    assert rounds.watch.alarm["words"] == words + CAUSES
+    assert rounds.watch.alarm["details"]["usual_share"] == pytest.approx(usual)
     assert BACK * FALLEN * usual > 0.2 and rounds.serve(0.2), "not back yet"
     assert rounds.serve(0.0, 100), "a day of it is not usual"
     assert not rounds.serve(0.6)
@@ -226,13 +225,11 @@ def test_alarms_keep_their_time_and_the_latest_words(caplog: pytest.LogCaptureFi
     caplog.set_level(logging.INFO)
     ticks = Ticks()
     watch = AcceptanceWatch(ticks)
-    watch.set(None)
-    assert watch.as_list() == []
-    watch.set(Finding("one", {"n": 1}))
+    watch.end()
+    watch.raise_alarm("one", {"n": 1})
     ticks.now += 5.0
-    watch.set(Finding("three", {"n": 3}))
-    [alarm] = watch.as_list()
-    assert alarm == {"name": "acceptance", "since": 100.0, "words": f"three{CAUSES}", "details": {"n": 3}}
-    watch.set(None)
-    assert watch.as_list() == []
+    watch.raise_alarm("three", {"n": 3})
+    assert watch.alarm == {"name": "acceptance", "since": 100.0, "words": f"three{CAUSES}", "details": {"n": 3}}
+    watch.end()
+    assert watch.alarm is None
     assert caplog.messages == [f"adaptive: alarm, acceptance: one{CAUSES}", "adaptive: alarm over, acceptance"]

@@ -203,11 +203,11 @@ def test_the_saver_writes_once_a_minute_and_at_the_end(tmp_path: Path) -> None:
     now = [0.0]
     store = ProfileStore(KEY, tmp_path)
     saver = ProfileSaver(store, lambda: now[0])
-    assert not saver.offer(profile)
+    saver.offer(lambda: profile(3))
     now[0] = SAVE_SECONDS
-    assert saver.offer(lambda: profile(1))
-    assert not saver.offer(profile)
-    assert saver.close(profile(5))
+    saver.offer(lambda: profile(1))
+    saver.offer(lambda: profile(3))
+    saver.close(profile(5))
     loaded = store.load()
     assert loaded is not None and {cell.steps for cell in loaded.cells} == {1, 5}
 
