@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import threading
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from sglang_adaptive.policy.throughput import ThroughputOptions, ThroughputPolic
 from sglang_adaptive.policy.throughput.lookups import KINDS
 from sglang_adaptive.runtime.controller import AdaptiveController
 from sglang_adaptive.runtime.round_times import RoundTimes
+from sglang_adaptive.runtime.states import Progress
 from tests import fakes
 from tests.fakes import Learner, ScriptedPolicy, Sized, Worker, serving
 
@@ -40,6 +42,24 @@ def test_launch_depth_without_a_state_is_refused_at_start_up() -> None:
     controller = AdaptiveController(Worker(5), ScriptedPolicy([0, 1], 1))
     with pytest.raises(ValueError, match="launch depth, 5 steps"):
         controller.build_states()
+
+
+def test_progress_says_what_is_being_done_until_its_end() -> None:
+    lines: list[str] = []
+    said = threading.Event()
+
+    def say(line: str) -> None:
+        lines.append(line)
+        said.set()
+
+    with Progress(say, seconds=0.001) as progress:
+        for what in ("7 steps", "5 steps"):
+            progress.now(what)
+            while not lines or not lines[-1].startswith(what):
+                assert said.wait(60)
+                said.clear()
+    assert not progress._thread.is_alive()
+    assert lines[-1].endswith(" s")
 
 
 def test_late_result_is_credited_to_the_depth_that_drafted_it() -> None:

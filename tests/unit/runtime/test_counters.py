@@ -57,27 +57,18 @@ def test_a_region_s_round_that_a_forecast_is_for_was_drafted() -> None:
     assert (counters.regions["1"].batch_size, counters.regions["1"].tokens, counters.latest) == (0, 32, "1")
 
 
-def test_switches_by_cause_and_a_reading_that_goes_on_when_degraded() -> None:
+def test_switches_by_cause() -> None:
     controller, _, policy, _ = serving(answer=3)
     controller.force_steps(7)
     controller.choose(1)
     controller.force_steps(None)
-    for answer, batch in ((3, 1), (1, 1), (3, 2)):
+    for answer, batch in ((3, 1), (1, 1), (3, 2), (7, 2)):
         policy.answer = answer
         controller.choose(batch)
-    assert not controller.read_meters().degraded
-    policy.answer = 7
-    controller.choose(2)
     policy.fails_on = "choose"
     controller.choose(2)
-    controller.verified([2, 3], 2)
-    reading = controller.read_meters()
-    assert reading.degraded and reading.states.live.steps == 3
     expected = {"forced": 1, "released": 1, "acceptance": 2, "batch size": 1, "degraded": 1}
-    assert dict(reading.counters.switches_by_cause) == expected and set(expected) < set(CAUSES)
-    assert (dict(reading.counters.rounds), reading.counters.tokens()) == ({3: 1}, {3: 7})
-    assert [position["accepted"] for position in reading.counters.by_position()] == [2, 2, 1]
-    assert (reading.speedup, reading.acceptance, reading.probes) == (None, (), None)
+    assert dict(controller.read_meters().counters.switches_by_cause) == expected and set(expected) < set(CAUSES)
 
 
 @pytest.mark.parametrize(

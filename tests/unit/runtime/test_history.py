@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import random
 import tracemalloc
 
 import pytest
@@ -218,24 +217,3 @@ def test_rounds_without_a_time_take_as_long_as_the_others() -> None:
 def test_a_depth_without_a_price_prices_nothing() -> None:
     assert fixed(mix(7, ([7], 0.03))) == {}
     assert fixed(mix(0, ([], 0.01))) == {}
-
-
-@pytest.mark.parametrize("drafted", [0, 1, 3])
-def test_it_is_the_ratio_of_the_two_rates(drafted: int) -> None:
-    """Drafts are accepted with 0.8, then 0.75 and 2/3 given the one before, matching TOKENS; times vary by 20%."""
-    draw = random.Random(1)
-
-    def accepted() -> int:
-        count = 0
-        for likely in (0.8, 0.75, 2 / 3)[:drafted]:
-            if draw.random() >= likely:
-                break
-            count += 1
-        return count
-
-    rounds = [([accepted() for _ in range(4)], SECONDS[drafted] * draw.uniform(0.8, 1.2)) for _ in range(4000)]
-    found = mix(drafted, *rounds)
-    taken = found.seconds(0.0)
-    for steps, (seconds, _) in fixed(found).items():
-        rates = [TOKENS[depth] / SECONDS[depth] for depth in (drafted, steps)]
-        assert seconds / taken == pytest.approx(rates[0] / rates[1], rel=0.03)

@@ -7,17 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from sglang_adaptive.runtime.joint_steps import (
-    MOST,
-    SECOND,
-    Ballot,
-    agree,
-    believed,
-    forced,
-    read,
-    silent,
-    width,
-)
+from sglang_adaptive.runtime.joint_steps import MOST, SECOND, Ballot, agree, believed, forced, read, silent, width
 
 DEPTHS = (0, 2, 5)
 

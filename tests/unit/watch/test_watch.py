@@ -179,10 +179,7 @@ def test_line_of_a_reading() -> None:
 
 @pytest.mark.parametrize(
     ("status", "body", "told"),
-    [
-        (500, b"oops", "GET /server_info: 500 oops"),
-        (200, b"<html>", "it answers, but not like an SGLang server"),
-    ],
+    [(500, b"oops", "GET /server_info: 500 oops"), (200, b"<html>", "it answers, but not like an SGLang server")],
 )
 def test_servers_that_tell_nothing(status: int, body: bytes, told: str) -> None:
     with answering(status, body) as url:
