@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from sglang_adaptive.policy.base import AdaptivePolicy, Forecast, ProbeTotals
@@ -13,7 +13,7 @@ from sglang_adaptive.policy.choice import FORCED, Choice, Coming, Source, drafte
 from sglang_adaptive.policy.config import AdaptiveConfig
 from sglang_adaptive.policy.observation import RoundNote
 from sglang_adaptive.runtime.alarms import AcceptanceWatch
-from sglang_adaptive.runtime.counters import ContextLengths, Counters, SwitchRecord, cause_of
+from sglang_adaptive.runtime.counters import ContextLengths, Counters, cause_of
 from sglang_adaptive.runtime.history import History
 from sglang_adaptive.runtime.round_times import RoundClock
 from sglang_adaptive.runtime.round_trace import RoundTrace
@@ -172,8 +172,7 @@ class AdaptiveController:
             return
         if choice.state != before.state:
             cause = cause_of(before, choice, batch_size == self._batch_size)
-            switch = SwitchRecord(self._wall_time(), before.steps, choice.steps, batch_size, cause)
-            self._counters.add_switch(switch)
+            self._counters.add_switch(self._wall_time(), before.steps, choice.steps, batch_size, cause)
             logger.debug("draft steps %d -> %d at batch size %d (%s)", before.steps, choice.steps, batch_size, cause)
         self._batch_size = batch_size
 
@@ -364,7 +363,7 @@ class AdaptiveController:
             "forced_steps": self.forced_steps,
             "forced_without_end": self.forced_steps if self._lease is None else self._held_before,
             "switches": counters.switches,
-            "recent_switches": [asdict(switch) for switch in counters.recent_switches],
+            "recent_switches": list(counters.recent_switches),
             "rounds_by_tier": _by_steps(counters.rounds),
             "drafted_by_tier": _by_steps(counters.drafted()),
             "accepted_by_tier": _by_steps(counters.accepted()),
@@ -380,7 +379,7 @@ class AdaptiveController:
             "config": self.config(),
             "config_changed": self._config_changed,
             "startup": {
-                "tiers": [asdict(build) for build in sorted(self.states.builds, key=lambda build: build.steps)],
+                "tiers": sorted(self.states.builds, key=lambda build: build["steps"]),
                 **self.warm_up.as_dict(),
                 "late_kernel_loads": None if self.late_kernel_loads is None else [*self.late_kernel_loads],
             },

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from sglang_adaptive.policy.choice import FORCED, Choice
 from sglang_adaptive.policy.observation import RoundObservation
@@ -139,20 +140,6 @@ def region_of(batch_size: int) -> str:
     return REGIONS[min(max(1, batch_size).bit_length(), LARGEST_REGION) - 1]
 
 
-@dataclass(frozen=True, slots=True)
-class SwitchRecord:
-    """One switch."""
-
-    time: float
-    """Unix time in seconds."""
-    from_steps: int
-    to_steps: int
-    batch_size: int
-    """Requests in the first round after the switch."""
-    cause: str
-    """One of CAUSES."""
-
-
 @dataclass(slots=True)
 class Region:
     """Totals of one batch region; ``seconds`` and ``tokens`` include only timed rounds."""
@@ -171,7 +158,8 @@ class Counters:
     def __init__(self) -> None:
         self.switches = 0
         self.switches_by_cause: Counter[str] = Counter()
-        self.recent_switches: deque[SwitchRecord] = deque(maxlen=RECENT_SWITCHES)
+        self.recent_switches: deque[dict[str, Any]] = deque(maxlen=RECENT_SWITCHES)
+        """As JSON, oldest first; docs/json.md lists the fields."""
         self.rounds: Counter[int] = Counter()
         self.regions: dict[str, Region] = {}
         self.latest = ""
@@ -197,10 +185,12 @@ class Counters:
             region.seconds += observation.seconds
             region.tokens += len(counts) + sum(counts)
 
-    def add_switch(self, switch: SwitchRecord) -> None:
+    def add_switch(self, time: float, from_steps: int, to_steps: int, batch_size: int, cause: str) -> None:
+        """Count a switch at *time*, in Unix seconds, before a round of *batch_size*; *cause* is one of CAUSES."""
         self.switches += 1
-        self.switches_by_cause[switch.cause] += 1
-        self.recent_switches.append(switch)
+        self.switches_by_cause[cause] += 1
+        steps = {"from_steps": from_steps, "to_steps": to_steps}
+        self.recent_switches.append({"time": time, **steps, "batch_size": batch_size, "cause": cause})
 
     def drafted(self) -> dict[int, int]:
         """Return verified drafts by steps."""

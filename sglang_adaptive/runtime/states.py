@@ -59,19 +59,6 @@ class AdaptiveWorker(Protocol):
         """Make *state* the live one; a few reference assignments."""
 
 
-@dataclass(frozen=True, slots=True)
-class TierBuild:
-    """Seconds, memory and graphs of one runtime state."""
-
-    steps: int
-    seconds: float | None
-    """None for the launch steps, whose state SGLang builds."""
-    gigabytes: float | None
-    """Decrease of free device memory, in GB of 2**30 bytes."""
-    graph_batch_sizes: list[int] | None
-    """Batch sizes with CUDA graphs, ascending; None when graphs are off."""
-
-
 class Device:
     """Batch sizes to capture and free memory of a device; this base class has no graphs and reports no memory."""
 
@@ -125,8 +112,9 @@ class RuntimeStates:
     def __init__(self, worker: AdaptiveWorker, device: Device | None = None) -> None:
         self._worker = worker
         self._device = device or Device()
-        self.builds: list[TierBuild] = []
-        """How long each state took to build."""
+        self.builds: list[dict[str, Any]] = []
+        """For each state, as JSON: ``steps``; ``seconds`` to build it, None for the launch steps, whose state SGLang
+        builds; ``gigabytes`` of 2**30 bytes less free memory; ``graph_batch_sizes``, ascending, None without graphs."""
         self.launch = drafted(worker.speculative_num_steps)
         """The steps that the server was launched with."""
         self.live = self.launch
@@ -269,7 +257,8 @@ class RuntimeStates:
         self, kind: Kind, sizes: list[int] | None, seconds: float | None = None, taken: float | None = None
     ) -> None:
         self._graphs[kind] = sizes
-        self.builds.append(TierBuild(kind[1], seconds, taken, sizes))
+        build = {"steps": kind[1], "seconds": seconds, "gigabytes": taken, "graph_batch_sizes": sizes}
+        self.builds.append(build)
 
 
 class WarmUp:
