@@ -12,6 +12,7 @@ from sglang_adaptive.policy.observation import RoundObservation
 from sglang_adaptive.runtime.controller import AdaptiveController
 from sglang_adaptive.runtime.round_times import RoundClock
 from sglang_adaptive.runtime.states import Device, SpecRuntimeState
+from sglang_adaptive.sglang_plugin.stage import Stage, Stages
 from sglang_adaptive.sglang_plugin.stages.audit_scheduler import Audits, Report
 
 
@@ -152,6 +153,13 @@ def controller(
     found.states.register(state(worker.speculative_num_steps))
     found.build_states()
     return found
+
+
+def stages_of(found: AdaptiveController, *stages: Stage) -> Stages:
+    """Return the stages of a server with the controller *found*."""
+    made = Stages(None, found)
+    made.use(stages)
+    return made
 
 
 def serve(found: AdaptiveController, rounds: int, accepted: float, batch_size: int = 2) -> dict[str, Any]:

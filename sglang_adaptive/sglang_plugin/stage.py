@@ -254,6 +254,10 @@ class Stages(Stage):
         for act in self._acting[notice]:
             act(*args)
 
+    def shortened(self) -> Mapping[str, int]:
+        """Return how many passes the stages have shortened, by name."""
+        return {name: passes for stage in self.stages for name, passes in stage.shortened().items()}
+
     def of(self, kind: type[S]) -> list[S]:
         """Return the stages of this *kind*: one, or none where it cannot act."""
         return [stage for stage in self.stages if isinstance(stage, kind)]

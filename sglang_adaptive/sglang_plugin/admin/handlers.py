@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -20,7 +20,6 @@ from sglang_adaptive.policy.base import AdaptivePolicy
 from sglang_adaptive.policy.config import AdaptiveConfig, check_config, describe_change
 from sglang_adaptive.policy.errors import ConfigError, printable, shown
 from sglang_adaptive.policy.options import is_integer
-from sglang_adaptive.runtime.controller import AdaptiveController
 from sglang_adaptive.sglang_plugin import ranks
 from sglang_adaptive.sglang_plugin.stage import Stage, Stages, current
 from sglang_adaptive.sglang_plugin.stages.audit_scheduler import REPORT_KEY, Audits, Report
@@ -114,19 +113,6 @@ class Handler:
             raise UpdateRejected(problem)
 
 
-def handlers() -> dict[str, Handler]:
-    """Return this package's handlers by key."""
-    stages = current()
-    return {key: NotAdaptive() if stages is None else make(stages) for key, make in _HANDLERS.items()}
-
-
-class OfController(Handler):
-    """A key that changes what the controller does."""
-
-    def __init__(self, controller: AdaptiveController) -> None:
-        self._controller = controller
-
-
 class NotAdaptive(Handler):
     """Refuses every key where speculation is static."""
 
@@ -134,7 +120,14 @@ class NotAdaptive(Handler):
         return f"{key}: this server's speculation is not adaptive"
 
 
-class ForceSteps(OfController):
+class Adaptive(Handler):
+    """Handles a key where speculation is adaptive."""
+
+    def __init__(self, stages: Stages) -> None:
+        self._stages, self._controller = stages, stages.controller
+
+
+class ForceSteps(Adaptive):
     """``adaptive_force_steps``: a `Hold`."""
 
     def problem(self, key: str, value: Any) -> str | None:
@@ -150,7 +143,7 @@ class ForceSteps(OfController):
             logger.info("adaptive: draft steps %s", "released" if value.steps is None else f"held at {value.steps}")
 
 
-class LeaseOver(OfController):
+class LeaseOver(Adaptive):
     """``adaptive_force_lease_over``: the number of a hold that ends, if it was not renewed."""
 
     def problem(self, key: str, value: Any) -> str | None:
@@ -164,18 +157,16 @@ class LeaseOver(OfController):
             logger.info("adaptive: draft steps %s: the hold was not renewed", now)
 
 
-class ExtendEvery(Handler):
+class ExtendEvery(Adaptive):
     """``adaptive_zero_step_extend_every``: how many zero-step rounds share one draft extend."""
 
-    def __init__(self, deferred: LeftForLater | None = None) -> None:
-        self._deferred = deferred
-
     def problem(self, key: str, value: Any) -> str | None:
-        return extend_problem(value, None if self._deferred is None else self._deferred.snapshot())
+        deferred = self._stages.of(LeftForLater)
+        return extend_problem(value, deferred[0].snapshot() if deferred else None)
 
     def apply(self, key: str, value: Any) -> None:
-        assert self._deferred is not None, "it was validated"
-        self._deferred.set_every(value)
+        (deferred,) = self._stages.of(LeftForLater)
+        deferred.set_every(value)
         logger.info("adaptive: at zero steps the draft's extend runs every %d rounds", value)
 
 
@@ -189,7 +180,7 @@ def extend_problem(value: Any, zero_steps: Mapping[str, Any] | None) -> str | No
     return None
 
 
-class WarmUpSwitch(OfController):
+class WarmUpSwitch(Adaptive):
     """``adaptive_warm_up``: BEGIN for each pass of the warm-up, and END.
 
     In SGLang, serving begins when the scheduler enters its loop, before any request can run. Here it begins when the
@@ -210,29 +201,24 @@ class WarmUpSwitch(OfController):
             triton_load_watch.mark_serving_started()
 
 
-class TakeReport(Handler):
+class TakeReport(Adaptive):
     """``adaptive_audit``: the `Report` on a finished request that was decoded again."""
 
-    def __init__(self, audits: Audits | None = None) -> None:
-        self._audits = audits
-
     def problem(self, key: str, value: Any) -> str | None:
-        if self._audits is None or not isinstance(value, Report):
-            return f"{key}: got {value!r}; expected a report of the HTTP server's audit"
-        return None
+        if self._stages.of(Audits) and isinstance(value, Report):
+            return None
+        return f"{key}: got {value!r}; expected a report of the HTTP server's audit"
 
     def apply(self, key: str, value: Report) -> None:
-        assert self._audits is not None, "it was validated"
-        self._audits.count(value)
+        (audits,) = self._stages.of(Audits)
+        audits.count(value)
 
 
-class Reconfigure(OfController):
+class Reconfigure(Adaptive):
     """``adaptive_config``: a new configuration, as a `Change`."""
 
-    def __init__(self, controller: AdaptiveController, lookups: LookupRounds | None = None) -> None:
-        super().__init__(controller)
-        self._lookups = lookups
-        self._successor: tuple[AdaptiveConfig, AdaptivePolicy, CostSharing] | None = None
+    _successor: tuple[AdaptiveConfig, AdaptivePolicy, CostSharing] | None = None
+    """Set by ``problem`` for ``apply``; None where nothing changes."""
 
     def problem(self, key: str, value: Any) -> str | None:
         """Check the change and build its policy, so that ``apply`` cannot fail.
@@ -253,8 +239,8 @@ class Reconfigure(OfController):
                 return None
             built = controller.states.captured
             config.require_built(built, running)
-            if self._lookups is not None:
-                self._lookups.require(config)
+            for lookups in self._stages.of(LookupRounds):
+                lookups.require(config)
             policy = build_successor(config, controller.policy, controller.states.live.steps, built)
             self._successor = config, policy, CostSharing(policy)
         except ConfigError as error:
@@ -274,20 +260,24 @@ class Reconfigure(OfController):
         controller.replace_policy(policy, by=value.by, share_cost=sharing, profile_saved_at=sharing.saved_at)
         if isinstance(retiring, CostSharing):
             retiring.retire()
-        stages = current()
-        if stages is not None:
-            stages.tell(Stage.reconfigured, config)
+        self._stages.tell(Stage.reconfigured, config)
         trace_rounds(controller, config.trace)
         if ranks.is_first():
             changes = describe_change(before, controller.config() or {})
             logger.info("adaptive: configuration changed by %s: %s", printable(value.by), changes)
 
 
-_HANDLERS: Mapping[str, Callable[[Stages], Handler]] = {
-    FORCE_KEY: lambda stages: ForceSteps(stages.controller),
-    LEASE_OVER_KEY: lambda stages: LeaseOver(stages.controller),
-    CONFIG_KEY: lambda stages: Reconfigure(stages.controller, *stages.of(LookupRounds)),
-    WARM_UP_KEY: lambda stages: WarmUpSwitch(stages.controller),
-    EXTEND_KEY: lambda stages: ExtendEvery(*stages.of(LeftForLater)),
-    REPORT_KEY: lambda stages: TakeReport(*stages.of(Audits)),
+_HANDLERS: Mapping[str, type[Adaptive]] = {
+    FORCE_KEY: ForceSteps,
+    LEASE_OVER_KEY: LeaseOver,
+    CONFIG_KEY: Reconfigure,
+    WARM_UP_KEY: WarmUpSwitch,
+    EXTEND_KEY: ExtendEvery,
+    REPORT_KEY: TakeReport,
 }
+
+
+def handlers() -> dict[str, Handler]:
+    """Return this package's handlers by key."""
+    stages = current()
+    return {key: NotAdaptive() if stages is None else handler(stages) for key, handler in _HANDLERS.items()}

@@ -94,8 +94,6 @@ def replicas_ready(original: Callable[..., dict[str, Any]], startup_times: Itera
     return pass_reports_on(original(startup_times), startup_times)
 
 
-_PENALTIES = SRT + "sampling.penaltylib."
-
 needs(
     """
     managers.scheduler_components.dp_attn.MLPSyncBatchInfo: num_tokens is_extend_in_batch tp0_info_cpu

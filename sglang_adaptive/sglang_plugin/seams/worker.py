@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from sglang_adaptive.sglang_plugin.start.controller import ForWorker
 
 _MULTI_LAYER = SRT + "speculative.multi_layer_eagle_worker_v2."
-_DFLASH = SRT + "speculative.dflash_worker_v2.DFlashWorkerV2"
 
 # -- start-up -----------------------------------------------------------------------------------------------------
 

@@ -22,7 +22,7 @@ from sglang_adaptive.policy.observation import RoundNote
 from sglang_adaptive.sglang_plugin.admin.handlers import TakeReport, pack, unpack
 from sglang_adaptive.sglang_plugin.stages import audit_scheduler
 from sglang_adaptive.sglang_plugin.stages.audit_scheduler import AUDITED, MOST_WAITING, REPORT_KEY, Audits, Report
-from tests.fakes import serving
+from tests.fakes import serving, stages_of
 
 PROMPT, OUTPUT = [5, 6, 7], [11, 12, 13, 14]
 
@@ -163,13 +163,14 @@ def test_a_report_travels_in_a_name() -> None:
     message = SetInternalStateReq(server_args=pack(REPORT_KEY, report()))
     unpack(message)
     assert message.server_args == {REPORT_KEY: report()}
-    handler = TakeReport(mine := audits())
+    mine = audits()
+    handler = TakeReport(stages_of(mine._controller, mine))
     handler.validate(REPORT_KEY, message.server_args[REPORT_KEY])
     handler.apply(REPORT_KEY, message.server_args[REPORT_KEY])
     assert mine.report()["wrong"] == 1 and mine.report()["proved"] and not mine.is_on
     mine.change(AuditOptions(1.0))
     assert mine.report()["wrong"] == 1 and mine.report()["proved"] is None and mine.is_on
-    for taken in (TakeReport(None), handler):
+    for taken in (TakeReport(stages_of(mine._controller)), handler):
         with pytest.raises(UpdateRejected, match="expected a report"):
             taken.validate(REPORT_KEY, 1)
 

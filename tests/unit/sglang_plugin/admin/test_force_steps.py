@@ -25,7 +25,7 @@ from sglang_adaptive.sglang_plugin.admin.handlers import (
 from sglang_adaptive.sglang_plugin.admin.route import AdminRoute
 from sglang_adaptive.sglang_plugin.stages.audit_scheduler import REPORT_KEY, Report
 from tests.asgi import application, posted, until
-from tests.fakes import ema
+from tests.fakes import ema, stages_of
 from tests.loops import in_a_loop
 
 LONG = 3600
@@ -37,11 +37,12 @@ class Scheduler:
 
     def __init__(self) -> None:
         self.controller = ema()
+        self.stages = stages_of(self.controller)
         self.ends = 0
         """Messages so far that end a hold."""
 
     async def __call__(self, values: dict[str, Any]) -> list[bool]:
-        handlers = {FORCE_KEY: ForceSteps(self.controller), LEASE_OVER_KEY: LeaseOver(self.controller)}
+        handlers = {FORCE_KEY: ForceSteps(self.stages), LEASE_OVER_KEY: LeaseOver(self.stages)}
         unpack(SimpleNamespace(server_args=values))
         try:
             for key, value in values.items():
@@ -228,7 +229,7 @@ def refusal(handler: Handler, value: Any, key: str) -> str:
 
 @pytest.mark.parametrize("value", [math.inf, math.nan, "1", None])
 def test_the_end_of_a_hold_has_a_number(value: Any) -> None:
-    assert refusal(LeaseOver(ema()), value, LEASE_OVER_KEY).endswith("expected the number of a hold")
+    assert refusal(LeaseOver(stages_of(ema())), value, LEASE_OVER_KEY).endswith("expected the number of a hold")
 
 
 def test_a_command_does_not_make_another_one_s_hold_permanent() -> None:

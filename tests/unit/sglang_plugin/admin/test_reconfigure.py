@@ -29,7 +29,7 @@ from sglang_adaptive.sglang_plugin.admin.route import AdminRoute
 from sglang_adaptive.sglang_plugin.start.controller import build_successor
 from tests import fakes
 from tests.asgi import application, posted, until
-from tests.fakes import Learner, ScriptedPolicy, ema, serving
+from tests.fakes import Learner, ScriptedPolicy, ema, serving, stages_of
 from tests.loops import in_a_loop
 
 SLOTS = {"1": {"candidate_steps": [1, 3]}, "8": {"candidate_steps": [1], "ema_alpha": 0.3}}
@@ -394,7 +394,7 @@ def test_what_was_read_at_the_start_stays_and_is_shown(scheduler: None) -> None:
     controller = ema()
     started = {**SLOTS, "exact": False, "warm_up": False}
     controller.replace_policy(check_config(started, "f").build_policy(1), by="a test")
-    handler = Reconfigure(controller)
+    handler = Reconfigure(stages_of(controller))
     reconfigure(handler, {"1": {"candidate_steps": [1, 3]}})
     shown = controller.snapshot()["config"]
     assert (shown["exact"], shown["warm_up"], list(shown).count("8")) == (False, False, 0)
@@ -414,7 +414,7 @@ def test_a_watched_file_that_says_what_is_in_force_changes_nothing(
 
     monkeypatch.setattr(handlers, "build_successor", build)
     controller = ema()
-    handler, before, in_force = Reconfigure(controller), controller.policy, controller.snapshot()["config"]
+    handler, before, in_force = Reconfigure(stages_of(controller)), controller.policy, controller.snapshot()["config"]
 
     reconfigure(handler, in_force, by)
     assert (controller.policy is not before) is bool(made) is changed
