@@ -36,6 +36,10 @@ Finished = Mapping[str, Any]
 """What ``audit_scheduler.question`` returns, plus "epoch" and "replica"."""
 
 
+class _Unfinished(Exception):
+    """A text was not decoded again to its end."""
+
+
 class DecodesAgain:
     """Decodes finished requests again, one at a time, while any scheduler has the audit on."""
 
@@ -85,62 +89,56 @@ class DecodesAgain:
         about = (finished["replica"], finished["epoch"], finished["request"])
         body = {"input_ids": finished["prompt"], "sampling_params": finished["sampling"]}
         ours = finished["output"]
-        plain = await self._answers(finished, body, 1)
-        if plain is not None and plain[0]["output_ids"] == ours:
-            return Report(*about, ties.EQUAL)
-        known = None if plain is None else await self._references(finished, ties.as_reference(body))
-        if known is None:
-            return Report(*about, UNFINISHED)
-        parted, noise = await asyncio.to_thread(_compared, ours, known)  # up to a tenth of a second
-        self._noise = max(self._noise, noise)
-        if parted is None:
-            return Report(*about, ties.TIE, self._noise)
-        if parted.gap > ties.width(self._noise):
-            if (noise := await self._measured(finished)) is None:  # type: ignore[assignment]
-                return Report(*about, UNFINISHED)
+        try:
+            (plain,) = await self._answers(finished, body, 1)
+            if plain["output_ids"] == ours:
+                return Report(*about, ties.EQUAL)
+            known = await self._references(finished, ties.as_reference(body))
+            parted, noise = await asyncio.to_thread(_compared, ours, known)  # up to a tenth of a second
             self._noise = max(self._noise, noise)
+            if parted is None:
+                return Report(*about, ties.TIE, self._noise)
+            if parted.gap > ties.width(self._noise):
+                self._noise = max(self._noise, await self._measured(finished))
+        except _Unfinished:
+            return Report(*about, UNFINISHED)
         verdict = ties.TIE if parted.gap <= ties.width(self._noise) else ties.WRONG
         gap = None if parted.own is None or parted.other is None else parted.gap
         return Report(*about, verdict, self._noise, parted.at, gap)
 
-    async def _measured(self, finished: Finished) -> float | None:
-        """Return the noise of zero steps after the prompt, in nats; None if they did not answer.
+    async def _measured(self, finished: Finished) -> float:
+        """Return the noise of zero steps after the prompt, in nats.
 
         The text itself may be too short to measure it, and prompts in the cache were computed in other chunks.
         """
         sampling = {"temperature": 0, "max_new_tokens": MEASURED, "ignore_eos": True}
         body = ties.as_reference({"input_ids": finished["prompt"], "sampling_params": sampling})
         known = await self._references(finished, body, extra_key=uuid4().hex)  # shares no cached prompt
-        if known is None:
-            return None
         body = ties.as_prompt(finished["prompt"], known[0]["output_ids"])
-        read = await self._answers(finished, body, 1, READ_SECONDS)
-        if read is None:
-            return None
-        return max(await asyncio.to_thread(_noise, known), ties.noise_of_reading(known[0], read[0]))
+        (read,) = await self._answers(finished, body, 1, READ_SECONDS)
+        return max(await asyncio.to_thread(_noise, known), ties.noise_of_reading(known[0], read))
 
-    async def _references(
-        self, finished: Finished, body: Mapping[str, Any], **more_alone: str
-    ) -> list[ties.Answer] | None:
+    async def _references(self, finished: Finished, body: Mapping[str, Any], **more_alone: str) -> list[ties.Answer]:
         """Return one zero-step answer run alone, with *more_alone* in its body, and several run at once."""
         together = max(2, min(TOGETHER, MOST_TOKENS // (len(finished["prompt"]) + len(finished["output"]))))
         alone = await self._answers(finished, {**body, **more_alone}, 1)
-        more = None if alone is None else await self._answers(finished, body, together)
-        return None if alone is None or more is None else [*alone, *more]
+        return [*alone, *await self._answers(finished, body, together)]
 
     async def _answers(
         self, finished: Finished, body: Mapping[str, Any], at_once: int, seconds: float = MOST_SECONDS
-    ) -> list[ties.Answer] | None:
-        """Return *at_once* answers to *body*; None if one is incomplete or takes longer than *seconds*."""
+    ) -> list[ties.Answer]:
+        """Return *at_once* answers to *body*. Raises _Unfinished if one is incomplete or takes over *seconds*."""
         try:
             async with asyncio.timeout(seconds):
                 found = await asyncio.gather(*(self._answer(finished["replica"], body) for _ in range(at_once)))
-        except Exception:
+        except Exception as error:
             if not self._failed:
                 self._failed = True
                 logger.warning("adaptive: a finished request could not be decoded again", exc_info=True)
-            return None
-        return found if all(map(ties.is_whole, found)) else None
+            raise _Unfinished from error
+        if not all(map(ties.is_whole, found)):
+            raise _Unfinished
+        return found
 
     async def _answer(self, replica: int, body: Mapping[str, Any]) -> ties.Answer:
         from sglang.srt.managers.io_struct import GenerateReqInput
