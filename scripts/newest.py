@@ -53,9 +53,9 @@ def differences(old: Path, new: Path) -> Iterator[str]:
     for hook in hooks.hooks(*Process):
         before, after = (_lines(hook.target, root) for root in (old, new))
         if after or not before:
-            yield from difflib.unified_diff(before, after, hook.need.named, hook.target, lineterm="")
+            yield from difflib.unified_diff(before, after, hook.named, hook.target, lineterm="")
         else:
-            yield from (f"--- {hook.need.named}", "+++ gone", *_traces(hook.target, before, new))
+            yield from (f"--- {hook.named}", "+++ gone", *_traces(hook.target, before, new))
 
 
 def _traces(target: str, before: Sequence[str], new: Path) -> Iterator[str]:

@@ -5,9 +5,10 @@ A hook is a small function in ``seams/`` that wraps or replaces one function of 
     @around(SRT + "managers.scheduler.Scheduler.get_init_info", "self")
     def scheduler_ready(original, scheduler): ...
 
-The decorator names SGLang's function and the parameters that the hook relies on. `to_stages` declares a hook at which
-the stages of the process's `Rounds` act, in their order. Where speculation is static there are none, and only
-SGLang's function runs. Each function of SGLang has at most one hook, so the registration order does not matter.
+The decorator names SGLang's function and the parameters that the hook relies on, separated by spaces. `to_stages`
+declares a hook at which the stages of the process's `Rounds` act, in their order. Where speculation is static there are
+none, and only SGLang's function runs. Each function of SGLang has at most one hook, so the registration order does not
+matter.
 """
 
 from __future__ import annotations
@@ -57,56 +58,39 @@ class Process(Enum):
 Processes = Process | tuple[Process, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Hook:
-    """A function of this package that wraps or replaces one of SGLang's."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hook(Need):
+    """A function of this package that wraps or replaces one of SGLang's, which it needs with its parameters."""
 
-    target: str
-    """SGLang's function, as a dotted path."""
     kind: str
     """"around" or "replace": a value of SGLang's HookType."""
     function: Callable[..., Any]
-    parameters: tuple[str, ...]
-    """The parameters of SGLang's function that ours relies on."""
     processes: tuple[Process, ...]
     """The processes that install it."""
-    seam: str
-    """The file that declares it, below ``sglang_plugin/``."""
     before: int
     """How many arguments the function gets before those of SGLang's."""
 
-    @property
-    def on_cuda(self) -> bool:
-        """Whether its target can be imported only with a CUDA device."""
-        return self.processes == (Process.SCHEDULER_CUDA,)
-
-    @property
-    def need(self) -> Need:
-        """The need of this hook: its target with its parameters."""
-        name = self.function.__qualname__.rpartition("<locals>.")[2]  # of an event: Stage.NAME
-        return Need(self.target, self.parameters, on_cuda=self.on_cuda, by=f"{self.seam}: {name}")
-
     def problem(self) -> str | None:
         """Return the problem with the installed SGLang, or None."""
-        return self.need.problem() or self.misfit(parameters_of(pkgutil.resolve_name(self.target)))
+        return Need.problem(self) or self.misfit(parameters_of(pkgutil.resolve_name(self.target)))
 
     def misfit(self, theirs: Sequence[str]) -> str | None:
         """Return why our function cannot be called like SGLang's with the parameters *theirs*, in order, or None."""
-        if missing := [name for name in self.parameters if name not in theirs]:
-            return f"{self.need.named} has no {', '.join(missing)}"
+        if missing := [name for name in self.names if name not in theirs]:
+            return f"{self.named} has no {', '.join(missing)}"
         if isinstance(self.function, type):
             return None
         own = list(inspect.signature(self.function).parameters.values())[self.before :]
         kinds = {each.kind for each in own}
-        taken = {*self.parameters, *(each.name for each in own), "self", "cls"}
+        taken = {*self.names, *(each.name for each in own), "self", "cls"}
         others = [name for name in theirs if name not in taken]
         if others and not kinds & {inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD}:
-            return f"{self.need.named} also takes {', '.join(others)}, and our function does not"
-        places = [theirs.index(name) for name in self.parameters]
+            return f"{self.named} also takes {', '.join(others)}, and our function does not"
+        places = [theirs.index(name) for name in self.names]
         first = theirs[: len(own) - len(kinds & {inspect.Parameter.VAR_KEYWORD})]
         fixed = inspect.Parameter.VAR_POSITIONAL not in kinds
         if places != sorted(places) or (fixed and not set(first) <= taken):
-            return f"{self.need.named} takes its parameters in another order: {', '.join(theirs)}"
+            return f"{self.named} takes its parameters in another order: {', '.join(theirs)}"
         return None
 
 
@@ -115,28 +99,35 @@ _needs: list[Need] = []
 """Filled by the modules of ``seams/`` on import."""
 
 
-def _declare(kind: str, target: str, parameters: tuple[str, ...], process: Processes, before: int) -> Callable[[F], F]:
+def _declare(kind: str, target: str, parameters: str, process: Processes, before: int) -> Callable[[F], F]:
     processes = process if isinstance(process, tuple) else (process,)
 
     def declare(function: F) -> F:
         assert all(hook.target != target for hook in _hooks), f"{target} has a hook already"
-        _hooks.append(Hook(target, kind, function, parameters, processes, _seam(), before))
+        by = f"{_seam()}: {function.__qualname__.rpartition('<locals>.')[2]}"  # of an event: Stage.NAME
+        names, on_cuda = tuple(parameters.split()), processes == (Process.SCHEDULER_CUDA,)
+        hook = Hook(
+            target, names, on_cuda=on_cuda, by=by, kind=kind, function=function, processes=processes, before=before
+        )
+        _hooks.append(hook)
         return function
 
     return declare
 
 
-def around(target: str, *parameters: str, process: Processes = Process.SCHEDULER) -> Callable[[F], F]:
+def around(target: str, parameters: str = "", process: Processes = Process.SCHEDULER) -> Callable[[F], F]:
     """Declare a function that gets *target* and its arguments and returns the result."""
     return _declare("around", target, parameters, process, before=1)
 
 
-def replace(target: str, *parameters: str, process: Processes = Process.SCHEDULER) -> Callable[[F], F]:
+def replace(target: str, parameters: str = "", process: Processes = Process.SCHEDULER) -> Callable[[F], F]:
     """Declare a function or class that runs instead of *target*."""
     return _declare("replace", target, parameters, process, before=0)
 
 
-def to_stages(event: Callable[..., Any], target: str, *parameters: str, process: Processes = Process.SCHEDULER) -> None:
+def to_stages(
+    event: Callable[..., Any], target: str, parameters: str = "", process: Processes = Process.SCHEDULER
+) -> None:
     """Declare that the stages act at *target* with *event*, a method of `Stage`."""
 
     @functools.wraps(event)
@@ -201,8 +192,7 @@ def problems(on_cuda: bool = False) -> list[str]:
     With *on_cuda*, of what can be imported only with a CUDA device; else of all the rest.
     """
     _import_seams()
-    wanted: list[Hook | Need] = [*_hooks, *_needs]
-    found = (each.problem() for each in wanted if each.on_cuda is on_cuda)
+    found = (each.problem() for each in (*_hooks, *_needs) if each.on_cuda is on_cuda)
     return list(dict.fromkeys(problem for problem in found if problem is not None))
 
 
@@ -212,7 +202,7 @@ def problems_in_source() -> list[str]:
     found = []
     for hook in (hook for hook in _hooks if hook.on_cuda):
         defined = bodies.definitions(hook.target, bodies.installed())
-        lacking = f"{hook.need.named} is missing (its source does not define it)"
+        lacking = f"{hook.named} is missing (its source does not define it)"
         found.append(hook.misfit(bodies.parameters(defined[0])) if defined else lacking)
     return [problem for problem in found if problem is not None]
 
@@ -226,7 +216,7 @@ def targets() -> list[str]:
 def changed() -> list[str]:
     """Return the hooked functions whose body in the installed SGLang matches no supported release, and our places."""
     found = bodies.changed(targets())
-    return [hook.need.named for hook in _hooks if hook.target in found]
+    return [hook.named for hook in _hooks if hook.target in found]
 
 
 def require(found: Iterable[str]) -> None:
@@ -343,7 +333,7 @@ def require_installed(wanted: Iterable[Hook]) -> None:
 
     if isinstance(hook_registry._propagate_patch, Importers):
         hook_registry._propagate_patch.forget()
-    lost = [hook.need.named for hook in wanted if not (hook.target in HookRegistry._patched and _is_registered(hook))]
+    lost = [hook.named for hook in wanted if not (hook.target in HookRegistry._patched and _is_registered(hook))]
     if lost:
         raise ContractError(f"these hooks were not installed: {', '.join(lost)}; see the log above")
 

@@ -13,15 +13,15 @@ _DECODING = (_TRITON, _FLASHINFER)
 _FLASHINFER_DRAFT = SRT + "layers.attention.flashinfer_backend.FlashInferMultiStepDraftBackend."
 
 
-around(EXECUTOR + "model_runner.ModelRunner._get_attention_backend", "self", "init_new_workspace")(
+around(EXECUTOR + "model_runner.ModelRunner._get_attention_backend", "self init_new_workspace")(
     repairs.finished_backend
 )
 around(
     SRT + "layers.attention.base_attn_backend.AttentionBackend.update_verify_buffers_to_fill_after_draft",
-    *("self", "spec_info", "cuda_graph_bs"),
+    "self spec_info cuda_graph_bs",
     process=Process.SCHEDULER_PLAN_STREAM,
 )(repairs.correct_plan_stream)
-to_stages(Stage.small_copy, "sglang.kernels.ops.memory.small_copy.try_small_copy", "dsts", "srcs")
+to_stages(Stage.small_copy, "sglang.kernels.ops.memory.small_copy.try_small_copy", "dsts srcs")
 
 _EAGER, _GRAPH = "init_forward_metadata", "init_forward_metadata_out_graph"
 for _event, _maker in (
@@ -32,33 +32,33 @@ for _event, _maker in (
     (Stage.plan, _FLASHINFER_DRAFT + _EAGER),
     (Stage.plan_draft_replay, _FLASHINFER_DRAFT + _GRAPH),
 ):
-    to_stages(_event, _maker, "self", "forward_batch", process=Process.SCHEDULER_CUDA)
+    to_stages(_event, _maker, "self forward_batch", process=Process.SCHEDULER_CUDA)
 
-_ATTENTION = ("self", "q", "k", "v", "layer", "forward_batch")
+_ATTENTION = "self q k v layer forward_batch"
 for _backend in _DECODING:
-    to_stages(Stage.forward_extend, _backend + "forward_extend", *_ATTENTION, process=Process.SCHEDULER_CUDA)
+    to_stages(Stage.forward_extend, _backend + "forward_extend", _ATTENTION, process=Process.SCHEDULER_CUDA)
 _FA3 = FA3 + "FlashAttentionBackend."
 for _forward in ("forward_extend", "forward_decode"):
-    to_stages(Stage.fa3_attention, _FA3 + _forward, *_ATTENTION, process=Process.SCHEDULER_CUDA)
+    to_stages(Stage.fa3_attention, _FA3 + _forward, _ATTENTION, process=Process.SCHEDULER_CUDA)
 to_stages(Stage.fa3_kernel, FA3 + "flash_attn_with_kvcache", "scheduler_metadata", process=Process.SCHEDULER_CUDA)
 to_stages(
     Stage.fa3_metadata,
     FA3 + "FlashAttentionBackend.init_forward_metadata_out_graph",
-    *("self", "forward_batch", "in_capture"),
+    "self forward_batch in_capture",
     process=Process.SCHEDULER_CUDA,
 )
 to_stages(
     Stage.fa3_decode_metadata,
     FA3 + "normal_decode_set_metadata",
-    *("cache_seqlens_int32", "cu_seqlens_k", "page_table", "req_to_token", "req_pool_indices", "max_seq_pages"),
-    *("seq_lens", "seq_len_delta", "page_size"),
+    "cache_seqlens_int32 cu_seqlens_k page_table req_to_token req_pool_indices max_seq_pages seq_lens seq_len_delta "
+    "page_size",
     process=Process.SCHEDULER_CUDA,
 )
 to_stages(
     Stage.fa3_extend_metadata,
     FA3 + "draft_extend_set_metadata",
-    *("cache_seqlens_int32", "cu_seqlens_k", "cu_seqlens_q", "page_table", "req_to_token", "req_pool_indices"),
-    *("seq_lens", "extend_seq_lens", "page_size", "full_to_swa_index_mapping"),
+    "cache_seqlens_int32 cu_seqlens_k cu_seqlens_q page_table req_to_token req_pool_indices seq_lens extend_seq_lens "
+    "page_size full_to_swa_index_mapping",
     process=Process.SCHEDULER_CUDA,
 )
 

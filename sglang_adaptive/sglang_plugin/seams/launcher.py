@@ -44,7 +44,7 @@ def wait_for_schedulers(original: Callable[..., list[dict[str, Any]]], *args: An
     return infos
 
 
-@around(SRT + "entrypoints.http_server._wait_and_warmup", "server_args", "execute_warmup_func", process=Process.HTTP)
+@around(SRT + "entrypoints.http_server._wait_and_warmup", "server_args execute_warmup_func", process=Process.HTTP)
 def warm_up(original: Callable[..., None], *args: Any, **kwargs: Any) -> None:
     """Send our warm-up requests, then the SGLang request that makes the server ready."""
     from sglang_adaptive.sglang_plugin.launch.warm_up import wait_and_warm_up
@@ -57,7 +57,7 @@ def warm_up(original: Callable[..., None], *args: Any, **kwargs: Any) -> None:
 
 @around(
     SRT + "entrypoints.http_server._setup_and_run_http_server",
-    *("server_args", "tokenizer_manager", "template_manager", "port_args", "scheduler_infos"),
+    "server_args tokenizer_manager template_manager port_args scheduler_infos",
     process=Process.LAUNCHER,
 )
 def set_up(
@@ -73,7 +73,7 @@ def set_up(
     original(server_args, tokenizer_manager, template_manager, port_args, scheduler_infos, *args, **kwargs)
 
 
-@around(SRT + "utils.auth.add_api_key_middleware", "app", "api_key", "admin_api_key", process=Process.HTTP)
+@around(SRT + "utils.auth.add_api_key_middleware", "app api_key admin_api_key", process=Process.HTTP)
 def check_keys(original: Callable[..., None], app: Any, *args: Any, **kwargs: Any) -> None:
     """Check the API key of each request, and let the page ask for the key."""
     from sglang_adaptive.sglang_plugin.page import routes
@@ -84,7 +84,7 @@ def check_keys(original: Callable[..., None], app: Any, *args: Any, **kwargs: An
 
 around(
     SRT + "managers.multi_tokenizer_mixin.write_data_for_multi_tokenizer",
-    *("port_args", "server_args", "scheduler_info"),
+    "port_args server_args scheduler_info",
     process=Process.LAUNCHER,
 )(capacity.write_for_tokenizer_workers)
 

@@ -17,17 +17,14 @@ _LAYERS = SRT + "speculative.multi_layer_eagle_draft_extend_cuda_graph_runner."
 to_stages(
     Stage.capture_one,
     EXECUTOR + "runner_backend.full_cuda_graph_backend.FullCudaGraphBackend.capture_one",
-    *("self", "forward_fn"),
+    "self forward_fn",
 )
 to_stages(Stage.freeze_gc, EXECUTOR + "runner.base_cuda_graph_runner.freeze_gc", "enable_cudagraph_gc")
 to_stages(Stage.capture, EXECUTOR + "runner.decode_cuda_graph_runner.DecodeCudaGraphRunner.capture", "self")
 to_stages(Stage.capture, _LAYERS + "MultiLayerEagleMultiStepDraftExtendCudaGraphRunner._on_runners_created", "self")
 to_stages(Stage.join_hidden_states, SRT + "layers.logits_processor.pack_aux_hidden_states", "aux_hidden_states")
 to_stages(
-    Stage.replay_extend,
-    _EXTEND_GRAPHS + "execute",
-    *("self", "forward_batch", "select_index"),
-    process=Process.SCHEDULER_CUDA,
+    Stage.replay_extend, _EXTEND_GRAPHS + "execute", "self forward_batch select_index", process=Process.SCHEDULER_CUDA
 )
 
 
@@ -36,16 +33,16 @@ to_stages(
 
 around(
     "sglang.kernels.ops.mamba.triton_ops.ssu_dispatch.TritonSSUBackend.__call__",
-    *("self", "intermediate_states_buffer", "cache_steps"),
+    "self intermediate_states_buffer cache_steps",
 )(repairs.run_mamba2)
-for _size, *_parameters in (
-    (SRT + "mem_cache.kv_cache_configurator.KVCacheConfigurator._handle_max_mamba_cache", "self", "total_rest_memory"),
-    (EXECUTOR + "pool_configurator.compute_swa_request_cap", "page_size", "window", "max_running_requests"),
+for _size, _parameters in (
+    (SRT + "mem_cache.kv_cache_configurator.KVCacheConfigurator._handle_max_mamba_cache", "self total_rest_memory"),
+    (EXECUTOR + "pool_configurator.compute_swa_request_cap", "page_size window max_running_requests"),
     (SRT + "mem_cache.deepseek_v4_memory_pool.resolve_compress_state_ring_size", "compress_ratio"),
-    (SRT + "mem_cache.deepseek_v4_memory_pool.get_swa_ring_size", "sliding_window", "is_speculative"),
-    (SRT + "runtime_context.cutedsl_moe_max_num_tokens",),
+    (SRT + "mem_cache.deepseek_v4_memory_pool.get_swa_ring_size", "sliding_window is_speculative"),
+    (SRT + "runtime_context.cutedsl_moe_max_num_tokens", ""),
 ):
-    around(_size, *_parameters)(repairs.at_the_widest)
+    around(_size, _parameters)(repairs.at_the_widest)
 around(SRT + "mem_cache.allocation_sizing.get_req_to_token_extra_context_len")(capacity.places_beyond_context)
 around(EXECUTOR + "model_runner.ModelRunner.max_shared_logits_buffer_rows", "self")(capacity.rows_of_logits)
 # A scheduler calls it for SGLang's Rust server.

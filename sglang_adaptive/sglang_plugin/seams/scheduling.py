@@ -16,42 +16,38 @@ _WEIGHTS = SRT + "managers.scheduler_components.weight_updater.SchedulerWeightUp
 
 # -- before a round -----------------------------------------------------------------------------------------------
 
-to_stages(Stage.update_running_batch, SRT + "managers.scheduler.Scheduler.update_running_batch", "self", "batch")
+to_stages(Stage.update_running_batch, SRT + "managers.scheduler.Scheduler.update_running_batch", "self batch")
 to_stages(Stage.alloc_reserve, SRT + "mem_cache.allocation_sizing.get_alloc_reserve_per_decode")
 to_stages(Stage.prepare_for_decode, SRT + "speculative.eagle_utils.eagle_prepare_for_decode", "batch")
 to_stages(
-    Stage.decode_alloc_lens,
-    SRT + "speculative.eagle_utils.page_aligned_decode_alloc_lens",
-    *("reqs", "reserve", "page_size"),
+    Stage.decode_alloc_lens, SRT + "speculative.eagle_utils.page_aligned_decode_alloc_lens", "reqs reserve page_size"
 )
-to_stages(Stage.lengths_on_host, SRT + "managers.overlap_utils.FutureMap.resolve_seq_lens_cpu", "self", "batch")
+to_stages(Stage.lengths_on_host, SRT + "managers.overlap_utils.FutureMap.resolve_seq_lens_cpu", "self batch")
 to_stages(
     Stage.read_relay,
     "sglang.kernels.ops.speculative.gather_spec_extras.gather_spec_extras",
-    *("indices", "topk_p_buf", "topk_index_buf", "output_tokens_buf", "hidden_states_buf"),
+    "indices topk_p_buf topk_index_buf output_tokens_buf hidden_states_buf",
     process=Process.SCHEDULER_CUDA,
 )
 to_stages(
     Stage.write_relay,
     SRT + "managers.overlap_utils.FutureMap.stash",
-    *("self", "future_indices", "payload"),
+    "self future_indices payload",
     process=Process.SCHEDULER_CUDA,
 )
 # The ranks of attention DP gather rows before each batch.
 to_stages(Stage.local_row, _SYNC + "._get_local_tensor", "self")
 to_stages(Stage.absent_row, _SYNC + "._get_fallback_tensor", "self")
 to_stages(Stage.gathered, _SYNC + ".all_gather", "self")
-to_stages(Stage.isolate, SRT + "managers.scheduler.Scheduler._forward_isolation", "self", "batch", "overlap")
+to_stages(Stage.isolate, SRT + "managers.scheduler.Scheduler._forward_isolation", "self batch overlap")
 to_stages(Stage.prepare_prefill, SRT + "managers.schedule_batch.ScheduleBatch.prepare_for_extend", "self")
 to_stages(Stage.count_penalties, SRT + "managers.schedule_batch.ScheduleBatch.cumulate_penalty_output_tokens", "self")
 to_stages(
-    Stage.is_overlap_off,
-    SRT + "managers.scheduler.Scheduler.is_disable_overlap_for_batch",
-    *("self", "batch", "last_batch"),
+    Stage.is_overlap_off, SRT + "managers.scheduler.Scheduler.is_disable_overlap_for_batch", "self batch last_batch"
 )
 
 
-@around(SRT + "speculative.dflash_info_v2.DFlashDraftInputV2.prepare_for_decode", "self", "batch")
+@around(SRT + "speculative.dflash_info_v2.DFlashDraftInputV2.prepare_for_decode", "self batch")
 def prepare_block(original: Callable[..., None], draft_input: Any, batch: Any) -> None:
     """Reserve KV slots for the next DFLASH round."""
     from sglang_adaptive.sglang_plugin.workers.dflash import reserve
@@ -63,22 +59,20 @@ around(SRT + "managers.scheduler.decide_needs_cpu_seq_lens", "attn_backends")(ch
 
 # -- after a round ------------------------------------------------------------------------------------------------
 
-to_stages(Stage.resolve, _RESULTS + "_resolve_spec_v2_tokens", "self", "result", "batch")
+to_stages(Stage.resolve, _RESULTS + "_resolve_spec_v2_tokens", "self result batch")
 # A prefill; an empty batch while other attention DP ranks go on; a batch that a prefill server has computed.
 for _kind in ("prefill", "idle", "prebuilt"):
     to_stages(Stage.interrupt, _RESULTS + f"process_batch_result_{_kind}", "self")
-to_stages(
-    Stage.end_of_text, SRT + "managers.schedule_batch.Req._locate_str_stop_finished_len", "self", "new_accepted_len"
-)
+to_stages(Stage.end_of_text, SRT + "managers.schedule_batch.Req._locate_str_stop_finished_len", "self new_accepted_len")
 to_stages(Stage.release, SRT + "mem_cache.common.release_kv_cache", "req")
 to_stages(Stage.owned_length, SRT + "managers.schedule_batch.Req.owned_kv_len", "self")
 
 # -- beside rounds ------------------------------------------------------------------------------------------------
 
 for _update in ("update_weights_from_disk", "update_weights_from_ipc", "end_weight_update"):
-    to_stages(Stage.update_weights, _WEIGHTS + _update, "self", "recv_req")
+    to_stages(Stage.update_weights, _WEIGHTS + _update, "self recv_req")
 to_stages(Stage.flush_cache, SRT + "managers.scheduler.Scheduler.flush_cache", "self")
-to_stages(Stage.begin_weight_update, _WEIGHTS + "begin_weight_update", "self", "recv_req")
+to_stages(Stage.begin_weight_update, _WEIGHTS + "begin_weight_update", "self recv_req")
 
 
 @around(SRT + "managers.scheduler.Scheduler.get_init_info", "self")

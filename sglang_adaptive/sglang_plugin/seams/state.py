@@ -16,7 +16,7 @@ _COLLECTOR = SRT + "observability.metrics_collector.SchedulerMetricsCollector"
 
 @around(
     SRT + "managers.tokenizer_manager.TokenizerManager._calculate_spec_decoding_metrics",
-    *("self", "meta_info", "recv_obj", "i"),
+    "self meta_info recv_obj i",
     process=Process.HTTP,
 )
 def request_metrics(
@@ -35,7 +35,7 @@ to_stages(
     "self",
 )
 to_stages(Stage.init_metrics, SRT + "managers.scheduler.Scheduler.init_metrics_reporter", "self")
-to_stages(Stage.log_stats, _COLLECTOR + ".log_stats", "self", "stats")
+to_stages(Stage.log_stats, _COLLECTOR + ".log_stats", "self stats")
 
 
 # -- /server_info and /set_internal_state --------------------------------------------------------------------------
@@ -44,7 +44,7 @@ to_stages(Stage.log_stats, _COLLECTOR + ".log_stats", "self", "stats")
 _STATE = SRT + "managers.scheduler_components.internal_state.SchedulerInternalStateController."
 
 
-@around(_STATE + "get_internal_state", "self", "recv_req")
+@around(_STATE + "get_internal_state", "self recv_req")
 def get_internal_state(original: Callable[..., Any], controller: Any, recv_req: Any) -> Any:
     """Answer a request for the internal state, with how the server adapts or why not, or for only our part of it."""
     from sglang_adaptive.sglang_plugin.admin.server_info import answer
@@ -52,7 +52,7 @@ def get_internal_state(original: Callable[..., Any], controller: Any, recv_req: 
     return answer(original, controller, recv_req)
 
 
-@around(_STATE + "set_internal_state", "self", "recv_req")
+@around(_STATE + "set_internal_state", "self recv_req")
 def set_internal_state(original: Callable[..., Any], controller: Any, recv_req: Any) -> Any:
     """Handle a message of /set_internal_state, which may carry a configuration or a report of the audit."""
     from sglang_adaptive.sglang_plugin.admin.handlers import unpack

@@ -19,7 +19,7 @@ _MULTI_LAYER = SRT + "speculative.multi_layer_eagle_worker_v2."
 # -- start-up -----------------------------------------------------------------------------------------------------
 
 
-around(SRT + "speculative.spec_info.SpeculativeAlgorithm.create_worker", "self", "server_args")(choice.adaptive_class)
+around(SRT + "speculative.spec_info.SpeculativeAlgorithm.create_worker", "self server_args")(choice.adaptive_class)
 
 
 @replace(
@@ -54,41 +54,36 @@ to_stages(Stage.start, WORKER + "EAGLEWorkerV2.init_cuda_graphs", "self")
 to_stages(
     Stage.build_state,
     WORKER + "EAGLEWorkerV2.build_adaptive_runtime_state",
-    *("self", "speculative_num_steps", "speculative_num_draft_tokens", "cuda_graph_bs"),
+    "self speculative_num_steps speculative_num_draft_tokens cuda_graph_bs",
 )
 
 # -- a round ------------------------------------------------------------------------------------------------------
 
-to_stages(Stage.choose_steps, WORKER + "EAGLEWorkerV2.activate_step_by_batch", "self", "batch_size")
-to_stages(Stage.switch, WORKER + "EAGLEWorkerV2.apply_runtime_state", "self", "state")
-to_stages(Stage.launch, WORKER + "EAGLEWorkerV2.forward_batch_generation", "self", "batch")
+to_stages(Stage.choose_steps, WORKER + "EAGLEWorkerV2.activate_step_by_batch", "self batch_size")
+to_stages(Stage.switch, WORKER + "EAGLEWorkerV2.apply_runtime_state", "self state")
+to_stages(Stage.launch, WORKER + "EAGLEWorkerV2.forward_batch_generation", "self batch")
 to_stages(
     Stage.draft_prefill,
     WORKER + "EagleDraftWorker._draft_extend_for_prefill",
-    *("self", "batch", "target_hidden_states", "next_token_ids", "mm_input_embeds", "kv_loc_plan"),
+    "self batch target_hidden_states next_token_ids mm_input_embeds kv_loc_plan",
 )
-to_stages(Stage.zero_step_input, WORKER + "EAGLEWorkerV2._build_trivial_verify_input", "self", "batch")
-to_stages(Stage.draft, WORKER + "EagleDraftWorker.draft", "self", "batch")
-to_stages(Stage.verify, WORKER + "EAGLEWorkerV2.verify", "self", "batch", "pp_proxy_tensors", "grammar_barrier")
+to_stages(Stage.zero_step_input, WORKER + "EAGLEWorkerV2._build_trivial_verify_input", "self batch")
+to_stages(Stage.draft, WORKER + "EagleDraftWorker.draft", "self batch")
+to_stages(Stage.verify, WORKER + "EAGLEWorkerV2.verify", "self batch pp_proxy_tensors grammar_barrier")
 to_stages(
     Stage.sample,
     SRT + "speculative.eagle_utils.eagle_sample",
-    *("verify_input", "batch", "logits_output", "grammar_mask", "watermark_state"),
+    "verify_input batch logits_output grammar_mask watermark_state",
 )
 to_stages(
-    Stage.draft_extend,
-    WORKER + "EagleDraftWorker._draft_extend_for_decode",
-    "self",
-    "batch",
-    "batch_result",
-    "kv_loc_plan",
+    Stage.draft_extend, WORKER + "EagleDraftWorker._draft_extend_for_decode", "self batch batch_result kv_loc_plan"
 )
-to_stages(Stage.verified, WORKER + "EAGLEWorkerV2.on_verify_complete_cpu", "num_correct_drafts_per_req", "batch_size")
+to_stages(Stage.verified, WORKER + "EAGLEWorkerV2.on_verify_complete_cpu", "num_correct_drafts_per_req batch_size")
 
 # -- multi-layer EAGLE --------------------------------------------------------------------------------------------
 
 
-@around(_MULTI_LAYER + "MultiLayerEagleDraftWorker.draft", "self", "batch")
+@around(_MULTI_LAYER + "MultiLayerEagleDraftWorker.draft", "self batch")
 def draft_of_layers(original: Callable[..., Any], drafter: Any, batch: Any) -> Any:
     """Verify only the first drafts, as many as the round has steps."""
     from sglang_adaptive.sglang_plugin.workers.multi_layer import draft
@@ -96,7 +91,7 @@ def draft_of_layers(original: Callable[..., Any], drafter: Any, batch: Any) -> A
     return draft(original, drafter, batch)
 
 
-@around(_MULTI_LAYER + "prepare_for_draft_extend", "draft_extend_input", "batch", "predict", "num_draft_tokens")
+@around(_MULTI_LAYER + "prepare_for_draft_extend", "draft_extend_input batch predict num_draft_tokens")
 def prepare_extend_of_layers(
     original: Callable[..., Any], draft_extend_input: Any, batch: Any, predict: Any, num_draft_tokens: int,
     *args: Any, **kwargs: Any,

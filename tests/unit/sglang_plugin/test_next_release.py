@@ -118,6 +118,6 @@ def all_of_it(original: object, *args: object, **kwargs: object) -> None: ...
 def test_a_hook_is_named_unless_it_can_be_called_like_sglangs_function(
     ours: Callable[..., None], theirs: str, problem: str | None
 ) -> None:
-    hook = hooks.Hook("a.b", "around", ours, ("self", "batch"), (), "seams/x.py", before=1)
-    told = None if problem is None else f"a.b (seams/x.py: {ours.__name__}) {problem}"
+    hook = hooks.Hook("a.b", ("self", "batch"), by="ours", kind="around", function=ours, processes=(), before=1)
+    told = None if problem is None else f"a.b (ours) {problem}"
     assert hook.misfit(theirs.split()) == told
