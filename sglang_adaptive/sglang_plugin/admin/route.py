@@ -19,6 +19,8 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 import orjson
+from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from sglang_adaptive.policy.choice import CapturedSteps
 from sglang_adaptive.policy.config import MAX_BYTES, parse_object
@@ -43,9 +45,6 @@ from sglang_adaptive.sglang_plugin.notes import NOTE
 from sglang_adaptive.sglang_plugin.stages.audit_scheduler import REPORT_KEY, TAKE
 from sglang_adaptive.sglang_plugin.start.controller import fitted
 
-Scope = dict[str, Any]
-Receive = Callable[[], Awaitable[dict[str, Any]]]
-Send = Callable[[dict[str, Any]], Awaitable[None]]
 PATH = "/set_internal_state"
 METHODS = ("POST", "PUT")
 WORKERS_APPLICATION = "sglang_adaptive.sglang_plugin.admin.http_worker:app"
@@ -147,7 +146,7 @@ class AdminRoute:
 
     def __init__(
         self,
-        app: Callable[[Scope, Receive, Send], Awaitable[None]],
+        app: ASGIApp,
         tiers: list[int],
         inactive: str | None,
         changes: ConfigChanges | None = None,
@@ -167,22 +166,23 @@ class AdminRoute:
         body = await _read(receive)
         names = _names(body)
         if any(name.partition(" ")[0] == CONFIG_KEY for name in names):
-            return await self._configure(scope, body, send)
+            answer = await self._configure(scope, body)
+            return await answer(scope, receive, send)
         if any(name.startswith(OURS) for name in names):
             return await self._pass_on(scope, body, receive, send)
         await self._app(scope, _once(body, receive), send)
 
-    async def _configure(self, scope: Scope, body: bytes, send: Send) -> None:
+    async def _configure(self, scope: Scope, body: bytes) -> Response:
         """Answer a request with a configuration: 200 and a true for each data-parallel replica, or 400 and one line."""
         client = scope.get("client")
         by = f"{client[0]}:{client[1]}" if client else "a client without an address"
+        if self._changes is None:
+            return _refuse(f"{CONFIG_KEY}: adaptive speculation is off: {self._inactive}")
         try:
-            if self._changes is None:
-                return await _refuse(send, f"{CONFIG_KEY}: adaptive speculation is off: {self._inactive}")
-            await _answer(send, 200, await self._changes.request(_configuration(body), by))
+            return _answer(200, await self._changes.request(_configuration(body), by))
         except ConfigError as error:
             logger.warning("adaptive: configuration from %s refused: %s", by, error)
-            await _refuse(send, str(error))
+            return _refuse(str(error))
 
     async def _pass_on(self, scope: Scope, body: bytes, receive: Receive, send: Send) -> None:
         """Forward a request with keys of this package, steps to hold as a `Hold`, or answer 400 and one line."""
@@ -193,14 +193,16 @@ class AdminRoute:
             found = [extend_problem(values[EXTEND_KEY], state) for state in await self._zero_steps()]
             problem = next(filter(None, found), None)
         if problem is not None:
-            return await _refuse(send, problem)
+            return await _refuse(problem)(scope, receive, send)
         seconds = values.pop(SECONDS_KEY, None)
         lease = None if seconds is None else secrets.randbelow(2**31)
         if FORCE_KEY in values:
             values |= pack(FORCE_KEY, Hold(values.pop(FORCE_KEY), lease))
         replaced = orjson.dumps(message)
+        headers = [(name, value) for name, value in scope["headers"] if name != b"content-length"]
+        scope = {**scope, "headers": [*headers, (b"content-length", str(len(replaced)).encode())]}
         try:
-            await self._app(_with_length(scope, replaced), _once(replaced, receive), send)
+            await self._app(scope, _once(replaced, receive), send)
         finally:  # the schedulers may have it even if the answer failed
             if lease is not None:
                 task = asyncio.create_task(self._end(lease, seconds))
@@ -239,7 +241,7 @@ class AdminRoute:
 def _once_started(send: Send, act: Callable[[], None]) -> Send:
     """Return a *send* that calls *act* once the application has started."""
 
-    async def both(message: dict[str, Any]) -> None:
+    async def both(message: Message) -> None:
         await send(message)
         if message["type"] == "lifespan.startup.complete":
             act()
@@ -286,25 +288,17 @@ async def _read(receive: Receive) -> bytes:
 
 def _once(body: bytes, receive: Receive) -> Receive:
     """Return a receive that yields *body* and then the later messages of the connection."""
-    pending = [{"type": "http.request", "body": body, "more_body": False}]
+    pending: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
 
-    async def replay() -> dict[str, Any]:
+    async def replay() -> Message:
         return pending.pop() if pending else await receive()
 
     return replay
 
 
-def _with_length(scope: Scope, body: bytes) -> Scope:
-    headers = [(name, value) for name, value in scope["headers"] if name != b"content-length"]
-    return {**scope, "headers": [*headers, (b"content-length", str(len(body)).encode())]}
+def _refuse(line: str) -> Response:
+    return _answer(400, {"error": {"message": line}})
 
 
-async def _refuse(send: Send, line: str) -> None:
-    await _answer(send, 400, {"error": {"message": line}})
-
-
-async def _answer(send: Send, status: int, content: Any) -> None:
-    body = orjson.dumps(content)
-    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
-    await send({"type": "http.response.start", "status": status, "headers": headers})
-    await send({"type": "http.response.body", "body": body})
+def _answer(status: int, content: Any) -> Response:
+    return Response(orjson.dumps(content), status, media_type="application/json")

@@ -11,20 +11,27 @@ import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from functools import partial
 from importlib import resources
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import orjson
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from sglang_adaptive import __version__
 from sglang_adaptive.runtime.history import SPANS
 from sglang_adaptive.sglang_plugin.admin.server_info import HISTORY, look, manager
 
-if TYPE_CHECKING:
-    from fastapi import FastAPI
-    from starlette.requests import Request
-    from starlette.responses import Response
-    from starlette.types import ASGIApp, Message, Receive, Scope, Send
+logger = logging.getLogger(__name__)
 
+PAGE, DATA, HISTORY_PATH = "/adaptive", "/adaptive.json", "/adaptive/history.json"
+DEFAULT_SPAN = "900"
+VERSION = 1
+"""Version of the schema. A new field does not change it; removing a field or changing its meaning raises it."""
+SHARED_SECONDS = 1.0
+"""Seconds from the start of a fetch for which its answer is shared; a page asks one second after its last answer."""
+PATIENCE_SECONDS = 5.0
 PARTS = resources.files("sglang_adaptive.sglang_plugin.page") / "assets"
 SCRIPTS = ("dom", "words", "history", "record", "worth", "time_charts", "cost_map", "panels", "states", "main")
 """Names of the scripts, in the order of the document."""
@@ -67,20 +74,12 @@ def _part(name: str) -> str:
 class KeyPrompt:
     """ASGI middleware outside SGLang's key check; it changes only the body of one refusal."""
 
-    def __init__(self, app: ASGIApp, path: str, page: tuple[bytes, dict[str, str]]) -> None:
-        self._app, self._path = app, path
-        html, headers = page
-        fields = {**headers, "content-length": str(len(html)), "www-authenticate": "Bearer"}
-        self._start: Message = {
-            "type": "http.response.start",
-            "status": 401,
-            "headers": [(name.encode(), value.encode()) for name, value in fields.items()],
-        }
-        self._body: Message = {"type": "http.response.body", "body": html}
+    def __init__(self, app: ASGIApp, form: Response) -> None:
+        self._app, self._form = app, form
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass the request on; a browser that is refused the page gets the form."""
-        if scope["type"] != "http" or not self._is_browser_at_page(scope):
+        if scope["type"] != "http" or not _is_browser_at_page(scope):
             return await self._app(scope, receive, send)
         refused = False
 
@@ -88,44 +87,27 @@ class KeyPrompt:
             nonlocal refused
             if message["type"] == "http.response.start" and message["status"] == 401:
                 refused = True
-                await send(self._start)
-                await send(self._body)
+                await self._form(scope, receive, send)
             elif not refused:
                 await send(message)
 
         await self._app(scope, receive, dressed)
 
-    def _is_browser_at_page(self, scope: Scope) -> bool:
-        if scope["path"].removeprefix(scope.get("root_path", "")) != self._path or scope["method"] != "GET":
-            return False
-        return any(name == b"accept" and b"text/html" in value for name, value in scope["headers"])
 
-
-logger = logging.getLogger(__name__)
-
-# The documents of /adaptive.json and of the history; docs/json.md describes every field.
-
-
-VERSION = 1
-"""Version of the schema. A new field does not change it; removing a field or changing its meaning raises it."""
+def _is_browser_at_page(scope: Scope) -> bool:
+    if scope["path"].removeprefix(scope.get("root_path", "")) != PAGE or scope["method"] != "GET":
+        return False
+    return any(name == b"accept" and b"text/html" in value for name, value in scope["headers"])
 
 
 def data_of(ranks: Iterable[Mapping[str, Any]], **about: Any) -> bytes:
     """Return the JSON document of *ranks*, our part of each data-parallel rank's answer, in any order.
 
     *about* are the other fields: ``time``, Unix seconds of the answers, and in /adaptive.json ``model``, the name under
-    which it is served, and ``versions`` of SGLang and of this package.
+    which it is served, and ``versions`` of SGLang and of this package. docs/json.md describes every field.
     """
     ordered = sorted(ranks, key=lambda rank: rank["dp_rank"])
     return orjson.dumps({"version": VERSION, **about, "ranks": ordered})
-
-
-# Shares one answer of the scheduler among all requests within a second.
-
-
-SHARED_SECONDS = 1.0
-"""Seconds from the start of a fetch for which its answer is shared; a page asks one second after its last answer."""
-PATIENCE_SECONDS = 5.0
 
 
 class SharedFetch:
@@ -157,9 +139,6 @@ class SharedFetch:
         return self._task.result()
 
 
-# The data routes: JSON, never cached, with failures as one line.
-
-
 async def answered(shared: SharedFetch) -> Response:
     """Return the response with the latest document."""
     try:
@@ -177,27 +156,12 @@ def problem(status: int, message: str) -> Response:
 
 
 def _json(status: int, body: bytes) -> Response:
-    from starlette.responses import Response
-
-    return Response(body, status, {"content-type": "application/json", "cache-control": "no-store"})
-
-
-# GET /adaptive/history.json?span=900: the last minute, quarter of an hour or hour, kept by the schedulers.
-
-
-HISTORY_PATH = "/adaptive/history.json"
-DEFAULT_SPAN = "900"
+    return Response(body, status, {"cache-control": "no-store"}, media_type="application/json")
 
 
 async def _history_from_schedulers(span: int) -> bytes:
     """Ask every scheduler for its last *span* seconds, and return the document of /adaptive/history.json."""
     return data_of(await look(f"{HISTORY}{span}"), time=time.time())
-
-
-# Adds the page's routes to SGLang's application, under SGLang's rules for keys.
-
-
-PAGE, DATA = "/adaptive", "/adaptive.json"
 
 
 def install() -> None:
@@ -210,27 +174,26 @@ def install() -> None:
         logger.exception("adaptive: this server shows no %s", PAGE)
 
 
-def prompt_for_key(app: FastAPI) -> None:
+def prompt_for_key(app: Starlette) -> None:
     """Send browsers a form for the key, outside SGLang's key check."""
     try:
-        app.add_middleware(KeyPrompt, path=PAGE, page=_page())
+        app.add_middleware(KeyPrompt, form=_page(401, {"www-authenticate": "Bearer"}))
     except Exception:
         logger.exception("adaptive: a browser will not be asked for the key of %s", PAGE)
 
 
 def add_routes(
-    app: FastAPI, fetch: Callable[[], Awaitable[bytes]], fetch_history: Callable[[int], Awaitable[bytes]]
+    app: Starlette, fetch: Callable[[], Awaitable[bytes]], fetch_history: Callable[[int], Awaitable[bytes]]
 ) -> None:
     """Add the routes to *app*, unless it has them, as when a process serves a second time.
 
     *fetch* returns the document of /adaptive.json, *fetch_history* that of a span in seconds.
     """
     from sglang.srt.utils.auth import AuthLevel, auth_level
-    from starlette.responses import Response
 
     if any(getattr(route, "path", None) == DATA for route in app.router.routes):
         return
-    shared, (html, headers) = SharedFetch(fetch), _page()
+    shared, shown = SharedFetch(fetch), _page()
     # An answer is shared for half of a bucket's period.
     spans = {
         f"{span}": SharedFetch(partial(fetch_history, span), seconds=max(SHARED_SECONDS, period / 2))
@@ -238,7 +201,7 @@ def add_routes(
     }
 
     async def page(request: Request) -> Response:
-        return Response(html, headers=headers)
+        return shown
 
     async def data(request: Request) -> Response:
         return await answered(shared)
@@ -255,16 +218,17 @@ def add_routes(
         app.add_route(path, auth_level(AuthLevel.ADMIN_OPTIONAL)(answer), methods=["GET"], include_in_schema=False)
 
 
-def _page() -> tuple[bytes, dict[str, str]]:
-    """Return the document and its headers."""
+def _page(status: int = 200, more: Mapping[str, str] | None = None) -> Response:
+    """Return the response with the document, and *more* headers."""
     text = document()
-    return text.encode(), {
+    headers = {
         "content-type": "text/html; charset=utf-8",
         "cache-control": "no-cache",
         "content-security-policy": content_security_policy(text),
         "referrer-policy": "no-referrer",
         "x-content-type-options": "nosniff",
     }
+    return Response(text, status, {**headers, **(more or {})})
 
 
 async def _from_schedulers() -> bytes:
