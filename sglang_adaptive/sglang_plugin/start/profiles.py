@@ -39,11 +39,7 @@ def profile_key() -> ProfileKey:
         gpu_count=cfg.tp_size * cfg.pp_size,
         tp_size=cfg.tp_size,
         attention_backend=_attention(cfg),
-        dtypes={
-            "model": str(cfg.dtype),
-            "kv_cache": str(cfg.kv_cache_dtype),
-            "quantization": str(cfg.quantization),
-        },
+        dtypes={"model": str(cfg.dtype), "kv_cache": str(cfg.kv_cache_dtype), "quantization": str(cfg.quantization)},
         versions={name: found for name, found in versions(*_PACKAGES).items() if found and name in _PACKAGES},
     )
 
@@ -133,7 +129,7 @@ class CostSharing:
         if policy.keeps_profile and self._group.rank_in_group == 0:
             self._policy = policy
             self._saver = ProfileSaver(_store(policy.options.profile_dir))
-            atexit.register(self._close)
+            atexit.register(self._close, policy)
 
     def __call__(self, payload: Any) -> Any:
         """Return the first rank's *payload*, on every rank; with attention DP this rank's own."""
@@ -167,10 +163,9 @@ class CostSharing:
             save = threading.Thread(target=self._saver.close, args=(learnt,), name="profile-saver", daemon=True)
             save.start()
 
-    def _close(self) -> None:
+    def _close(self, policy: AdaptivePolicy) -> None:
         """Save the profile once more when the scheduler process ends."""
-        learnt = None if self._policy is None else _learnt(self._policy)
-        if learnt is not None and learnt.cells:
+        if (learnt := _learnt(policy)).cells:
             self._saver.close(learnt)
 
 

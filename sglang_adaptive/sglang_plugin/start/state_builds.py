@@ -22,9 +22,6 @@ from sglang_adaptive.sglang_plugin.contract import draft_placement
 
 logger = logging.getLogger(__name__)
 
-_DRAFT_PARTS = ("init_attention_backend", "_capture_cuda_graphs")
-"""Methods of SGLang's draft worker that build the draft's parts of a state."""
-
 
 def ranks_pad_alike() -> bool:
     """Return whether all ranks of a round replay graphs of the same batch size.
@@ -142,32 +139,22 @@ def draft_parts_in_their_scope(draft: Any, drafts_nothing: bool = False) -> Iter
 
     If it *drafts_nothing*, as with lookups, the state has no attention backends or graphs for draft steps.
     """
-    for name in _DRAFT_PARTS:
-        setattr(draft, name, _scoped(draft, getattr(draft, name), drafts_nothing))
+    for name in ("init_attention_backend", "_capture_cuda_graphs"):
+        setattr(draft, name, _draft_scope(draft, drafts_nothing)(getattr(draft, name)))
     try:
         yield
     finally:
-        for name in _DRAFT_PARTS:
-            delattr(draft, name)
+        del draft.init_attention_backend, draft._capture_cuda_graphs
 
 
-def _scoped(draft: Any, build: Callable[[], None], drafts_nothing: bool) -> Callable[[], None]:
-    def scoped() -> None:
-        from sglang.srt.layers.moe.utils import (
-            speculative_moe_a2a_backend_context,
-            speculative_moe_backend_context,
-        )
+@contextmanager
+def _draft_scope(draft: Any, drafts_nothing: bool) -> Iterator[None]:
+    from sglang.srt.layers.moe.utils import speculative_moe_a2a_backend_context, speculative_moe_backend_context
 
-        with (
-            draft_placement(draft),
-            speculative_moe_backend_context(),
-            speculative_moe_a2a_backend_context(),
-        ):
-            steps = draft.speculative_num_steps
-            draft.speculative_num_steps = 1 if drafts_nothing else steps  # SGLang builds none for one step
-            try:
-                build()
-            finally:
-                draft.speculative_num_steps = steps
-
-    return scoped
+    steps = draft.speculative_num_steps
+    draft.speculative_num_steps = 1 if drafts_nothing else steps  # SGLang builds none for one step
+    try:
+        with draft_placement(draft), speculative_moe_backend_context(), speculative_moe_a2a_backend_context():
+            yield
+    finally:
+        draft.speculative_num_steps = steps
