@@ -67,40 +67,6 @@ def mamba2_width_of_the_buffer(arguments: Mapping[str, Any]) -> dict[str, Any]:
     return {**arguments, "cache_steps": buffer.stride(0) // buffer.stride(1)}
 
 
-# Ends output where token-by-token decoding would end it.
-#
-# SGLang 0.5.23 searches all tokens of a round for each stop string, in the request's order, then for each regex, and
-# last for stop tokens. So if they contain two ends, it may take the later one.
-
-
-def first_end(original: Callable[..., int | None], req: Any, new_accepted_len: int, **stop: Any) -> int | None:
-    """Return the output length of *req* at its first end, after *stop* was found in its latest tokens.
-
-    *original* returns the length for *stop* only. If *stop* is a string, the request is already marked as finished, and
-    an earlier end replaces it. If it is a regex, the request is not, and None leaves it to the end that comes first.
-    """
-    found = original(req, new_accepted_len, **stop)
-    if found is None or new_accepted_len < 2 or req.grammar is not None:  # a grammar has consumed all tokens already
-        return found
-    written, reason = req.output_ids, req.finished_reason
-    length, first = None, None
-    try:
-        for end in range(len(written) - new_accepted_len + 1, len(written) + 1):
-            req.output_ids, req.finished_reason, req.finished_len = written[:end], None, None
-            req.update_finish_state(1)
-            if req.finished():
-                length, first = req.finished_len or end, req.finished_reason
-                break
-    finally:
-        req.output_ids, req.finished_reason, req.finished_len = written, reason, None
-    if length is None:
-        return found
-    if reason is None:
-        return found if found == length else None
-    req.finished_reason = first
-    return length
-
-
 # Keeps SGLang's log of overrides short, however often the steps change.
 #
 # Every switch of SGLang 0.5.23 appends an entry, and every /server_info replays them all. Only the last one matters.
@@ -207,7 +173,6 @@ class Repairs(Stage):
     """The fixes that act in rounds of adaptive speculation."""
 
     def switch(self, rest: Rest, worker: Any, state: Any) -> None:
-        """Switch to other steps, and keep SGLang's list of such switches short."""
         rest(worker, state)
         keep_latest_switch()
 
@@ -227,9 +192,34 @@ class Repairs(Stage):
             and any(req.grammar is not None for req in batch.decoding_reqs or ())
         )
 
-    def end_of_text(self, rest: Rest, req: Any, *args: Any, **stop: Any) -> int | None:
-        """Return where a request's text ends first."""
-        return first_end(rest, req, *args, **stop)
+    def end_of_text(self, rest: Rest, req: Any, new_accepted_len: int, **stop: Any) -> int | None:
+        """Return the output length of *req* at its first end, after *stop* was found in its latest tokens.
+
+        SGLang 0.5.23 searches all tokens of a round for each stop string, in the request's order, then for each regex,
+        and last for stop tokens. So if they contain two ends, it may take the later one. If *stop* is a string, the
+        request is already marked as finished, and an earlier end replaces it. If it is a regex, the request is not, and
+        None leaves it to the end that comes first.
+        """
+        found: int | None = rest(req, new_accepted_len, **stop)
+        if found is None or new_accepted_len < 2 or req.grammar is not None:  # a grammar has consumed all tokens
+            return found
+        written, reason = req.output_ids, req.finished_reason
+        length, first = None, None
+        try:
+            for end in range(len(written) - new_accepted_len + 1, len(written) + 1):
+                req.output_ids, req.finished_reason, req.finished_len = written[:end], None, None
+                req.update_finish_state(1)
+                if req.finished():
+                    length, first = req.finished_len or end, req.finished_reason
+                    break
+        finally:
+            req.output_ids, req.finished_reason, req.finished_len = written, reason, None
+        if length is None:
+            return found
+        if reason is None:
+            return found if found == length else None
+        req.finished_reason = first
+        return length
 
     def zero_step_input(self, rest: Rest, worker: Any, batch: Any) -> Any:
         """Prepare a zero-step round, with the draft distribution that ``--speculative-use-rejection-sampling`` reads.
