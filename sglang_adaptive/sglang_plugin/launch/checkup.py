@@ -12,7 +12,7 @@ import io
 import json
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -38,19 +38,17 @@ WARM_UP_LEFT_OUT = "the warm-up: a decode server takes no requests of its own"
 def main(question: Path, answer: Path) -> None:
     """Run the checks one by one; a check that raises is recorded as ``failure`` and ends the run."""
     arguments = json.loads(question.read_text())["arguments"]
+    parts = {"device": device, "sglang": sglang_version, "contract": contract, "doors": doors}
+    if arguments is not None:
+        parts["launch"] = lambda: launch(arguments)
     found: dict[str, Any] = {}
     try:
-        for name, part in _parts(arguments).items():
+        for name, part in parts.items():
             found[name] = part()
             answer.write_text(json.dumps(found))
     except Exception as error:
         found["failure"] = f"{type(error).__name__}: {_first_line(error)}"
     answer.write_text(json.dumps(found))
-
-
-def _parts(arguments: Sequence[str] | None) -> dict[str, Callable[[], Any]]:
-    parts = {"device": device, "sglang": sglang_version, "contract": contract, "doors": doors}
-    return parts if arguments is None else {**parts, "launch": lambda: launch(arguments)}
 
 
 def device() -> dict[str, Any]:

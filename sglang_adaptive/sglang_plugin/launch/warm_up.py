@@ -350,13 +350,7 @@ class _Server:
         return False
 
     def _send(
-        self,
-        method: str,
-        path: str,
-        body: Any = None,
-        *,
-        admin: bool = False,
-        timeout: float = REQUEST_SECONDS,
+        self, method: str, path: str, body: Any = None, *, admin: bool = False, timeout: float = REQUEST_SECONDS
     ) -> requests.Response:
         if _was_told_to_end():
             raise ServerEnds
