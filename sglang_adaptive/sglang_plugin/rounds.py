@@ -134,21 +134,17 @@ class Rounds(Stages):
         return result
 
     def choose_steps(self, rest: Rest, worker: Any, batch_size: int) -> None:
-        """Choose the steps of the next round, and make them live."""
         self.controller.choose(batch_size)
 
     def zero_step_input(self, rest: Rest, worker: Any, batch: Any) -> Any:
-        """Begin a round that drafts nothing; return its verify input, one token per request."""
         self.tell(Stage.before_zero_steps, batch)
         return rest(worker, batch)
 
     def draft(self, rest: Rest, drafter: Any, batch: Any, **kwargs: Any) -> Any:
-        """Begin a round that drafts; return its verify input."""
         self.tell(Stage.before_draft, drafter, batch)
         return rest(drafter, batch, **kwargs)
 
     def draft_extend(self, rest: Rest, drafter: Any, batch: Any, result: Any, **kwargs: Any) -> None:
-        """Once drafts are verified and accepted, run the draft over the accepted tokens."""
         rest(drafter, batch, result, **kwargs)
         self.tell(Stage.after_draft_extend, batch, result)
 
@@ -165,7 +161,6 @@ class Rounds(Stages):
         return rest(processor, result, batch)
 
     def verified(self, rest: Rest, worker: Any, counts: Sequence[int], batch_size: int = 0) -> None:
-        """Pass the accepted drafts of the round that has been resolved to the controller, with its note."""
         note, self._resolving = self._resolving, None
         self.controller.verified(counts, batch_size, note)
 
@@ -177,7 +172,6 @@ class Rounds(Stages):
         return rest(*args, **kwargs)
 
     def begin_weight_update(self, rest: Rest, manager: Any, request: Any) -> Any:
-        """Begin a weight update that takes several messages."""
         self.tell(Stage.weights_changed)
         return rest(manager, request)
 
