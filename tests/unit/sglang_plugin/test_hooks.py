@@ -31,8 +31,8 @@ def facts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 
 SCRIPT = f"""
-import json, os, pickle, pkgutil
-from sglang_adaptive.sglang_plugin import hooks
+import json, multiprocessing, os, pickle, pkgutil
+from sglang_adaptive.sglang_plugin import hooks, register
 from sglang_adaptive.sglang_plugin.env import ACTIVE
 from sglang_adaptive.sglang_plugin.hooks import Process
 from sglang_adaptive.sglang_plugin.notes import NOTE
@@ -63,6 +63,7 @@ no_algorithm = ServerArgs(model_path="dummy", device="cpu", speculative_adaptive
 no_algorithm.resolve_once()
 later = ServerArgs(model_path="dummy", device="cpu")
 later.resolve_once()
+later_active = os.environ.get(ACTIVE)
 
 from pathlib import Path
 from sglang.srt.runtime_context import get_context
@@ -70,6 +71,16 @@ from sglang_adaptive.sglang_plugin.configuration import configuration
 Path(CONFIG).write_text('{{"1": {{"candidate_steps": [7]}}}}')  # between the launch and the start of a child
 get_context().set_server_args(pickle.loads(pickle.dumps(asked)))
 from sglang.srt.plugins.hook_registry import HookRegistry
+def registered(told):
+    HookRegistry.reset()
+    register()
+    told.put(len(HookRegistry._hooks))
+fork, in_children = multiprocessing.get_context("fork"), []
+for active in "01":
+    os.environ[ACTIVE] = active
+    told = fork.SimpleQueue()
+    fork.Process(target=registered, args=(told,)).start()
+    in_children.append(told.get())
 HookRegistry.reset()
 hooks.install(every)
 print(json.dumps({{
@@ -78,7 +89,7 @@ print(json.dumps({{
     "launcher": sorted(h.target for h in (*hooks.hooks(Process.ENTRY), *hooks.of_launcher())),
     "untouched": untouched, "adaptive": adaptive,
     "no_algorithm": {{"raw": no_algorithm.speculative_adaptive, "reason": getattr(no_algorithm, NOTE)["reason"]}},
-    "later_active": os.environ.get(ACTIVE), "in_a_child": configuration().candidate_steps,
+    "later_active": later_active, "in_a_child": configuration().candidate_steps, "in_children": in_children,
     "hooks": {{target: [kind.value for kind, _, _ in found] for target, found in HookRegistry._hooks.items()}},
     "wanted": sorted({{h.target for h in every}}),
     "registered": sum(hooks._is_registered(h) for h in every), "every": len(every),
@@ -155,28 +166,6 @@ def test_a_second_hook_on_one_function_is_refused() -> None:
         hooks.around(taken)(lambda original: original())
 
 
-def test_plugin_hooks_more_in_a_child_only_when_told() -> None:
-    found = checks.scripted(CHILD)
-    assert found["silent"] == 2 < found["told"]
-
-
-CHILD = """
-import json, multiprocessing, os
-from sglang.srt.plugins.hook_registry import HookRegistry
-from sglang_adaptive.sglang_plugin import register
-
-def registered(queue):
-    register()
-    queue.put(len(HookRegistry._hooks))
-
-fork = multiprocessing.get_context("fork")
-answers = {}
-for name, value in (("silent", "0"), ("told", "1")):
-    os.environ["SGLANG_ADAPTIVE_ACTIVE"] = value
-    queue = fork.Queue()
-    child = fork.Process(target=registered, args=(queue,))
-    child.start()
-    answers[name] = queue.get()
-    child.join()
-print(json.dumps(answers))
-"""
+def test_plugin_hooks_more_in_a_child_only_when_told(facts: dict[str, Any]) -> None:
+    silent, told = facts["in_children"]
+    assert silent == 2 < told

@@ -67,16 +67,11 @@ def test_ours_runs_before_sglangs_and_its_failure_costs_nothing(monkeypatch: pyt
 class Noted(warm_up._Server):
     """Records the requests; the scheduler covers a size at the second attempt."""
 
-    def __init__(self) -> None:
-        self._replicas = 2
-        self._needs_compiler = True
-        self._draw = random.Random(0)
+    def __init__(self, cached: int = 16, **about: Any) -> None:
+        """*about* differs in the server's state."""
+        self._replicas, self._needs_compiler, self._draw = 2, True, random.Random(0)
         self.sent: list[tuple[str, Any]] = []
-        self.covered_after = 2
-        self.seconds: float | None = None
-        self.cached = 16
-        self.about: dict[str, Any] = {}
-        """What differs in the server's state."""
+        self.cached, self.about = cached, about
 
     @property
     def loads(self) -> list[dict[str, Any]]:
@@ -89,16 +84,16 @@ class Noted(warm_up._Server):
         self.sent.append((path, body))
         if path == "/generate":
             return SimpleNamespace(json=lambda: [{"meta_info": {"cached_tokens": self.cached}}])
-        return answered([1] if len(self.loads) >= self.covered_after else [], self.seconds, **self.about)
+        return answered([1] if len(self.loads) >= 2 else [], **self.about)
 
 
-def answered(covered: Sequence[int] = (), seconds: float | None = None, **about: Any) -> Any:
-    """Return the answer of a server that has warmed up the batch sizes *covered*, in *seconds*."""
+def answered(covered: Sequence[int] = (), **about: Any) -> Any:
+    """Return the answer of a server that has warmed up the batch sizes *covered*."""
     startup = {
         "tiers": [{"graph_batch_sizes": [1]}, {"graph_batch_sizes": None}],
         "warmed_batch_sizes": covered,
         "warm_up_rounds": 7,
-        "warm_up_seconds": seconds,
+        "warm_up_seconds": None,
     }
     state = {
         "adaptive": {"tiers": [0, 3], "startup": startup, "off": {}},
@@ -139,15 +134,13 @@ def test_a_size_is_tried_again_until_every_depth_has_run_and_the_end_is_always_s
 
 @pytest.mark.parametrize("about", [{"grammar_backend": "none"}, {"skip_tokenizer_init": True}])
 def test_a_server_without_grammars_gets_no_request_with_one(about: dict[str, Any]) -> None:
-    server = Noted()
-    server.about = about
+    server = Noted(**about)
     server.warm_up()
     assert not any("regex" in load["sampling_params"] for load in server.loads)
 
 
 def test_without_cached_tokens_no_further_prompt_begins_with_a_prefix() -> None:
-    server = Noted()
-    server.cached = 0
+    server = Noted(cached=0)
     server.warm_up()
     assert [len(load["input_ids"][0]) for load in server.loads[-8:]] == [46, 3, 8, 9, 16, 32, 33, 48]
 
@@ -157,8 +150,7 @@ def test_kernels_without_a_module_do_not_wait_for_the_compiler(
     accepts_by_probability: bool, temperatures: set[float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """SGLang's verify with rejection sampling is a Triton kernel for each number of steps."""
-    server = Noted()
-    server.about = {"speculative_use_rejection_sampling": accepts_by_probability}
+    server = Noted(speculative_use_rejection_sampling=accepts_by_probability)
     monkeypatch.setattr(server, "_can_sample", lambda states, compiler: False)
     server.warm_up()
     parameters = [load["sampling_params"] for load in server.loads]

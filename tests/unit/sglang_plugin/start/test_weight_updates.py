@@ -18,7 +18,9 @@ SIZES = [1, 2, 4]
 
 def throughput(depths: tuple[int, ...], device: Device | None = None) -> tuple[AdaptiveController, Worker]:
     worker, policy = Worker(), ThroughputPolicy(3, ThroughputOptions(candidate_steps=depths))
-    return fakes.controller(policy, worker=worker, device=device), worker
+    controller = fakes.controller(policy, worker=worker, device=device)
+    worker.built.clear()
+    return controller, worker
 
 
 def update(controller: AdaptiveController, *, success: bool = True, recapture: bool = False) -> None:
@@ -29,7 +31,6 @@ def update(controller: AdaptiveController, *, success: bool = True, recapture: b
 def test_every_depth_is_captured_anew_at_its_batch_sizes() -> None:
     controller, worker = throughput((0, 1, 3), Sized(SIZES))
     before, graphs = controller.states.by_steps, dict(controller.states.captured.graphs)
-    worker.built.clear()
     update(controller, recapture=True)
     assert {steps: sizes for steps, _, sizes in worker.built} == {steps: list(graphs[steps] or ()) for steps in graphs}
     assert controller.states.tiers == (0, 1, 3) and not {*map(id, before)} & {*map(id, controller.states.by_steps)}
@@ -37,19 +38,20 @@ def test_every_depth_is_captured_anew_at_its_batch_sizes() -> None:
     assert dict(controller.states.captured.graphs) == graphs
 
 
-@pytest.mark.parametrize(("success", "recapture"), [(True, False), (False, True)])
-def test_nothing_is_captured_unless_asked_for_and_done(success: bool, recapture: bool) -> None:
-    controller, worker = throughput((0, 1, 3), Sized(SIZES))
-    worker.built.clear()
+@pytest.mark.parametrize(
+    ("depths", "device", "success", "recapture"),
+    [
+        ((0, 1, 3), Sized(SIZES), True, False),
+        ((0, 1, 3), Sized(SIZES), False, True),
+        ((0, 3), None, True, True),
+        ((3,), Sized(SIZES), True, True),
+    ],
+    ids=["not asked for", "failed", "no graphs", "one depth"],
+)
+def test_nothing_is_captured(depths: tuple[int, ...], device: Device | None, success: bool, recapture: bool) -> None:
+    controller, worker = throughput(depths, device)
     update(controller, success=success, recapture=recapture)
     assert not worker.built
-
-
-def test_nothing_to_capture_without_graphs_or_without_a_second_depth() -> None:
-    for controller, worker in (throughput((0, 3)), throughput((3,), Sized(SIZES))):
-        worker.built.clear()
-        update(controller, recapture=True)
-        assert not worker.built
 
 
 @pytest.mark.parametrize("success", [True, False])
