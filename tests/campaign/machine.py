@@ -143,7 +143,7 @@ class Scheduler(RuleBasedStateMachine):
     def _configure(self, config: dict[str, Any]) -> None:
         from sglang_adaptive.sglang_plugin.admin.handlers import Change, Reconfigure
 
-        handler, change = Reconfigure(self.lab.controller), Change(config, "adaptive_config", "the campaign")
+        handler, change = Reconfigure(self.lab.round), Change(config, "adaptive_config", "the campaign")
         handler.validate("adaptive_config", change)
         handler.apply("adaptive_config", change)
 
