@@ -82,7 +82,6 @@ class AdaptiveDFlashWorker(OwnRounds, DFlashWorkerV2):  # type: ignore[misc]  # 
     # -- start-up ---------------------------------------------------------------------------------------------
 
     def init_cuda_graphs(self) -> None:
-        """Build the runtime states, and find out whether zero-step rounds defer work."""
         super().init_cuda_graphs()
         self.deferred = next(iter(self.rounds.of(DeferredAppend)), None)
 
@@ -91,7 +90,6 @@ class AdaptiveDFlashWorker(OwnRounds, DFlashWorkerV2):  # type: ignore[misc]  # 
         return self._state(parts_of(self._target_worker.model_runner), parts_of(self.draft_model_runner))
 
     def _build(self, steps: int, width: int, sizes: list[int] | None) -> SpecRuntimeState:
-        """Build the backends and CUDA graphs of the draft and of the target for blocks of one width."""
         with get_spec().override(speculative_num_draft_tokens=width):
             draft = self._draft_parts(steps, width)
             return self._state(target_parts(self, steps, width), draft)
@@ -127,26 +125,20 @@ class AdaptiveDFlashWorker(OwnRounds, DFlashWorkerV2):  # type: ignore[misc]  # 
             self._draft_probs_buf = _chances_of(self._draft_probs_buf, width - 1)
 
     def _new_buffers(self, width: int) -> dict[str, Any]:
-        return {
-            **dict.fromkeys(_BUFFERS),
-            **dict.fromkeys(_COUNTS, 0),
+        constants = {
             "_block_pos_offsets": build_block_pos_offsets(length=width, device=self.device),
             "_draft_block_spec_info": make_draft_block_spec_info(draft_token_num=width, device=self.device),
         }
+        return {**dict.fromkeys(_BUFFERS), **dict.fromkeys(_COUNTS, 0), **constants}
 
     # -- every round ------------------------------------------------------------------------------------------
 
-    def apply_runtime_state(self, state: SpecRuntimeState) -> None:
-        """Make *state* the live one; at zero steps the draft's backend and graphs do not change."""
-        width = state.speculative_num_draft_tokens
-        self._take_width(width)
-        draft = self.draft_model_runner
-        if state.speculative_num_steps:
+    def _take_draft(self, state: SpecRuntimeState) -> None:
+        if state.speculative_num_steps:  # zero steps have no backend and graphs
+            draft = self.draft_model_runner
             draft.attn_backend, draft.decode_cuda_graph_runner = state.draft_attn_backend, state.cuda_graph_runner
-        self._take_target(state, speculative_num_draft_tokens=width)
 
     def forward_batch_generation(self, batch: Any, *args: Any, **kwargs: Any) -> Any:
-        """Choose the width of a decode round, and run it; run a prefill as SGLang does."""
         if batch.forward_mode.is_extend() or batch.is_extend_in_batch:
             return super().forward_batch_generation(batch, *args, **kwargs)
         requests = batch.seq_lens.shape[0]

@@ -42,7 +42,6 @@ class AdaptiveMultiLayerWorker(OwnRounds, MultiLayerEagleWorkerV2):  # type: ign
     # -- start-up ---------------------------------------------------------------------------------------------
 
     def _build(self, steps: int, width: int, sizes: list[int] | None) -> SpecRuntimeState:
-        """Build the backends and CUDA graphs of the verify pass and of the draft extend of *steps*."""
         draft = self._draft_worker
         extend = _extend_of(draft)
         chain = {name: getattr(draft, name) for name in _CHAIN}
@@ -71,17 +70,13 @@ class AdaptiveMultiLayerWorker(OwnRounds, MultiLayerEagleWorkerV2):  # type: ign
 
     # -- every round ------------------------------------------------------------------------------------------
 
-    def apply_runtime_state(self, state: SpecRuntimeState) -> None:
-        """Make *state* the live one; the draft worker's steps and SGLang's setting stay the number of layers."""
-        draft, width = self._draft_worker, state.speculative_num_draft_tokens
-        self._take_width(width)
+    def _take_draft(self, state: SpecRuntimeState) -> None:
+        draft = self._draft_worker  # whose steps stay the number of layers, like SGLang's setting
         for name, links in self._chains[state.speculative_num_steps].items():
             setattr(draft, name, links)
         _take_extend(draft, state.draft_extend_attn_backend, state.cuda_graph_runner_for_draft_extend)
-        self._take_target(state, speculative_num_draft_tokens=width)
 
     def forward_batch_generation(self, batch: Any, *args: Any, **kwargs: Any) -> Any:
-        """Choose the steps of a decode round, and run it; run a prefill as SGLang does."""
         if not (batch.forward_mode.is_extend() or batch.is_extend_in_batch):
             self.activate_step_by_batch(batch.seq_lens.shape[0])
         return super().forward_batch_generation(batch, *args, **kwargs)

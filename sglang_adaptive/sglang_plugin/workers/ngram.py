@@ -56,11 +56,10 @@ class AdaptiveNgramWorker(OwnRounds, NGRAMWorker):  # type: ignore[misc]  # SGLa
     # -- start-up ---------------------------------------------------------------------------------------------
 
     def _build(self, steps: int, width: int, sizes: list[int] | None) -> SpecRuntimeState:
-        """Build the target's backend and CUDA graphs of one width, and the buffers of a round's inputs."""
         # A tree of one node is a chain. With topk 1, fa3 attends once per layer, not once each for prefix and tree.
         is_fa3 = hasattr(self._target_worker.model_runner.attn_backend, "fa_impl_ver")
         chain = {"speculative_eagle_topk": 1} if width == 1 and is_fa3 else {}
-        with get_spec().override(**_spec_of(width), **chain):
+        with get_spec().override(**self._spec_of(width), **chain):
             return self._state(target_parts(self, get_spec().speculative_num_steps, width))
 
     def _state(self, target: Parts, draft: Parts = NOTHING, extend: Parts = NOTHING) -> SpecRuntimeState:
@@ -74,16 +73,16 @@ class AdaptiveNgramWorker(OwnRounds, NGRAMWorker):  # type: ignore[misc]  # SGLa
 
     # -- every round ------------------------------------------------------------------------------------------
 
-    def apply_runtime_state(self, state: SpecRuntimeState) -> None:
-        """Make *state* the live one."""
-        width = state.speculative_num_draft_tokens
-        self._take_width(width)
-        for name, views in self._buffers[width].items():
+    def _take_draft(self, state: SpecRuntimeState) -> None:
+        for name, views in self._buffers[state.speculative_num_draft_tokens].items():
             setattr(self, name, views)
-        self._take_target(state, **_spec_of(width))
+
+    def _spec_of(self, width: int) -> dict[str, int]:
+        # SGLang sizes buffers by topk times steps.
+        steps = width // get_spec().speculative_eagle_topk
+        return {**super()._spec_of(width), "speculative_num_steps": steps}
 
     def forward_batch_generation(self, batch: Any, *args: Any, **kwargs: Any) -> Any:
-        """Choose the width of a decode round, and run it; run a prefill as SGLang does."""
         if batch.forward_mode.is_decode():
             self.activate_step_by_batch(len(batch.reqs))
         else:
@@ -94,7 +93,6 @@ class AdaptiveNgramWorker(OwnRounds, NGRAMWorker):  # type: ignore[misc]  # SGLa
         return result
 
     def clear_cache_pool(self) -> None:
-        """Empty the corpus."""
         super().clear_cache_pool()
         self.prompts.forget()
 
@@ -129,8 +127,3 @@ class AdaptiveNgramWorker(OwnRounds, NGRAMWorker):  # type: ignore[misc]  # SGLa
         missing = self._widest - handed_over.draft_token_num
         handed_over.accept_tokens = torch.nn.functional.pad(accepted, (0, missing)).flatten()
         handed_over.draft_token_num = self._widest
-
-
-def _spec_of(width: int) -> dict[str, int]:
-    """Return SGLang's steps and draft tokens for a tree of *width* nodes; it sizes buffers by topk times steps."""
-    return {"speculative_num_steps": width // get_spec().speculative_eagle_topk, "speculative_num_draft_tokens": width}

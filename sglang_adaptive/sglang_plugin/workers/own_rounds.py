@@ -46,7 +46,6 @@ class OwnRounds:
         self.rounds.start(type(self)._build_states, self)
 
     def _build_states(self) -> None:
-        """Build the state of the launch width as SGLang does."""
         super().init_cuda_graphs()  # type: ignore[misc]  # SGLang's
         self.rounds.controller.states.register(self._launch_state())
 
@@ -66,7 +65,6 @@ class OwnRounds:
         return made
 
     def _launch_state(self) -> SpecRuntimeState:
-        """Return the state that SGLang has built."""
         return self._state(parts_of(self._target_worker.model_runner))
 
     def _build(self, steps: int, width: int, sizes: list[int] | None) -> SpecRuntimeState:
@@ -90,16 +88,25 @@ class OwnRounds:
         return self.rounds.launch(launch, self, batch, *args, **kwargs)
 
     def activate_step_by_batch(self, batch_size: int) -> None:
-        """Let the controller choose the steps of the next round."""
         self.rounds.controller.choose(batch_size)
 
     def on_verify_complete_cpu(self, num_correct_drafts_per_req: list[int], batch_size: int = 0) -> None:
-        """Pass a round's accepted drafts to the controller."""
         self.rounds.verified(super().on_verify_complete_cpu, self, num_correct_drafts_per_req, batch_size)  # type: ignore[misc]
 
-    def _take_target(self, state: SpecRuntimeState, **spec: int) -> None:
-        """Let the target verify with the backend and graphs of *state*, and override SGLang's arguments with *spec*."""
+    def apply_runtime_state(self, state: SpecRuntimeState) -> None:
+        """Make *state* the live one."""
+        width = state.speculative_num_draft_tokens
+        self._take_width(width)
+        self._take_draft(state)
         runner = self._target_worker.model_runner
         runner.attn_backend, runner.decode_cuda_graph_runner = state.target_attn_backend, state.target_graph_runner
-        get_context().override(repairs.SWITCH, **spec)
+        get_context().override(repairs.SWITCH, **self._spec_of(width))
         repairs.keep_latest_switch()
+
+    def _take_draft(self, state: SpecRuntimeState) -> None:
+        """Let the draft use what *state* has for it."""
+        raise NotImplementedError
+
+    def _spec_of(self, width: int) -> dict[str, int]:
+        """Return the fields of SGLang's arguments that depend on *width*."""
+        return {"speculative_num_draft_tokens": width}
