@@ -185,6 +185,7 @@ def test_what_starts_and_is_wasteful_is_hinted_at(more: list[str], told: str) ->
         ("mimo", ["--attention-backend", "fa3"], "only on Triton and FlashInfer, and the draft would use fa3"),
         ("mimo", ["--decode-attention-backend", "flashinfer"], None),
         ("llama", [DRAFT, model("llama-eagle"), "--attention-backend", "triton"], None),
+        ("llama", [ALGORITHM, "EAGLE3", DRAFT, model("llama-eagle3"), "--attention-backend", "fa3"], None),
     ],
 )
 def test_a_window_that_does_nothing_is_hinted_at(target: str, more: list[str], told: str | None) -> None:
@@ -192,11 +193,6 @@ def test_a_window_that_does_nothing_is_hinted_at(target: str, more: list[str], t
     line = [model(target), ALGORITHM, "EAGLE", *more]
     hint = asked(*line, *window)["hint"]
     assert asked(*line)["hint"] is None and (hint is None if told is None else told in hint)
-
-
-def test_a_window_of_a_llama_eagle3_draft_acts_on_every_backend() -> None:
-    line = [model("llama"), ALGORITHM, "EAGLE3", DRAFT, model("llama-eagle3"), "--attention-backend", "fa3"]
-    assert asked(*line, "--speculative-draft-window-size", "1024")["hint"] is None
 
 
 def test_a_ladder_past_the_rings_of_deepseek_v4_is_refused_with_the_limit() -> None:

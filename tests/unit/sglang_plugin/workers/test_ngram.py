@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterator
-from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
 
@@ -102,25 +100,23 @@ def test_a_mask_is_never_too_short() -> None:
 DEVICE_ONLY, ON_HOST = SimpleNamespace(needs_cpu_seq_lens=False), SimpleNamespace(needs_cpu_seq_lens=True)
 
 
-@contextmanager
-def launched(**flags: Any) -> Iterator[None]:
+@pytest.mark.parametrize(
+    ("algorithm", "adaptive", "backends", "needed", "by_sglang"),
+    [
+        ("NGRAM", True, (DEVICE_ONLY,), False, True),
+        ("NGRAM", True, (DEVICE_ONLY, ON_HOST), True, True),
+        ("NGRAM", False, (DEVICE_ONLY,), True, True),
+        ("EAGLE3", True, (DEVICE_ONLY,), False, False),
+    ],
+)
+def test_an_adaptive_ngram_needs_what_its_backends_need(
+    algorithm: str, adaptive: bool, backends: tuple[Any, ...], needed: bool, by_sglang: bool
+) -> None:
+    flags = {"speculative_algorithm": algorithm, "speculative_adaptive": adaptive}
     with get_context().override_server_args(), get_spec().override(**flags):
-        yield
-
-
-@pytest.mark.parametrize(("backends", "needed"), [((DEVICE_ONLY,), False), ((DEVICE_ONLY, ON_HOST), True)])
-def test_an_adaptive_ngram_needs_what_its_backends_need(backends: tuple[Any, ...], needed: bool) -> None:
-    with launched(speculative_algorithm="NGRAM", speculative_adaptive=True):
         assert needs_lengths_on_host(decide_needs_cpu_seq_lens, backends) is needed
-        assert decide_needs_cpu_seq_lens(backends)  # SGLang's own answer, which this replaces
-        assert get_spec().speculative_algorithm == "NGRAM"
-
-
-def test_others_get_sglang_s_answer() -> None:
-    with launched(speculative_algorithm="NGRAM", speculative_adaptive=False):
-        assert needs_lengths_on_host(decide_needs_cpu_seq_lens, (DEVICE_ONLY,))
-    with launched(speculative_algorithm="EAGLE3", speculative_adaptive=True):
-        assert not needs_lengths_on_host(decide_needs_cpu_seq_lens, (DEVICE_ONLY,))
+        assert decide_needs_cpu_seq_lens(backends) is by_sglang
+        assert get_spec().speculative_algorithm == algorithm
 
 
 DEPTH = 18
