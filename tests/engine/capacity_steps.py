@@ -1,13 +1,7 @@
-"""Requests at the end of their context and of the KV cache, on SGLang's scheduler in this process, round by round.
-
-Run as a process, with a folder and one of SETUPS. For each run it prints the outputs of every request and where the
-rounds wrote.
-"""
+"""Requests at the end of their context and of the KV cache, on SGLang's scheduler in this process, round by round."""
 
 from __future__ import annotations
 
-import json
-import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
@@ -151,19 +145,14 @@ class CapacityStepper(Stepped):
         self.worker.activate_step_by_batch, self.worker.forward_batch_generation = chosen, forwarded
 
 
-def main() -> None:
-    folder, setup = sys.argv[1:]
+def run(folder: Path, setup: str) -> list[dict[str, Any]]:
+    """Return the outputs of every request of one of SETUPS and where its rounds wrote."""
     algorithm, more, names = SETUPS[setup]
-    lab = CapacityStepper(Path(folder), algorithm, *more)
+    lab = CapacityStepper(folder, algorithm, *more)
     ladders: list[tuple[int, ...]] = [()] if algorithm is None else [DEPTHS[-1:], DEPTHS]
-    found = [
+    return [
         {"name": name, "depths": depths, "overlap": overlap, **lab.write(name, depths, overlap)}
         for name in names
         for depths in ladders
         for overlap in ([False] if algorithm is None else [False, True])
     ]
-    print(json.dumps(found))
-
-
-if __name__ == "__main__":
-    main()

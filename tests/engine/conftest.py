@@ -112,8 +112,9 @@ def hard() -> list[str]:
 
 @pytest.fixture(scope="session")
 def stepped(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Any]:
-    """Run a module of tests.engine with a temporary folder and these arguments; return what it prints."""
-    return lambda module, *more: checks.findings(f"tests.engine.{module}", str(tmp_path_factory.mktemp(module)), *more)
+    """Return a function that runs a module of tests.engine with a temporary folder and these arguments."""
+    stepping = "tests.engine.stepping"
+    return lambda module, *more: checks.findings(stepping, module, str(tmp_path_factory.mktemp(module)), *more)
 
 
 @pytest.fixture

@@ -1,19 +1,12 @@
-"""Conversations whose turns reuse the prefix cache of a nearly full pool, on SGLang's scheduler in this process.
-
-Run as a process, with a folder, one of SETUPS, the pool's slots, and the steps to hold, if any. For each loop, only the
-first without drafts, it prints the share of later prompts that came from the cache, the tokens that it has in the end,
-and every answer.
-"""
+"""Conversations whose turns reuse the prefix cache of a nearly full pool, on SGLang's scheduler in this process."""
 
 from __future__ import annotations
 
-import json
-import sys
 from pathlib import Path
 from typing import Any
 
 from sglang_adaptive.lab.cpu_engine import models
-from tests.engine.stepping import Stepped
+from tests.engine.stepping import EAGLE3, TIERS, Stepped
 
 CONVERSATIONS, TURNS, AT_ONCE = 6, 3, 4
 ASKED, ANSWERED = 20, 24
@@ -21,14 +14,12 @@ ASKED, ANSWERED = 20, 24
 ALL = CONVERSATIONS * TURNS * (ASKED + ANSWERED)
 """Tokens of all conversations."""
 LAUNCH = 3
-LADDER = [0, 1, 3, 7]
 
-_DRAFT = ("--speculative-algorithm", "EAGLE3", "--speculative-draft-model-path", models.draft_path())
-_STEPS = (*_DRAFT, "--speculative-eagle-topk", "1", "--speculative-num-steps", str(LAUNCH))
+_STEPS = (*EAGLE3, "--speculative-num-steps", str(LAUNCH))
 SETUPS: dict[str, tuple[dict[str, Any] | None, tuple[str, ...]]] = {
     "none": (None, ()),
     "static": (None, (*_STEPS, "--speculative-num-draft-tokens", str(LAUNCH + 1))),
-    "lookups": ({"throughput": {"candidate_steps": LADDER, "lookup": True}, "warm_up": False}, _STEPS),
+    "lookups": ({"throughput": {"candidate_steps": TIERS, "lookup": True}, "warm_up": False}, _STEPS),
 }
 
 
@@ -72,16 +63,15 @@ class Conversations(Stepped):
             "overlap": overlap,
             "share": cached / sum(asked[rid] for rid in later),
             "kept": int(self.scheduler.tree_cache.evictable_size()),
-            "outputs": {rid: list(req.output_ids_through_stop) for rid, req in self.reqs.items()},
+            "outputs": self.outputs(),
         }
 
 
-def main() -> None:
-    folder, setup, pool, *held = sys.argv[1:]
-    lab = Conversations(Path(folder), setup, int(pool))
+def run(folder: Path, setup: str, pool: str, *held: str) -> list[dict[str, Any]]:
+    """Return what each loop found, only the first without drafts, at the steps to hold, if any.
+
+    That is the share of later prompts that came from the cache, the tokens that it has in the end, and every answer.
+    """
+    lab = Conversations(folder, setup, int(pool))
     loops = (False,) if setup == "none" else (False, True)
-    print(json.dumps([lab.talk(overlap, int(held[0]) if held else None) for overlap in loops]))
-
-
-if __name__ == "__main__":
-    main()
+    return [lab.talk(overlap, int(held[0]) if held else None) for overlap in loops]

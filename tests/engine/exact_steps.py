@@ -1,13 +1,10 @@
 """Sampling parameters of every kind on SGLang's scheduler in this process: requests come and go, one depth per turn.
 
-Run as a process with a folder and the algorithm, EAGLE3, NGRAM or nothing. It prints each run's outputs, which must not
-depend on the loop, the depths or whether anything drafts.
+Outputs must not depend on the loop, the depths or whether anything drafts.
 """
 
 from __future__ import annotations
 
-import json
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -17,7 +14,7 @@ import torch
 
 from sglang_adaptive.lab.cpu_engine import models
 from tests.engine import processors
-from tests.engine.stepping import Stepped
+from tests.engine.stepping import EAGLE3, Stepped
 
 DEPTHS = {"EAGLE3": (0, 1, 3, 7), "NGRAM": (0, 2, 5, 11), "nothing": ()}
 TOKENS = 40
@@ -70,9 +67,11 @@ class ExactStepper(Stepped):
 
     def __init__(self, folder: Path, algorithm: str) -> None:
         self.depths = DEPTHS[algorithm]
-        draft = ("--speculative-draft-model-path", models.draft_path(), "--speculative-eagle-topk", "1")
-        more = ("--speculative-algorithm", algorithm) if self.depths else ("--disable-overlap-schedule",)
-        more += draft if algorithm == "EAGLE3" else ()
+        more = {
+            "EAGLE3": EAGLE3,
+            "NGRAM": ("--speculative-algorithm", "NGRAM"),
+            "nothing": ("--disable-overlap-schedule",),
+        }[algorithm]
         config = {"throughput": {"candidate_steps": list(self.depths)}} if self.depths else None
         super().__init__(folder, config, "--enable-custom-logit-processor", "--enable-deterministic-inference", *more)
         _penalize_in_one_order()
@@ -108,19 +107,13 @@ class ExactStepper(Stepped):
         }
 
 
-def main() -> None:
-    algorithm = sys.argv[2]
-    lab = ExactStepper(Path(sys.argv[1]), algorithm)
+def run(folder: Path, algorithm: str) -> list[dict[str, Any]]:
+    lab = ExactStepper(folder, algorithm)
     if not lab.depths:
-        print(json.dumps([lab.write(), lab.write(plainly=True)]))
-        return
+        return [lab.write(), lab.write(plainly=True)]
     none, shallow, middle, deep = lab.depths
     switching = (deep, none, middle, shallow, shallow, none)
     runs = [lab.write((deep,), overlap=True), lab.write(switching), lab.write(switching, overlap=True, retract=True)]
     if algorithm == "EAGLE3":
         runs.append(lab.write((none,), overlap=True))
-    print(json.dumps(runs))
-
-
-if __name__ == "__main__":
-    main()
+    return runs

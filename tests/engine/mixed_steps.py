@@ -1,19 +1,17 @@
 """Mixed batches with grammars on SGLang's scheduler in this process: requests join while others decode.
 
-Run as a process; prints the outputs of each run, which must be the same in both loops and at all depths.
+Outputs must be the same in both loops and at all depths.
 """
 
 from __future__ import annotations
 
-import json
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
 from sglang_adaptive.lab.cpu_engine import models
-from tests.engine.stepping import TIERS, Stepped
+from tests.engine.stepping import EAGLE3, TIERS, Stepped
 
 GRAMMAR = 'root ::= ("yes" | "no") (" " [a-z]{1,6}){2,9} "."'
 ARRIVALS = {0: GRAMMAR, 1: None, 3: GRAMMAR, 4: GRAMMAR, 7: None, 9: GRAMMAR}
@@ -27,9 +25,7 @@ class MixedStepper(Stepped):
     SKIPS_ROUNDS = True
 
     def __init__(self, folder: Path) -> None:
-        drafting = ("--speculative-algorithm", "EAGLE3", "--speculative-draft-model-path", models.draft_path())
-        more = ("--speculative-eagle-topk", "1", "--enable-mixed-chunk")
-        super().__init__(folder, {"1": {"candidate_steps": TIERS}}, *drafting, *more)
+        super().__init__(folder, {"1": {"candidate_steps": TIERS}}, *EAGLE3, "--enable-mixed-chunk")
 
     def write(self, depths: Sequence[int], overlap: bool) -> dict[str, Any]:
         """Run the requests of ARRIVALS with each of *depths* in turn, one turn each."""
@@ -57,12 +53,8 @@ class MixedStepper(Stepped):
         }
 
 
-def main() -> None:
-    lab = MixedStepper(Path(sys.argv[1]))
+def run(folder: Path) -> dict[str, Any]:
+    lab = MixedStepper(folder)
     runs = [lab.write((3,), False), lab.write((3,), True), lab.write((0, 7, 1, 0), True)]
     lab.scheduler.is_disable_overlap_for_batch = lambda batch, last_batch: False  # SGLang's answer for these batches
-    print(json.dumps({"runs": runs, "stock": lab.write((3,), True)}))
-
-
-if __name__ == "__main__":
-    main()
+    return {"runs": runs, "stock": lab.write((3,), True)}

@@ -1,20 +1,20 @@
 """Which prompts SGLang's tokenizer manager accepts near the end of the context, by number of new tokens.
 
-Run as a process, with a folder and "static" or "adaptive", on the same launch line. For each pair of a prompt's length
-and new tokens it prints None if accepted, else the reason. It also prints the tokens that an HTTP worker, which loads
-no plugins, subtracts from each request's context.
+`run` takes "static" or "adaptive" for the same launch line. For each pair of a prompt's length and new tokens it
+returns None if accepted, else the reason; and the tokens that an HTTP worker, which loads no plugins, subtracts from
+each request's context.
 """
 
 from __future__ import annotations
 
 import inspect
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
 from sglang_adaptive.lab.cpu_engine import models
 from sglang_adaptive.serve_cpu import default_arguments
+from tests.engine.stepping import EAGLE3
 
 CONTEXT = 512
 LENGTHS = range(490, 513)
@@ -45,17 +45,15 @@ def launched(argv: list[str]) -> tuple[Any, int]:
     return TokenizerManager(server_args, ports), taken_off
 
 
-def main() -> None:
+def run(folder: Path, kind: str) -> dict[str, Any]:
     from sglang.srt.managers.io_struct import GenerateReqInput
 
-    folder, kind = sys.argv[1:]
     argv = [
         *("--model-path", str(models.target_path()), "--context-length", str(CONTEXT)),
-        *("--speculative-algorithm", "EAGLE3", "--speculative-draft-model-path", str(models.draft_path())),
-        *("--speculative-eagle-topk", "1", "--speculative-num-steps", "3", "--speculative-num-draft-tokens", "4"),
+        *(*EAGLE3, "--speculative-num-steps", "3", "--speculative-num-draft-tokens", "4"),
     ]
     if kind == "adaptive":
-        config = Path(folder, "adaptive.json")
+        config = folder / "adaptive.json"
         config.write_text(json.dumps({"throughput": {"candidate_steps": [0, 1, 3, 7]}}))
         argv += ["--speculative-adaptive-config", str(config)]
     manager, taken_off = launched([*argv, *default_arguments(argv)])
@@ -69,8 +67,4 @@ def main() -> None:
         return None
 
     asked = [[length, new, refusal(length, new)] for length in LENGTHS for new in NEW]
-    print(json.dumps({"asked": asked, "workers_take_off": taken_off}))
-
-
-if __name__ == "__main__":
-    main()
+    return {"asked": asked, "workers_take_off": taken_off}

@@ -2,6 +2,9 @@
 
 Over HTTP, a depth change reaches a request at a nondeterministic round. Here a script runs before every turn of
 SGLang's own event loop, so two runs of a script see the same rounds.
+
+``python -m tests.engine.stepping MODULE FOLDER ARGUMENTS`` prints what the function `run` of a module next to this one
+returns.
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, wait
 from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -30,6 +34,10 @@ from sglang_adaptive.sglang_plugin.stages.zero_steps.inputs import KnownLengths
 
 TIERS = [0, 1, 3, 7]
 SLOTS = 8192
+EAGLE3 = (
+    *("--speculative-algorithm", "EAGLE3", "--speculative-draft-model-path", models.draft_path()),
+    *("--speculative-eagle-topk", "1"),
+)
 ARRIVALS = {0: ("a", 44), 4: ("b", 5), 9: ("c", 30), 10: ("d", 70)}
 """By turn: the request that arrives in `Arriving`, and its number of tokens."""
 ABORTED = ("d", 14)
@@ -83,7 +91,7 @@ class Stepped:
         (scheduler.event_loop_overlap if overlap else scheduler.event_loop_normal)()
         scheduler.last_batch = None
 
-    def play_depths(self, depths: Sequence[int], overlap: bool, turn: Callable[[int], bool]) -> None:
+    def play_depths(self, depths: Sequence[int | None], overlap: bool, turn: Callable[[int], bool]) -> None:
         """Like `play`, with each of *depths* in turn, one turn each; *turn* gets its number, from 0."""
         steps, number = itertools.cycle(depths), itertools.count()
 
@@ -156,6 +164,21 @@ class Stepped:
     def done(self, *rids: str) -> bool:
         return all(self.reqs[rid].finished() and not self.reqs[rid].kv.holds_kv for rid in rids or self.reqs)
 
+    def rest(self, *rids: str) -> Iterator[None]:
+        """Go on until these requests, or all, are done."""
+        while not self.done(*rids):
+            yield
+
+    def hear(self, told: Callable[[list[int], int, RoundNote], None]) -> None:
+        """Call *told* with what the controller learns of each round."""
+        learn = self.controller.verified
+
+        def heard(counts: list[int], batch_size: int, note: RoundNote) -> None:
+            told(counts, batch_size, note)
+            learn(counts, batch_size, note)
+
+        self.controller.verified = heard
+
     def _log_drafts(self) -> None:
         draft_worker = self.worker._draft_worker
         draft = draft_worker.draft
@@ -191,7 +214,7 @@ class Arriving(Stepped):
         self.play_depths(depths, overlap, step)
         after = self.controller.snapshot()
         return {
-            "outputs": {name: list(req.output_ids_through_stop) for name, req in self.whole()},
+            "outputs": {name: self.outputs()[name] for name, _ in self.whole()},
             "drafts": list(self.drafts),
             "ran": [int(steps) for steps, n in after["rounds_by_tier"].items() if n > ran_before.get(steps, 0)],
             "accepted": sum(after["accepted_by_tier"].values()) - sum(before["accepted_by_tier"].values()),
@@ -307,7 +330,7 @@ class Stepper(Stepped):
         draft_worker._draft_extend_for_decode = logged
 
     def _log_shadow_drafts(self) -> None:
-        after_verify, learn = self.deferred.after_verify, self.controller.verified
+        after_verify = self.deferred.after_verify
 
         def logged(extend: Callable[..., None], batch: Any, result: Any) -> bool:
             shadow = self.deferred._shadow_drafts
@@ -320,9 +343,13 @@ class Stepper(Stepped):
         def told(counts: list[int], batch_size: int, note: RoundNote) -> None:
             self.shadow_accepts.extend(note.shadow_accepts)
             self.cycles += note.extended and not note.steps
-            learn(counts, batch_size, note)
 
-        self.deferred.after_verify, self.controller.verified = logged, told
+        self.deferred.after_verify = logged
+        self.hear(told)
+
+
+def turns(count: int) -> Iterator[None]:
+    return itertools.repeat(None, count)
 
 
 def forget_keys_and_values(runner: Any) -> None:
@@ -379,11 +406,8 @@ def _make_cpu_fit() -> None:
 
 
 def main() -> None:
-    from tests.engine import prefill_scripts, timed_rounds, zero_step_scripts
-
-    lab = Stepper(Path(sys.argv[1]))
-    found = {"timed": timed_rounds.timed(lab), "pairs": zero_step_scripts.compare(lab)}
-    print(json.dumps(found | {"prefills": prefill_scripts.compare(lab)}))
+    module, folder, *arguments = sys.argv[1:]
+    print(json.dumps(import_module(f"tests.engine.{module}").run(Path(folder), *arguments)))
 
 
 if __name__ == "__main__":

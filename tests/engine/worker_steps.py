@@ -1,14 +1,12 @@
 """Drafts other than EAGLE's on SGLang's scheduler in this process: one depth per turn, in both loops.
 
-Run as a process: ``python -m tests.engine.worker_steps FOLDER DRAFT``, with one of DRAFTS. It prints the drafts and
-outputs of each run; outputs must not depend on the loop and the depths.
+Outputs must not depend on the loop and the depths.
 """
 
 from __future__ import annotations
 
 import json
 import shutil
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,10 +17,10 @@ from safetensors.torch import save_file
 
 from sglang_adaptive.lab.cpu_engine import models
 from tests.engine import assistant
+from tests.engine.round_scripts import pair
 from tests.engine.servers import BLOCK_DEPTHS, WIDTHS
 from tests.engine.servers import TIERS as DEPTHS
 from tests.engine.stepping import ARRIVALS, Arriving, Stepper, forget_keys_and_values
-from tests.engine.zero_step_scripts import pair
 from train import cut
 
 Ladders = dict[bool, tuple[Sequence[int], ...]]
@@ -275,10 +273,5 @@ DRAFTS: dict[str, Callable[[Path], Any]] = {
 }
 
 
-def main() -> None:
-    folder, draft = sys.argv[1:]
-    print(json.dumps(DRAFTS[draft](Path(folder))))
-
-
-if __name__ == "__main__":
-    main()
+def run(folder: Path, draft: str) -> Any:
+    return DRAFTS[draft](folder)

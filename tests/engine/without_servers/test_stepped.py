@@ -14,7 +14,7 @@ import pytest
 from tests.engine.stepping import SLOTS
 
 PROMPT = 24
-"""Tokens of most prompts of `zero_step_scripts`."""
+"""Tokens of most prompts of `round_scripts`."""
 
 SAME = ("drafts", "rounds", "outputs", "cached", "free_slots")
 
@@ -24,12 +24,12 @@ Pair = dict[str, Any]
 @pytest.fixture(scope="module")
 def found(stepped: Callable[..., Any]) -> dict[str, Any]:
     """The results of every script."""
-    return stepped("stepping")
+    return stepped("round_scripts")
 
 
 @pytest.fixture
 def pairs(found: dict[str, Any]) -> list[Pair]:
-    """The results of every script with an extend in every round and with held rows; see `zero_step_scripts`."""
+    """The results of every script with an extend in every round and with held rows; see `round_scripts`."""
     return found["pairs"]
 
 
