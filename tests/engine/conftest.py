@@ -13,7 +13,7 @@ from sglang_adaptive.lab.cpu_engine.server import CpuServer
 from tests import checks
 from tests.engine.fleet import Fleet, turns
 from tests.engine.servers import SERVERS
-from tests.engine.workload import Case, Output, run
+from tests.engine.workload import Case, Expected, Output, run
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -64,14 +64,15 @@ def _fixture(name: str) -> Callable[[Fleet], CpuServer]:
     return server
 
 
-plain, ema, stock = _fixture("plain"), _fixture("ema"), _fixture("stock")
-static, faulty, tree = _fixture("static"), _fixture("faulty"), _fixture("tree")
-two_ranks, lookups, replicas = _fixture("two_ranks"), _fixture("lookups"), _fixture("replicas")
-standalone, frozen_kv, ngram = _fixture("standalone"), _fixture("frozen_kv"), _fixture("ngram")
-window = _fixture("window")
-layers, attention_dp = _fixture("layers"), _fixture("attention_dp")
-blocks = _fixture("blocks")
-keys, workers = _fixture("keys"), _fixture("workers")
+for _name in SERVERS:
+    globals()[_name] = _fixture(_name)
+
+
+@pytest.fixture
+def server(request: pytest.FixtureRequest, name: str) -> CpuServer:
+    """Return the server of a test's parameter *name*."""
+    found: CpuServer = request.getfixturevalue(name)
+    return found
 
 
 class Reference:
@@ -93,7 +94,7 @@ def _reference() -> Reference:
 
 
 @pytest.fixture
-def expected(plain: CpuServer, _reference: Reference) -> Callable[[list[Case]], list[Output]]:
+def expected(plain: CpuServer, _reference: Reference) -> Expected:
     """Return the outputs of cases without speculation."""
     return lambda cases: _reference.of(plain, cases)
 
@@ -108,6 +109,17 @@ def easy() -> list[str]:
 def hard() -> list[str]:
     """Prompts that the draft continues badly."""
     return list(models.prompts("hard"))
+
+
+@pytest.fixture
+def cases(easy: list[str], hard: list[str]) -> list[Case]:
+    """Requests with prompts of both kinds, and ways to end other than by length."""
+    return [
+        *(Case(prompt) for pair in zip(easy[:2], hard[:2], strict=True) for prompt in pair),
+        Case(easy[4] * 4),  # several prefill chunks
+        Case(easy[5], max_new_tokens=1),
+        Case(easy[6], sampling={"stop": [" ", "e"], "min_new_tokens": 9}),
+    ]
 
 
 @pytest.fixture(scope="session")

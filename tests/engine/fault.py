@@ -27,7 +27,17 @@ def register():
 """
 
 _LIAR = """
+import os
+import sys
+
 def register():
+    def opened(event, arguments):
+        if event == "open" and str(arguments[0]) == {file!r}:
+            os.write(reads, f"{{os.getpid()}}\\n".encode())
+
+    reads = os.open({reads!r}, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    sys.addaudithook(opened)
+
     from sglang_adaptive.runtime.controller import AdaptiveController
     from sglang_adaptive.runtime.round_times import RoundClock
 
@@ -58,9 +68,17 @@ def failing_policy(folder: Path, after_rounds: int, steps: int) -> dict[str, str
     return write_plugin(folder, "adaptive_fault:register", source)
 
 
-def lying_clock(folder: Path, log: str) -> dict[str, str]:
-    """Write a plugin that falsifies rank 1's clock and logs each rank's depths to *log* + its number."""
-    return write_plugin(folder, "adaptive_fault:register", _LIAR.format(log=log))
+def lying_clock(folder: Path, log: str, file: Path) -> dict[str, str]:
+    """Write a plugin that falsifies rank 1's clock and logs each rank's depths to *log* + its number.
+
+    It also logs the process of each read of *file*, a configuration, next to it.
+    """
+    source = _LIAR.format(log=log, file=str(file), reads=str(reads_of(file)))
+    return write_plugin(folder, "adaptive_fault:register", source)
+
+
+def reads_of(file: Path) -> Path:
+    return file.with_suffix(".reads")
 
 
 def write_plugin(folder: Path, entry: str, source: str = "") -> dict[str, str]:

@@ -20,8 +20,6 @@ ACCEPTED = "one draft more is accepted than was right"
 PENALTY = "penalties count one token a round"
 TARGET = "a catch-up after zero steps spoils the target's keys and values"
 LOGPROB = "log-probabilities are those of the row before"
-DRAFT = "a catch-up after zero steps spoils the draft's keys and values"
-"""Changes no output: the target verifies its proposals."""
 
 ROUNDS = 10
 """One round in this many has one draft too many."""
@@ -85,13 +83,12 @@ def _count_one(sound: Callable[..., Any], sums: Any, batch: Any, verify_input: A
 
 def _spoil_keys(sound: Callable[..., Any], draft: Any, state: Any, batch: Any, *args: Any, **how: Any) -> Any:
     found = sound(draft, state, batch, *args, **how)
-    runners = {TARGET: draft.target_worker.model_runner, DRAFT: draft.draft_runner}
     ahead = args[2]
-    for name, runner in runners.items():
-        if _planted(name) and not ahead:  # before a round that drafts
-            last = batch.req_to_token_pool.req_to_token[batch.req_pool_indices, batch.seq_lens - 1].long()
-            for buffer in (*runner.token_to_kv_pool.k_buffer, *runner.token_to_kv_pool.v_buffer):
-                buffer[last] = 0
+    if _planted(TARGET) and not ahead:  # before a round that drafts
+        last = batch.req_to_token_pool.req_to_token[batch.req_pool_indices, batch.seq_lens - 1].long()
+        pool = draft.target_worker.model_runner.token_to_kv_pool
+        for buffer in (*pool.k_buffer, *pool.v_buffer):
+            buffer[last] = 0
     return found
 
 

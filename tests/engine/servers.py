@@ -160,19 +160,15 @@ def replicas(folder: Path) -> CpuServer:
 
 
 def standalone(folder: Path) -> CpuServer:
-    """A STANDALONE draft, the target's first two layers, under the throughput policy."""
+    """A STANDALONE draft, the target's first two layers, that sees the first 2 and the latest 12 tokens of a request.
+
+    `worker_steps` has one without SGLang's window.
+    """
     draft = cut.write(folder / "cut", 2, Path(models.target_path()))
     drafting = ("--speculative-algorithm", "STANDALONE", "--speculative-draft-model-path", str(draft))
+    window = ("--speculative-draft-window-size", "12", "--speculative-draft-sink-size", "2")
     adaptive = adapting(folder, "standalone", _throughput(TIERS))
-    return server(folder, "standalone", *drafting, *adaptive, *_FEW_SLOTS, **CHECKED)
-
-
-def window(folder: Path) -> CpuServer:
-    """The same with SGLang's window for the draft: the first 2 and the latest 12 tokens of a request."""
-    draft = cut.write(folder / "window", 2, Path(models.target_path()))
-    drafting = ("--speculative-algorithm", "STANDALONE", "--speculative-draft-model-path", str(draft))
-    few = ("--speculative-draft-window-size", "12", "--speculative-draft-sink-size", "2", *_FEW_SLOTS)
-    return server(folder, "window", *drafting, *adapting(folder, "window", _throughput(TIERS)), *few, **CHECKED)
+    return server(folder, "standalone", *drafting, *window, *adaptive, *_FEW_SLOTS, **CHECKED)
 
 
 def frozen_kv(folder: Path) -> CpuServer:
@@ -191,10 +187,13 @@ def ngram(folder: Path) -> CpuServer:
 
 
 def layers(folder: Path) -> CpuServer:
-    """Multi-layer EAGLE, three times the same layer, under the throughput policy without a configuration file."""
+    """Multi-layer EAGLE, three times the same layer, at the default depths; one key for requests, one for changes."""
     adaptive = adapting(folder, "layers", {"policy": "throughput", "warm_up": False})
     many = ("--enable-multi-layer-eagle", "--speculative-num-steps", str(LAYERS), *_FEW_SLOTS)
-    return server(folder, "layers", *speculation(*adaptive), *many, **CHECKED)
+    keys = ("--api-key", KEY, "--admin-api-key", ADMIN_KEY)
+    made = server(folder, "layers", *speculation(*adaptive), *many, *keys, **CHECKED)
+    made.api_key, made.admin_api_key = KEY, ADMIN_KEY
+    return made
 
 
 def blocks(folder: Path) -> CpuServer:
@@ -203,12 +202,6 @@ def blocks(folder: Path) -> CpuServer:
     adaptive = adapting(folder, "blocks", {"policy": "throughput", "warm_up": False})
     window = ("--speculative-draft-window-size", "64", *_FEW_SLOTS)
     return server(folder, "blocks", *drafting, *adaptive, *window, **CHECKED)
-
-
-def keys(folder: Path) -> CpuServer:
-    """The EMA policy with two keys: one for requests, the other for changes."""
-    adaptive = adapting(folder, "keys", {"1": {"candidate_steps": [1, 3]}})
-    return server(folder, "keys", *speculation(*adaptive), "--api-key", KEY, "--admin-api-key", ADMIN_KEY)
 
 
 def workers(folder: Path) -> CpuServer:
@@ -221,30 +214,9 @@ def workers(folder: Path) -> CpuServer:
     return server(folder, "workers", *speculation(*adaptive), *many, **patient)
 
 
+_MADE = (plain, ema, static, two_ranks, lookups, stock, faulty, tree, replicas, standalone, frozen_kv, ngram, layers)
 SERVERS: dict[str, Callable[[Path], CpuServer]] = {
-    make.__name__: make
-    for make in (
-        *(
-            plain,
-            ema,
-            static,
-            two_ranks,
-            lookups,
-            stock,
-            faulty,
-            tree,
-            replicas,
-            standalone,
-            window,
-            frozen_kv,
-            ngram,
-            layers,
-        ),
-        blocks,
-        attention_dp,
-        keys,
-        workers,
-    )
+    make.__name__: make for make in (*_MADE, blocks, attention_dp, workers)
 }
 """In the order of their tests; the fixture of each name gives the running server.
 
@@ -272,9 +244,9 @@ def server(
 
 
 def _disagreeing(folder: Path, name: str, *arguments: str) -> CpuServer:
-    """Two ranks, the second with a wrong clock; they log the depths of their rounds."""
-    log = str(folder / f"{name}{_OF_RANK}")
-    return of_two_ranks(folder, name, *arguments, **lying_clock(folder / f"liar-{name}", log))
+    """Two ranks, the second with a wrong clock; they log the depths of their rounds, and reads of the configuration."""
+    log, file = str(folder / f"{name}{_OF_RANK}"), folder / f"{name}.json"
+    return of_two_ranks(folder, name, *arguments, **lying_clock(folder / f"liar-{name}", log, file))
 
 
 def of_two_ranks(folder: Path, name: str, *arguments: str, **variables: str) -> CpuServer:

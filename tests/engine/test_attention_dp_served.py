@@ -10,16 +10,12 @@ from typing import Any
 
 from sglang_adaptive.lab.cpu_engine.server import CpuServer
 from tests.engine.servers import TIERS, rank_rounds
-from tests.engine.workload import wait_until
+from tests.engine.workload import replica_states, wait_until
 
 LOADS = ((4, 1), (1, 6), (0, 2))
 TOKENS = 12
 ENDLESS = 8000
 """More tokens than any client waits for; the context has 8192."""
-
-
-def states(server: CpuServer) -> list[dict[str, Any]]:
-    return [state["adaptive"] for state in server.server_info()["internal_states"]]
 
 
 def body(rank: int, requests: int, tokens: int, **more: Any) -> dict[str, Any]:
@@ -66,7 +62,7 @@ def test_both_ranks_run_the_same_depths_and_text_does_not_depend_on_them(attenti
     wait_until(lambda: len(rank_rounds(attention_dp, 1)) >= started, "rank 1 has started as many rounds")
     first, second = ([line.split()[1] for line in rank_rounds(attention_dp, rank)[:started]] for rank in (0, 1))
     assert first == second and set(first) >= {"0", "7"} and started > 50
-    assert [state["degraded"] for state in states(attention_dp)] == [False, False]
+    assert [state["degraded"] for state in replica_states(attention_dp)] == [False, False]
 
 
 def test_penalties_count_every_token_at_any_depth(attention_dp: CpuServer) -> None:
@@ -83,7 +79,7 @@ def test_penalties_count_every_token_at_any_depth(attention_dp: CpuServer) -> No
 def test_round_times_are_those_of_the_largest_batch(attention_dp: CpuServer) -> None:
     """Continues until all four requests of the other rank have run together for some rounds."""
     asked(attention_dp, (4, 1))
-    while 4 not in {cell["batch_size"] for cell in states(attention_dp)[1]["round_times"]}:
+    while 4 not in {cell["batch_size"] for cell in replica_states(attention_dp)[1]["round_times"]}:
         asked(attention_dp, (4, 1))
 
 
@@ -91,7 +87,7 @@ def test_a_configuration_reaches_both_ranks_while_one_decodes(attention_dp: CpuS
     options = {"candidate_steps": list(TIERS), "shrinkage": 2.0}
     with decoding(attention_dp, 0):
         assert set(attention_dp.configure({"throughput": options})) == {True}
-    assert [state["config"]["throughput"]["shrinkage"] for state in states(attention_dp)] == [2.0, 2.0]
+    assert [state["config"]["throughput"]["shrinkage"] for state in replica_states(attention_dp)] == [2.0, 2.0]
     assert [len(outputs) for outputs in asked(attention_dp, (1, 2))] == [1, 2]
 
 
@@ -100,7 +96,7 @@ def test_a_prefill_of_the_other_rank_keeps_rounds_from_being_timed(attention_dp:
     ask(attention_dp, 0, 1, 4)
 
     def ran_and_timed() -> tuple[int, int]:
-        state = states(attention_dp)[0]
+        state = replica_states(attention_dp)[0]
         timed = sum(cell["rounds"] for cell in state["round_times"] if cell["steps"] == 1)
         return state["rounds_by_tier"]["1"], timed
 

@@ -27,12 +27,20 @@ WITHIN = 30
 """Maximum outputs before a fault must be found: one pass over one prompt at zero steps, DRAFTED and switching."""
 
 
+CONFIG = {"throughput": {"candidate_steps": [0, DRAFTED], "lookup": False}, "warm_up": False}
+
+
+def prompts(folder: Path, *lines: str | dict[str, Any]) -> str:
+    """Return a file with these prompts."""
+    path = folder / "mine.txt"
+    path.write_text("\n".join(line if isinstance(line, str) else json.dumps(line) for line in lines))
+    return str(path)
+
+
 @pytest.fixture
 def mine(easy: list[str], tmp_path: Path) -> str:
     """A file with a prompt that the draft continues well and that penalties change."""
-    path = tmp_path / "mine.txt"
-    path.write_text(json.dumps({"text": easy[1]}))
-    return str(path)
+    return prompts(tmp_path, {"text": easy[1]})
 
 
 def audited(tmp_path: Path, url: str, *more: str, tokens: int = 20, code: int = 0) -> dict[str, Any]:
@@ -47,8 +55,7 @@ def audited(tmp_path: Path, url: str, *more: str, tokens: int = 20, code: int = 
 @pytest.fixture(scope="module")
 def spoilt(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[CpuServer, Path]]:
     """A server with the fault plugin, and the file that selects a fault."""
-    config = {"throughput": {"candidate_steps": [0, DRAFTED], "lookup": False}, "warm_up": False}
-    server, order = servers.with_faults(tmp_path_factory.mktemp("planted"), config)
+    server, order = servers.with_faults(tmp_path_factory.mktemp("planted"), CONFIG)
     with server:
         yield server, order
 
@@ -80,29 +87,19 @@ def test_a_planted_fault_is_found(
     assert f"Wrong: {found['wrong'][0]['way']}" in told and " texts are wrong, the first after " in told
 
 
-def test_a_spoilt_draft_changes_no_text(spoilt: tuple[CpuServer, Path], mine: str, tmp_path: Path) -> None:
-    server, order = spoilt
-    order.write_text(planted.DRAFT)
-    found = audited(tmp_path, server.url, "--prompts", mine)
-    assert found["sound"] and not found["wrong"] and {row["kind"] for row in found["kinds"]} == set(KINDS)
-
-
 def test_rounding_is_seen_where_the_reference_reads(tmp_path: Path) -> None:
     """In bfloat16 a verify rounds differently from a plain decode; only plain decodes agree bit for bit."""
-    config = {"throughput": {"candidate_steps": [0, DRAFTED], "lookup": False}, "warm_up": False}
-    arguments = servers.speculation(*servers.adapting(tmp_path, "rounding", config), "--dtype", "bfloat16")
-    mine = tmp_path / "mine.txt"
-    mine.write_text(json.dumps({"text": shipped(900)["chat 2"]}))
+    arguments = servers.speculation(*servers.adapting(tmp_path, "rounding", CONFIG), "--dtype", "bfloat16")
+    mine = prompts(tmp_path, {"text": shipped(900)["chat 2"]})
     with servers.server(tmp_path, "rounding", *arguments) as server:
-        found = audited(tmp_path, server.url, "--prompts", str(mine), "--at-once", "1", tokens=16)
+        found = audited(tmp_path, server.url, "--prompts", mine, "--at-once", "1", tokens=16)
     assert found["sound"] and found["noise_nats"] > 0.01
 
 
 def test_every_depth_is_asked(ema: CpuServer, tmp_path: Path) -> None:
-    mine = tmp_path / "mine.txt"
-    mine.write_text("\n".join(["the house", json.dumps({"input_ids": [65, 66, 67]})]))
+    mine = prompts(tmp_path, "the house", {"input_ids": [65, 66, 67]})
     before = adaptive(ema)["rounds_by_tier"]
-    found = audited(tmp_path, ema.url, "--prompts", str(mine), tokens=6)
+    found = audited(tmp_path, ema.url, "--prompts", mine, tokens=6)
     assert (found["sound"], found["passes"], found["prompts"]) == (True, 1, 2)
     ways = {(row["way"], row["at_once"]): row["texts"] for row in found["ways"]}
     names = [*(f"{steps} step{'s' * (steps != 1)}" for steps in TIERS), SWITCHING, POLICY]
@@ -132,9 +129,9 @@ def test_what_cannot_be_compared_is_said(static: CpuServer, ema: CpuServer, caps
     assert f"--reference: {ema.url} speculates (EAGLE3)" in capsys.readouterr().err
 
 
-def test_without_zero_steps_it_asks_for_a_reference(keys: CpuServer, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["audit", "--url", keys.url, "--api-key", servers.KEY]) == 1
-    assert "the server has the depths 1 and 3: expected --reference URL" in capsys.readouterr().err
+def test_without_zero_steps_it_asks_for_a_reference(faulty: CpuServer, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["audit", "--url", faulty.url]) == 1
+    assert "the server has the depths 3 and 7: expected --reference URL" in capsys.readouterr().err
 
 
 def test_the_depth_comes_back_when_it_is_ended(ema: CpuServer) -> None:
@@ -143,9 +140,7 @@ def test_the_depth_comes_back_when_it_is_ended(ema: CpuServer) -> None:
 
 def test_what_an_operator_held_is_held_again(ema: CpuServer, tmp_path: Path) -> None:
     ema.force_steps(TIERS[-1])
-    mine = tmp_path / "mine.txt"
-    mine.write_text("the house\n")
-    found = audited(tmp_path, ema.url, "--prompts", str(mine), tokens=4)
+    found = audited(tmp_path, ema.url, "--prompts", prompts(tmp_path, "the house"), tokens=4)
     assert adaptive(ema)["forced_steps"] == TIERS[-1]
     assert POLICY not in {row["way"] for row in found["ways"]}
     ema.force_steps(None)

@@ -12,44 +12,20 @@ from typing import Any
 import pytest
 
 from sglang_adaptive.lab.cpu_engine.server import CpuServer, ServerError, free_port
-from tests.engine.fault import write_plugin
+from tests.engine.fault import reads_of
 from tests.engine.servers import adapting, of_two_ranks, speculation
-from tests.engine.workload import adaptive, wait_until
-
-COUNTER = """
-import os, sys
-
-def register():
-    def opened(event, arguments):
-        if event == "open" and str(arguments[0]) == {file!r}:
-            os.write(log, f"{{os.getpid()}}\\n".encode())
-
-    log = os.open({log!r}, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-    sys.addaudithook(opened)
-"""
-"""A plugin that writes the id of a process to *log* at each of its reads of *file*."""
-EVERY_READER = {
-    "policy": "throughput",
-    "throughput": {"candidate_steps": [0, 1, 3], "lookup": True},
-    "audit": {"share": 0.5},
-    "warm_up": False,
-}
-"""Each key turns on a part that asks for the configuration when the server starts."""
+from tests.engine.workload import adaptive, kept, wait_until
 
 
-def test_one_read_serves_the_launcher_and_both_ranks(tmp_path: Path) -> None:
-    arguments = adapting(tmp_path, "once", EVERY_READER)
-    file, log = Path(arguments[1]), tmp_path / "reads"
-    plugin = write_plugin(tmp_path / "plugin", "counter:register", COUNTER.format(file=str(file), log=str(log)))
-    with of_two_ranks(tmp_path, "once", *speculation(*arguments), **plugin) as server:
-        assert log.read_text().split() == [str(server.pid)]
-        assert adaptive(server)["config"]["audit"]["share"] == 0.5
-        file.write_text(json.dumps({**EVERY_READER, "throughput": {"candidate_steps": [0, 3], "lookup": True}}))
-        assert server.pid is not None
-        os.kill(server.pid, signal.SIGHUP)
-        wait_until(lambda: adaptive(server)["config_changed"], "the file is read again")
-        assert adaptive(server)["config"]["throughput"]["candidate_steps"] == [0, 3]
-        assert log.read_text().split() == [str(server.pid)] * 2, "and its ranks are told"
+def test_one_read_serves_the_launcher_and_both_ranks(lookups: CpuServer) -> None:
+    file = Path(lookups.command[lookups.command.index("--speculative-adaptive-config") + 1])
+    assert lookups.pid is not None
+    assert reads_of(file).read_text().split() == [str(lookups.pid)]
+    with kept(lookups):
+        file.write_text(json.dumps({"throughput": {"candidate_steps": [0, 3], "lookup": True}}))
+        os.kill(lookups.pid, signal.SIGHUP)
+        wait_until(lambda: adaptive(lookups)["config"]["throughput"]["candidate_steps"] == [0, 3], "it is read again")
+        assert reads_of(file).read_text().split() == [str(lookups.pid)] * 2, "and its ranks are told"
 
 
 def test_two_nodes_with_different_files_end_and_say_so(tmp_path: Path) -> None:

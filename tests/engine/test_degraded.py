@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from sglang_adaptive.lab.cpu_engine.server import CpuServer
 from tests.engine.fault import MESSAGE
 from tests.engine.servers import FAULT_AFTER, LAUNCH_STEPS
-from tests.engine.workload import Case, Output, adaptive, require_whole_pool, rounds, run
+from tests.engine.workload import Case, Expected, adaptive, require_whole_pool, rounds, run
 
 
 def test_requests_go_on_at_the_launch_depth(
-    faulty: CpuServer, expected: Callable[[list[Case]], list[Output]], easy: list[str], hard: list[str]
+    faulty: CpuServer, expected: Expected, easy: list[str], hard: list[str]
 ) -> None:
     cases = [Case(prompt) for prompt in (*easy[:3], *hard[:3])]
     wanted = expected(cases)

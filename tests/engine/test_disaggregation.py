@@ -5,7 +5,7 @@ Needs mooncake, which SGLang does not install (``pip install mooncake-transfer-e
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -15,11 +15,18 @@ from sglang_adaptive.client import RequestError
 from sglang_adaptive.lab.cpu_engine.server import CpuServer, free_port
 from tests.engine.apart import Apart
 from tests.engine.servers import TIERS, adapting, server, speculation
-from tests.engine.workload import Case, Output, adaptive, grown, require_whole_pool, rotating_depth, rounds, wait_until
+from tests.engine.workload import (
+    Case,
+    Expected,
+    adaptive,
+    grown,
+    require_whole_pool,
+    rotating_depth,
+    rounds,
+    wait_until,
+)
 
 pytest.importorskip("mooncake.engine", reason="mooncake is not installed", exc_type=ImportError)
-
-Expected = Callable[[list[Case]], list[Output]]
 
 
 @pytest.fixture(scope="module")
@@ -38,16 +45,6 @@ def apart(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Apart[CpuServer]
         made("decode", "--disaggregation-decode-retraction-backup", "cpu_tensor") as decode,
     ):
         yield Apart(prefill, decode, port)
-
-
-@pytest.fixture
-def cases(easy: list[str], hard: list[str]) -> list[Case]:
-    return [
-        *(Case(prompt) for pair in zip(easy[:2], hard[:2], strict=True) for prompt in pair),
-        Case(easy[4] * 4),
-        Case(easy[5], max_new_tokens=1),
-        Case(easy[6], sampling={"stop": [" ", "e"], "min_new_tokens": 9}),
-    ]
 
 
 def test_only_the_decode_server_adapts(apart: Apart[CpuServer]) -> None:

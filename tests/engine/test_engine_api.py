@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from typing import Any
-
-import pytest
+from pathlib import Path
 
 from sglang_adaptive.lab.cpu_engine import models
 from sglang_adaptive.serve_cpu import ATTENTION_BACKEND
 from tests import forked_servers
-from tests.engine.workload import Case, Output
+from tests.engine.workload import Case, Expected, Output
 
 SCRIPT = """
 import json, sys
@@ -38,11 +35,9 @@ if __name__ == "__main__":
 """
 
 
-@pytest.fixture(scope="session")
-def outcome(tmp_path_factory: pytest.TempPathFactory, easy: list[str], hard: list[str]) -> dict[str, Any]:
-    """The script's findings: a refused configuration, then a working engine in the same process."""
-    folder = tmp_path_factory.mktemp("engine")
-    bad, good, script = folder / "bad.json", folder / "good.json", folder / "script.py"
+def test_an_engine_adapts_without_loss(tmp_path: Path, expected: Expected, easy: list[str], hard: list[str]) -> None:
+    """After a refused configuration in the same process."""
+    bad, good, script = tmp_path / "bad.json", tmp_path / "good.json", tmp_path / "script.py"
     bad.write_text('{"1": {"candidate_steps": [1, true]}}')
     good.write_text('{"1": {"candidate_steps": [1, 3], "warmup_batches": 2}}')
     script.write_text(SCRIPT)
@@ -63,25 +58,9 @@ def outcome(tmp_path_factory: pytest.TempPathFactory, easy: list[str], hard: lis
     found = forked_servers.launch([], f"{run}; raise SystemExit(0)")
     assert found.code == 0, found.output[-4000:]
     line = next(line for line in found.output.splitlines() if line.startswith("ANSWER "))
-    refusal, answers, state = json.loads(line.removeprefix("ANSWER "))
-    return {"bad": bad, "refusal": refusal, "answers": answers, "state": state, "prompts": prompts}
-
-
-def test_bad_configuration_raises_one_clear_error(outcome: dict[str, Any]) -> None:
-    name, message = outcome["refusal"]
-    assert name == "ConfigError"
-    assert message.startswith(f"{outcome['bad']}: ") and "candidate_steps" in message and "true" in message
-    assert "\n" not in message
-
-
-def test_engine_adapts(outcome: dict[str, Any]) -> None:
-    state = outcome["state"]
+    (name, message), answers, state = json.loads(line.removeprefix("ANSWER "))
+    assert name == "ConfigError" and "\n" not in message
+    assert message.startswith(f"{bad}: 1.candidate_steps[1]: got true")
     assert (state["active"], state["policy"], state["tiers"]) == (True, "ema", [1, 3])
     assert sum(state["rounds_by_tier"].values()) > 0
-
-
-def test_engine_writes_what_a_server_without_speculation_writes(
-    outcome: dict[str, Any], expected: Callable[[list[Case]], list[Output]]
-) -> None:
-    cases = [Case(prompt) for prompt in outcome["prompts"]]
-    assert [Output.of(answer) for answer in outcome["answers"]] == expected(cases)
+    assert [Output.of(answer) for answer in answers] == expected([Case(prompt) for prompt in prompts])

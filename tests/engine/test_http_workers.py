@@ -6,7 +6,7 @@ import json
 import os
 import signal
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -47,70 +47,62 @@ def pids(server: CpuServer) -> list[int]:
     return wait_until(found, f"{WORKERS} HTTP workers have their titles")  # type: ignore[no-any-return]
 
 
-@contextmanager
-def alone(server: CpuServer, worker: int) -> Iterator[None]:
+@pytest.fixture(params=range(WORKERS))
+def alone(workers: CpuServer, request: pytest.FixtureRequest) -> Iterator[None]:
     """Let one of the server's HTTP workers take every new connection."""
-    others = [pid for pid in pids(server) if pid != pids(server)[worker]]
+    others = pids(workers)
+    del others[request.param]
     for pid in others:
         os.kill(pid, signal.SIGSTOP)
-    try:
-        yield
-    finally:
-        for pid in others:
-            os.kill(pid, signal.SIGCONT)
+    yield
+    for pid in others:
+        os.kill(pid, signal.SIGCONT)
 
 
-each = pytest.mark.parametrize("worker", [0, 1])
+@pytest.mark.usefixtures("alone")
+def test_each_holds_and_releases_the_depth(workers: CpuServer, admin: Client, easy: list[str]) -> None:
+    for steps in (0, TIERS[-1]):
+        assert admin.force_steps(steps) == [True]
+        Case(easy[0], max_new_tokens=8).whole(workers)
+        assert adaptive(workers)["forced_steps"] == adaptive(workers)["current_steps"] == steps
+    assert admin.force_steps(None) == [True]
+    assert adaptive(workers)["forced_steps"] is None
+    with pytest.raises(RequestError, match=r"400 .*adaptive_force_steps: got 2; expected one of 0, 1, 3, 7"):
+        admin.force_steps(2)
+    admin.force_steps(1, seconds=0.2)
+    wait_until(lambda: adaptive(workers)["forced_steps"] is None, "a hold without renewal ends")
 
 
-@each
-def test_each_holds_and_releases_the_depth(workers: CpuServer, admin: Client, easy: list[str], worker: int) -> None:
-    with alone(workers, worker):
-        for steps in (0, TIERS[-1]):
-            assert admin.force_steps(steps) == [True]
-            Case(easy[0], max_new_tokens=8).whole(workers)
-            assert adaptive(workers)["forced_steps"] == adaptive(workers)["current_steps"] == steps
-        assert admin.force_steps(None) == [True]
-        assert adaptive(workers)["forced_steps"] is None
-        with pytest.raises(RequestError, match=r"400 .*adaptive_force_steps: got 2; expected one of 0, 1, 3, 7"):
-            admin.force_steps(2)
-        admin.force_steps(1, seconds=0.2)
-        wait_until(lambda: adaptive(workers)["forced_steps"] is None, "a hold without renewal ends")
+@pytest.mark.usefixtures("alone")
+def test_each_changes_the_configuration(workers: CpuServer, admin: Client) -> None:
+    assert admin.configure(SHALLOW) == [True]
+    assert adaptive(workers)["config"]["1"]["candidate_steps"] == [1]
+    with pytest.raises(RequestError, match=r"400 .*adaptive_config: 1.candidate_steps: needs 5, which was not"):
+        admin.configure({"1": {"candidate_steps": [5]}})
+    assert admin.configure(EMA) == [True]
 
 
-@each
-def test_each_changes_the_configuration(workers: CpuServer, admin: Client, worker: int) -> None:
-    with alone(workers, worker):
-        assert admin.configure(SHALLOW) == [True]
-        assert adaptive(workers)["config"]["1"]["candidate_steps"] == [1]
-        with pytest.raises(RequestError, match=r"400 .*adaptive_config: 1.candidate_steps: needs 5, which was not"):
-            admin.configure({"1": {"candidate_steps": [5]}})
-        assert admin.configure(EMA) == [True]
-
-
-@each
-def test_each_shows_the_page_to_those_who_have_the_key(workers: CpuServer, admin: Client, worker: int) -> None:
+@pytest.mark.usefixtures("alone")
+def test_each_shows_the_page_to_those_who_have_the_key(workers: CpuServer, admin: Client) -> None:
     administrator = Client.from_url(workers.url, api_key=ADMIN_KEY)
-    with alone(workers, worker):
-        assert "<title>" in administrator.get(PAGE)
-        assert administrator.get(DATA)["ranks"] == [adaptive(workers)]
-        assert administrator.get(HISTORY)["ranks"][0]["history"]["steps"] == list(TIERS)
-        for ask in (
-            lambda: workers.get(PAGE),
-            lambda: workers.get(DATA),
-            lambda: workers.force_steps(1),
-            lambda: workers.configure(EMA),
-        ):
-            with pytest.raises(RequestError, match="401 "):
-                ask()
+    assert "<title>" in administrator.get(PAGE)
+    assert administrator.get(DATA)["ranks"] == [adaptive(workers)]
+    assert administrator.get(HISTORY)["ranks"][0]["history"]["steps"] == list(TIERS)
+    for ask in (
+        lambda: workers.get(PAGE),
+        lambda: workers.get(DATA),
+        lambda: workers.force_steps(1),
+        lambda: workers.configure(EMA),
+    ):
+        with pytest.raises(RequestError, match="401 "):
+            ask()
 
 
-@each
-def test_each_corrects_the_rates_of_answers(workers: CpuServer, admin: Client, easy: list[str], worker: int) -> None:
-    with alone(workers, worker):
-        admin.force_steps(1)
-        meta = Case(easy[0], max_new_tokens=16).whole(workers)["meta_info"]
-        admin.force_steps(None)
+@pytest.mark.usefixtures("alone")
+def test_each_corrects_the_rates_of_answers(workers: CpuServer, admin: Client, easy: list[str]) -> None:
+    admin.force_steps(1)
+    meta = Case(easy[0], max_new_tokens=16).whole(workers)["meta_info"]
+    admin.force_steps(None)
     assert meta["spec_num_proposed_drafts"] == meta["spec_verify_ct"]  # one per round, not the launch depth's
     assert meta["spec_accept_rate"] == meta["spec_num_correct_drafts"] / meta["spec_num_proposed_drafts"]
 

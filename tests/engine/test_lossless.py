@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -10,9 +9,7 @@ import pytest
 from sglang_adaptive.client import RequestError
 from sglang_adaptive.lab.cpu_engine.server import CpuServer
 from tests.engine.servers import CHUNK, TIERS
-from tests.engine.workload import Case, Output, require_while_switching, require_whole_pool, run, tokens
-
-Expected = Callable[[list[Case]], list[Output]]
+from tests.engine.workload import Case, Expected, require_while_switching, require_whole_pool, run, tokens
 
 LENGTHS = (1, 2, 17, CHUNK - 1, CHUNK, CHUNK + 1, 2 * CHUNK + 41, 3 * CHUNK)
 """Tokens in a prompt: from one to several prefill chunks."""
@@ -24,6 +21,7 @@ def cases(plain: CpuServer, easy: list[str], hard: list[str]) -> list[Case]:
     by_length = [Case(_tokens(plain, hard if index % 2 else easy, length)) for index, length in enumerate(LENGTHS)]
     return [
         *by_length,
+        Case(easy[3], sampling={"ignore_eos": True, "frequency_penalty": 1.5}),
         Case(easy[0], max_new_tokens=1),
         Case(hard[0], max_new_tokens=2),
         Case(easy[1], sampling={}),

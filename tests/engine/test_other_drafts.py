@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 
+from sglang_adaptive.lab.cpu_engine import models
 from sglang_adaptive.lab.cpu_engine.server import CpuServer
 from sglang_adaptive.policy.throughput.lookups import KINDS
 from tests.engine.servers import BLOCK_DEPTHS, LAYERS, TIERS, WIDTHS
 from tests.engine.workload import (
     Case,
+    Expected,
     Output,
     adaptive,
     grown,
@@ -24,50 +24,23 @@ from tests.engine.workload import (
 
 DEPTHS = {
     "standalone": TIERS,
-    "window": TIERS,
     "frozen_kv": TIERS,
     "ngram": WIDTHS,
     "layers": tuple(range(LAYERS + 1)),
     "blocks": BLOCK_DEPTHS,
 }
 """Depths of each server; the layers draft a subset of the default's 0, 1, 2, 3, 5 and 7."""
-LOOKING_UP = ("standalone", "window")
-"""Servers that may also look drafts up, as by default."""
-Expected = Callable[[list[Case]], list[Output]]
-
 each = pytest.mark.parametrize("name", DEPTHS)
 
 
-@pytest.fixture
-def server(request: pytest.FixtureRequest, name: str) -> CpuServer:
-    """Return the named server."""
-    found: CpuServer = request.getfixturevalue(name)
-    return found
-
-
-@pytest.fixture
-def cases(easy: list[str], hard: list[str]) -> list[Case]:
-    """Return prompts of both kinds, and ways to end other than by length."""
-    return [
-        *(Case(prompt) for pair in zip(easy[:2], hard[:2], strict=True) for prompt in pair),
-        Case(easy[4] * 4),  # several prefill chunks
-        Case(easy[5], max_new_tokens=1),
-        Case(easy[6], sampling={"stop": [" ", "e"], "min_new_tokens": 9}),
-    ]
-
-
 @pytest.mark.parametrize(("name", "at_once"), [*((name, 4) for name in DEPTHS), ("blocks", 1)])
-def test_outputs_while_the_depth_switches(
+def test_outputs_while_the_depth_switches_and_under_the_policy(
     name: str, server: CpuServer, expected: Expected, cases: list[Case], at_once: int
 ) -> None:
-    looked_up = set(KINDS) if name in LOOKING_UP else set()
+    looked_up = set(KINDS) if name == "standalone" else set()
     assert set(adaptive(server)["tiers"]) == {*DEPTHS[name], *looked_up}
     # A tree of earlier text is as likely to be correct at its end as at its start.
     require_while_switching(server, cases, expected(cases), at_once, positions=all if name == "ngram" else any)
-
-
-@each
-def test_outputs_under_the_policy(name: str, server: CpuServer, expected: Expected, cases: list[Case]) -> None:
     assert run(server, cases, at_once=3) == expected(cases)
     require_whole_pool(server)
     assert adaptive(server)["policy"] == "throughput"
@@ -103,35 +76,16 @@ def test_sampled_requests_are_served_at_every_depth(name: str, server: CpuServer
     require_whole_pool(server)
 
 
-def test_zero_steps_hold_the_extend_back(standalone: CpuServer, easy: list[str]) -> None:
-    standalone.force_steps(3)
-    Case(easy[0], max_new_tokens=200).whole(standalone)  # while little of the draft is known, it catches up sooner
-    standalone.force_steps(0)
-    before = adaptive(standalone)["zero_steps"]
-    Case(easy[0], max_new_tokens=71).whole(standalone)
-    after = adaptive(standalone)["zero_steps"]
-    standalone.force_steps(None)
-    held, extends = (after[what] - before[what] for what in ("held_rounds", "extends"))
-    assert after["reason"] is None and (held, extends) == (70, 2), "at 32 and 64 pending rounds"
-
-
-def test_text_that_was_written_before_is_drafted(ngram: CpuServer, easy: list[str]) -> None:
-    ngram.force_steps(WIDTHS[-1])
-    case = Case(easy[7])
+@pytest.mark.parametrize(("width", "family"), [(WIDTHS[-1], "easy"), (0, "hard")])
+def test_text_that_was_written_before_is_drafted(ngram: CpuServer, width: int, family: str) -> None:
+    """The corpus reads what zero steps write, too."""
+    case = Case(models.prompts(family)[7])
+    ngram.force_steps(width)
     case.whole(ngram)
+    ngram.force_steps(WIDTHS[-1])
     again = case.whole(ngram)["meta_info"]
     ngram.force_steps(None)
     assert again["spec_verify_ct"] <= 48 / 6  # nearly every draft of eleven is correct
-
-
-def test_the_corpus_reads_what_zero_steps_write(ngram: CpuServer, hard: list[str]) -> None:
-    case = Case(hard[7])
-    ngram.force_steps(0)
-    case.whole(ngram)
-    ngram.force_steps(WIDTHS[-1])
-    again = case.whole(ngram)["meta_info"]
-    ngram.force_steps(None)
-    assert again["spec_verify_ct"] <= 48 / 6
 
 
 def test_text_is_copied_from_a_prompt(ngram: CpuServer, easy: list[str]) -> None:
@@ -153,6 +107,12 @@ def test_constrained_requests_keep_to_their_grammar(
     with rotating_depth(server):
         assert run(server, [case] * 4, at_once=2) == [wanted] * 4
     require_whole_pool(server)
+
+
+@pytest.mark.xfail(raises=AssertionError, strict=True, reason="0.5.23: DFLASH verifies without penalties")
+def test_penalized_text_of_a_block_drafter(blocks: CpuServer, expected: Expected, easy: list[str]) -> None:
+    penalized = [Case(prompt, sampling={"ignore_eos": True, "frequency_penalty": 1.5}) for prompt in easy[:5]]
+    assert run(blocks, penalized, at_once=1) == expected(penalized)
 
 
 def test_the_configuration_of_the_launch_can_be_sent_again(blocks: CpuServer) -> None:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
-import threading
+import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -14,7 +13,7 @@ import pytest
 from sglang_adaptive.client import Client, RequestError
 from sglang_adaptive.lab.cpu_engine.server import CpuServer
 from tests.engine.servers import TIERS, rank_rounds, require_alike
-from tests.engine.workload import Case, adaptive, grown, kept, require_whole_pool, run
+from tests.engine.workload import Case, adaptive, kept, meanwhile, run
 
 SHALLOW = {"1": {"candidate_steps": [1]}}
 DEEP = {"1": {"candidate_steps": [7]}}
@@ -23,30 +22,18 @@ CHANGES = 10
 """Changes during which requests run; requests continue until this many happened."""
 
 
-@contextlib.contextmanager
+@contextmanager
 def changing(server: Client, configs: list[dict[str, Any]]) -> Iterator[list[int]]:
     """Apply each of *configs* in turn, some rounds apart, until the block ends."""
-    done, applied = threading.Event(), [0]
+    turn, applied = itertools.cycle(configs), [0]
 
     def change() -> None:
-        for config in itertools.cycle(configs):
-            if done.is_set():
-                return
-            server.configure(config)
-            applied[0] += 1
-            done.wait(0.05)
+        server.configure(next(turn))
+        applied[0] += 1
+        time.sleep(0.05)
 
-    with ThreadPoolExecutor(1) as pool:
-        work = pool.submit(change)
-        try:
-            yield applied
-        finally:
-            done.set()
-            work.result()
-
-
-def audits(server: CpuServer) -> list[str]:
-    return [line for line in server.log_path.read_text().splitlines() if "adaptive: configuration changed by" in line]
+    with meanwhile(change):
+        yield applied
 
 
 def test_change_takes_effect_and_is_told(ema: CpuServer, easy: list[str]) -> None:
@@ -59,7 +46,8 @@ def test_change_takes_effect_and_is_told(ema: CpuServer, easy: list[str]) -> Non
         assert found["config"]["1"]["candidate_steps"] == [1] and "4" not in found["config"]
         assert found["config_changed"]["by"].startswith("127.0.0.1:")
         assert len(found["slots"]) == 1 and found["tiers"] == list(TIERS)
-        (line,) = audits(ema)[-1:]
+        lines = ema.log_path.read_text().splitlines()
+        line = [line for line in lines if "adaptive: configuration changed by" in line][-1]
         assert f"changed by {found['config_changed']['by']}: " in line
         assert f"1.candidate_steps: {before['1']['candidate_steps']} -> [1]" in line and "-> none" in line
 
@@ -68,34 +56,11 @@ def test_change_takes_effect_and_is_told(ema: CpuServer, easy: list[str]) -> Non
         found = adaptive(ema)
         assert found["policy"] == "throughput" and found["config"]["throughput"]["sync_rounds"] == 16
         assert found["why"]["words"] and not found["degraded"]
-        learnt = found["acceptance"][0]
+        learnt = found["acceptance"][0]["trials"]
         assert ema.configure({"throughput": {"candidate_steps": [1, 3]}}) == [True]
-        assert adaptive(ema)["acceptance"][0]["probability"] == pytest.approx(learnt["probability"], abs=0.05)
-        assert adaptive(ema)["acceptance"][0]["trials"] >= learnt["trials"]  # rounds pending then are counted now
+        assert adaptive(ema)["acceptance"][0]["trials"] >= learnt  # rounds pending then are counted now
         assert {rate["steps"] for rate in adaptive(ema)["rates"]} == {1, 3}
-        adopted = adaptive(ema)["acceptance"][0]["trials"]
-        assert ema.configure({"throughput": {"candidate_steps": [1, 3], "sync_rounds": 48}}) == [True]
-        assert adaptive(ema)["acceptance"][0]["trials"] == pytest.approx(adopted, rel=0.01)
     assert adaptive(ema)["config"] == before
-
-
-def test_text_stays_the_same_while_the_configuration_changes_under_load(
-    ema: CpuServer, easy: list[str], hard: list[str]
-) -> None:
-    cases = [Case(prompt) for prompt in (*easy[:3], *hard[:3])]
-    ema.force_steps(0)
-    without_drafts = run(ema, cases, at_once=6)
-    ema.force_steps(None)
-    counted = adaptive(ema)["rounds_by_tier"]
-
-    def ran() -> set[str]:
-        return set(grown(counted, adaptive(ema)["rounds_by_tier"]))
-
-    with kept(ema), changing(ema, [SHALLOW, DEEP, THROUGHPUT]) as applied:
-        while applied[0] < CHANGES or not {"1", "7"} <= ran():
-            assert run(ema, cases, at_once=3) == without_drafts
-    require_whole_pool(ema)
-    assert not adaptive(ema)["degraded"]
 
 
 def test_every_rank_changes_at_the_same_round(two_ranks: CpuServer, easy: list[str], hard: list[str]) -> None:
@@ -112,24 +77,21 @@ def test_every_rank_changes_at_the_same_round(two_ranks: CpuServer, easy: list[s
     assert adaptive(two_ranks)["degraded"] is False and adaptive(two_ranks)["policy"] == "throughput"
 
 
-OTHERS = {
-    "unknown key": {"server_args": {"force_steps": 3}},
-    "stock key, value out of range": {"server_args": {"pp_max_micro_batch_size": -1}},
-    "stock key": {"server_args": {"pp_max_micro_batch_size": 8}},
-    "nothing": {"server_args": {}},
-    "not JSON": {"server_args": {"adaptive_force_steps": float("nan")}},
-    "not an object": [3],
-    "no server_args": {"adaptive_force_steps": 3},
-    "server_args not an object": {"server_args": "adaptive_force_steps"},
-}
-
-
-@pytest.mark.parametrize("case", OTHERS)
-def test_other_requests_are_answered_as_stock_sglang_does(ema: CpuServer, plain: CpuServer, case: str) -> None:
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"server_args": {"force_steps": 3}},
+        *({"server_args": {"pp_max_micro_batch_size": value}} for value in (-1, 8)),
+        *({"server_args": value} for value in ({}, "adaptive_force_steps", {"adaptive_force_steps": float("nan")})),
+        *([3], {"adaptive_force_steps": 3}),
+    ],
+    ids=str,
+)
+def test_other_requests_are_answered_as_stock_sglang_does(ema: CpuServer, plain: CpuServer, body: Any) -> None:
     answers = []
     for server in (ema, plain):
         try:
-            answers.append(server.post("/set_internal_state", OTHERS[case]))
+            answers.append(server.post("/set_internal_state", body))
         except RequestError as error:
             answers.append(str(error))
     assert answers[0] == answers[1]

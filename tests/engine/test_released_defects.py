@@ -18,10 +18,7 @@ def stock_fails(why: str) -> Any:
 
 
 @pytest.mark.parametrize("name", ["ema", stock_fails("counts every round at the depth of the launch")])
-def test_no_more_drafts_are_accepted_than_were_proposed(
-    request: pytest.FixtureRequest, name: str, easy: list[str]
-) -> None:
-    server: CpuServer = request.getfixturevalue(name)
+def test_no_more_drafts_are_accepted_than_were_proposed(server: CpuServer, easy: list[str]) -> None:
     for prompt in easy[:4]:
         meta = Case(prompt, max_new_tokens=64).whole(server)["meta_info"]
         assert meta["spec_num_correct_drafts"] <= meta["spec_num_proposed_drafts"]
@@ -30,10 +27,9 @@ def test_no_more_drafts_are_accepted_than_were_proposed(
 
 @pytest.mark.parametrize("name", ["faulty", stock_fails("divides by the width that the next round will have")])
 def test_logged_accept_rate_is_that_of_the_depth_that_drafted(
-    request: pytest.FixtureRequest, name: str, easy: list[str], hard: list[str]
+    server: CpuServer, easy: list[str], hard: list[str]
 ) -> None:
     """The policy is deterministic, so the accept counts in the log show which depth drafted each round."""
-    server: CpuServer = request.getfixturevalue(name)
     while len(logged := _reports(server)) < FAULT_AFTER:
         for prompt in (easy[0], hard[0]):
             Case(prompt, max_new_tokens=16).whole(server)

@@ -2,42 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
-from sglang_adaptive.client import Client
 from sglang_adaptive.lab.cpu_engine.server import CpuServer
 from tests.engine.servers import TIERS
-from tests.engine.workload import Case, Output, grown, run
-
-Expected = Callable[[list[Case]], list[Output]]
-
-
-def both(server: Client) -> list[dict[str, Any]]:
-    """Return the adaptive part of each replica's state, in order."""
-    found = [state["adaptive"] for state in server.server_info()["internal_states"]]
-    assert [state["dp_rank"] for state in found] == [0, 1]
-    return found
+from tests.engine.workload import Case, Expected, grown, replica_states, run
 
 
 def test_two_replicas_adapt_without_loss(
     replicas: CpuServer, expected: Expected, easy: list[str], hard: list[str]
 ) -> None:
-    assert [state["active"] for state in both(replicas)] == [True, True]
+    assert [(state["dp_rank"], state["active"]) for state in replica_states(replicas)] == [(0, True), (1, True)]
     cases = [Case(prompt) for pair in zip(easy[:2], hard[:2], strict=True) for prompt in pair]
     wanted = expected(cases)
     for steps in (TIERS[0], TIERS[-1]):
         assert replicas.force_steps(steps) == [True, True]
-        before = both(replicas)
+        before = replica_states(replicas)
         assert run(replicas, cases, at_once=4) == wanted
-        after = both(replicas)
+        after = replica_states(replicas)
         assert [state["forced_steps"] for state in after] == [steps, steps]
         for old, new in zip(before, after, strict=True):
             assert set(grown(old["rounds_by_tier"], new["rounds_by_tier"])) == {str(steps)}
     assert replicas.force_steps(None) == [True, True]
-    held = both(replicas)
+    held = replica_states(replicas)
     assert run(replicas, cases, at_once=4) == wanted
-    for old, new in zip(held, both(replicas), strict=True):
+    for old, new in zip(held, replica_states(replicas), strict=True):
         assert new["forced_steps"] is None and grown(old["rounds_by_tier"], new["rounds_by_tier"])
         assert all(position["probability"] > 0 for position in new["acceptance"])
 
@@ -46,4 +33,4 @@ def test_a_configuration_reaches_both_replicas(replicas: CpuServer, easy: list[s
     fewer = {"policy": "throughput", "throughput": {"candidate_steps": [1, 3], "lookup": False}}
     assert replicas.configure(fewer) == [True, True]
     run(replicas, [Case(prompt) for prompt in easy[:4]], at_once=4)
-    assert [state["current_steps"] in (1, 3) for state in both(replicas)] == [True, True]
+    assert [state["current_steps"] in (1, 3) for state in replica_states(replicas)] == [True, True]

@@ -16,10 +16,7 @@ HOW = {"temperature": 2.0, "top_k": 6, "top_p": 0.9}
 
 
 @pytest.mark.parametrize("name", ["ema", "blocks"])
-def test_tokens_come_as_often_as_without_speculation(
-    name: str, request: pytest.FixtureRequest, plain: CpuServer, easy: list[str]
-) -> None:
-    server: CpuServer = request.getfixturevalue(name)
+def test_tokens_come_as_often_as_without_speculation(server: CpuServer, plain: CpuServer, easy: list[str]) -> None:
     wanted = samples_of(plain, easy[0], HOW, SAMPLES)
     with rotating_depth(server):
         require_alike(samples_of(server, easy[0], HOW, SAMPLES), wanted)

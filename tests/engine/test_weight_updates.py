@@ -6,14 +6,12 @@ loads a folder into both, leaves both unchanged.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 from sglang_adaptive.lab.cpu_engine import models
 from sglang_adaptive.lab.cpu_engine.server import CpuServer
-from tests.engine.workload import Case, Output, adaptive, require_whole_pool, rotating_depth, rounds, run
+from tests.engine.workload import Case, Expected, Output, adaptive, require_whole_pool, rotating_depth, rounds, run
 
-Expected = Callable[[list[Case]], list[Output]]
 TOLD = "adaptive: new weights (UpdateWeightFromDiskReqInput)"
 
 

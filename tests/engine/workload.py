@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -72,6 +72,10 @@ class Output:
         return cls(tuple(answer["output_ids"]), answer["text"], str(meta["finish_reason"]), meta["completion_tokens"])
 
 
+Expected = Callable[[list[Case]], list[Output]]
+"""Of the fixture that returns the outputs of cases without speculation."""
+
+
 def run(server: Client, cases: Sequence[Case], at_once: int, streaming: bool = False) -> list[Output]:
     """Return the outputs of *cases*, sent *at_once* at a time."""
     ask = Case.streamed if streaming else Case.whole
@@ -109,6 +113,11 @@ def adaptive(server: Client) -> dict[str, Any]:
     return part
 
 
+def replica_states(server: Client) -> list[dict[str, Any]]:
+    """Return the adaptive part of each replica's state, by rank."""
+    return [state["adaptive"] for state in server.server_info()["internal_states"]]
+
+
 def timeless(state: dict[str, Any]) -> dict[str, Any]:
     """Return the adaptive part of a state without the speedup, which changes with time."""
     return {key: value for key, value in state.items() if key != "speedup"}
@@ -125,46 +134,43 @@ def grown(before: Mapping[str, int], after: Mapping[str, int]) -> dict[str, int]
 
 
 @contextmanager
-def decoding(server: Client, prompts: Sequence[str], requests: int = 1) -> Iterator[None]:
-    """Decode *prompts* in turn, *requests* at a time, until the block ends."""
+def meanwhile(*acts: Callable[[], object]) -> Iterator[None]:
+    """Call each of *acts* again and again, in a thread of its own, until the block ends."""
     done = threading.Event()
 
-    def ask(begin: int) -> None:
-        for prompt in itertools.cycle([*prompts[begin:], *prompts[:begin]]):
-            if done.is_set():
-                return
-            Case(prompt, max_new_tokens=24).whole(server)
+    def repeat(act: Callable[[], object]) -> None:
+        while not done.is_set():
+            act()
 
-    with ThreadPoolExecutor(requests) as pool:
-        asking = [pool.submit(ask, index) for index in range(requests)]
+    with ThreadPoolExecutor(len(acts)) as pool:
+        running = [pool.submit(repeat, act) for act in acts]
         try:
             yield
         finally:
             done.set()
-    for future in asking:
-        future.result()
+    for one in running:
+        one.result()
+
+
+def decoding(server: Client, prompts: Sequence[str], requests: int = 1) -> AbstractContextManager[None]:
+    """Decode *prompts* in turn, *requests* at a time, until the block ends."""
+
+    def asking(begin: int) -> Callable[[], object]:
+        turn = itertools.cycle([*prompts[begin:], *prompts[:begin]])
+        return lambda: Case(next(turn), max_new_tokens=24).whole(server)
+
+    return meanwhile(*map(asking, range(requests)))
 
 
 @contextmanager
 def rotating_depth(server: Client) -> Iterator[None]:
     """Force one depth after the other, as fast as the server accepts them, until the block ends; then release."""
-    tiers = adaptive(server)["tiers"]
-    done = threading.Event()
-
-    def rotate() -> None:
-        for steps in itertools.cycle(tiers):
-            if done.is_set():
-                return
-            server.force_steps(steps)
-
-    with ThreadPoolExecutor(1) as pool:
-        rotation = pool.submit(rotate)
-        try:
+    tiers = itertools.cycle(adaptive(server)["tiers"])
+    try:
+        with meanwhile(lambda: server.force_steps(next(tiers))):
             yield
-        finally:
-            done.set()
-            rotation.result()
-            server.force_steps(None)
+    finally:
+        server.force_steps(None)
 
 
 def require_while_switching(
