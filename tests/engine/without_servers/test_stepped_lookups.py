@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -19,10 +20,21 @@ from tests.engine.servers import TIERS
 WIDE = tuple(KINDS)
 
 
-@pytest.fixture(scope="module", params=SETUPS)
-def found(request: pytest.FixtureRequest, stepped: Callable[..., Any]) -> dict[str, Any]:
+@pytest.fixture(scope="module")
+def of(stepped: Callable[..., Any]) -> Callable[[str], dict[str, Any]]:
     """Return the results of ``lookup_steps`` for a setup."""
-    return {"setup": request.param, **stepped("lookup_steps", request.param)}
+    return cache(lambda setup: stepped("lookup_steps", setup))
+
+
+@pytest.fixture(params=SETUPS)
+def found(request: pytest.FixtureRequest, of: Callable[[str], dict[str, Any]]) -> dict[str, Any]:
+    return of(request.param)
+
+
+@pytest.fixture
+def most(of: Callable[[str], dict[str, Any]]) -> dict[str, Any]:
+    """The results of the setup with most scripts."""
+    return of("pages of 1")
 
 
 def test_a_line_without_steps_starts_at_a_depth_that_drafts(found: dict[str, Any]) -> None:
@@ -38,8 +50,10 @@ def test_texts_are_those_of_plain_decoding(found: dict[str, Any]) -> None:
             for rid, text in plain["outputs"].items():
                 assert script["outputs"][rid] == text or rid in aborted(kind), f"{name}: {rid}"
             assert script["free_slots"] == plain["free_slots"], name
-    if found["setup"] == "pool":
-        assert all(found["scripts"][f"{name}, overlap"]["retracted"] > 0 for name in ("0 steps", "31 lookups"))
+
+
+def test_requests_are_retracted_in_a_small_pool(of: Callable[[str], dict[str, Any]]) -> None:
+    assert all(of("pool")["scripts"][f"{name}, overlap"]["retracted"] > 0 for name in ("0 steps", "31 lookups"))
 
 
 def aborted(kind: str) -> str:
@@ -54,15 +68,14 @@ def test_copied_text_is_verified_in_runs(found: dict[str, Any]) -> None:
         assert bool(rounds) is not name.startswith("0 steps") or name.startswith("policy"), name
 
 
-def test_larger_batches_look_up_fewer_drafts(found: dict[str, Any]) -> None:
-    crowds = found.get("crowds", {})
-    for script in crowds.values():
+def test_larger_batches_look_up_fewer_drafts(most: dict[str, Any]) -> None:
+    for script in most["crowds"].values():
         assert {len(one["requests"]) for one in script["rounds"]} >= {2, 9}
         assert all(len(one["requests"]) <= KINDS[one["steps"]][-1] for one in script["rounds"] if one["steps"] in WIDE)
         assert all(one["lookups"] for one in script["rounds"])
-    if crowds:
-        copied = [one["counts"] for one in crowds["8 lookups, overlap"]["rounds"] if len(one["requests"]) >= 8]
-        assert sum(counts.count(8) for counts in copied) > 4, "nothing was copied"
+    rounds = most["crowds"]["8 lookups, overlap"]["rounds"]
+    copied = [one["counts"] for one in rounds if len(one["requests"]) >= 8]
+    assert sum(counts.count(8) for counts in copied) > 4, "nothing was copied"
 
 
 def test_rounds_tell_what_the_text_says(found: dict[str, Any]) -> None:
@@ -98,11 +111,9 @@ def test_rounds_tell_what_the_text_says(found: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("loop", LOOPS)
-def test_finished_texts_are_remembered(found: dict[str, Any], loop: str) -> None:
+def test_finished_texts_are_remembered(of: Callable[[str], dict[str, Any]], loop: str) -> None:
     """Not those of another key, of before a flush, or of an aborted request; a running one's is seen beside it."""
-    if "memory" not in found:
-        return
-    script = found["memory"][f"memory, {loop}"]
+    script = of("pages of 4")["memory"][f"memory, {loop}"]
     outputs = script["outputs"]
     assert outputs["first"] == outputs["second"] == outputs["keyed"] == outputs["flushed"]
     assert outputs["after"] == outputs["ahead"] == outputs["behind"]
@@ -116,11 +127,9 @@ def test_finished_texts_are_remembered(found: dict[str, Any], loop: str) -> None
 
 
 @pytest.mark.parametrize("loop", LOOPS)
-def test_zero_steps_check_what_the_draft_proposed_after_lookups(found: dict[str, Any], loop: str) -> None:
+def test_zero_steps_check_what_the_draft_proposed_after_lookups(most: dict[str, Any], loop: str) -> None:
     """They match the first draft's verdict in one-step rounds that start at the same place of the text."""
-    if "shadows" not in found:
-        return
-    drafted, checked = (found["shadows"][f"{name}, {loop}"]["rounds"] for name in SHADOWS)
+    drafted, checked = (most["shadows"][f"{name}, {loop}"]["rounds"] for name in SHADOWS)
     right = {
         place: count for one, places in placed(drafted) for place, count in zip(places, one["counts"], strict=True)
     }
@@ -146,23 +155,20 @@ def placed(rounds: list[dict[str, Any]]) -> list[tuple[dict[str, Any], list[tupl
     return found
 
 
-def test_a_grammar_has_no_wide_rounds(found: dict[str, Any]) -> None:
-    if "grammar" in found:
-        rounds = found["grammar"]["rounds"]
-        assert max(one["steps"] for one in rounds) == 7
-        assert not any(one["lookups"] for one in rounds if "g" in one["requests"]), "the policy would choose lookups"
+def test_a_grammar_has_no_wide_rounds(most: dict[str, Any]) -> None:
+    rounds = most["grammar"]["rounds"]
+    assert max(one["steps"] for one in rounds) == 7
+    assert not any(one["lookups"] for one in rounds if "g" in one["requests"]), "the policy would choose lookups"
 
 
-def test_a_fault_ends_lookups_and_nothing_else(found: dict[str, Any]) -> None:
-    if "fault" in found:
-        fault = found["fault"]
-        assert fault["outputs"] == found["scripts"]["0 steps, overlap"]["outputs"]
-        assert fault["error"] == "RuntimeError: planted"
-        assert fault["candidates"] == [0, 1, 3, 7]
-        assert fault["calls"] == 7, "it was asked again"
+def test_a_fault_ends_lookups_and_nothing_else(most: dict[str, Any]) -> None:
+    fault = most["fault"]
+    assert fault["outputs"] == most["scripts"]["0 steps, overlap"]["outputs"]
+    assert fault["error"] == "RuntimeError: planted"
+    assert fault["candidates"] == [0, 1, 3, 7]
+    assert fault["calls"] == 7, "it was asked again"
 
 
-def test_what_cannot_look_up_is_told_why(found: dict[str, Any]) -> None:
-    if "reasons" in found:
-        assert found["reasons"]["none"] is None
-        assert all(name in found["reasons"][name] for name in ("sparse attention", "latent attention"))
+def test_what_cannot_look_up_is_told_why(most: dict[str, Any]) -> None:
+    assert most["reasons"]["none"] is None
+    assert all(name in most["reasons"][name] for name in ("sparse attention", "latent attention"))
