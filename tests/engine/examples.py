@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
+import pty
 import select
 import shlex
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from importlib import import_module
 
 from sglang_adaptive.cli import COMMANDS
@@ -38,6 +40,24 @@ def examples(*commands: str, server: bool) -> list[list[str]]:
         for arguments, _ in import_module(COMMANDS[name][0]).parser().examples
     ]
     return [words for words in every if (DEFAULT_URL in words) is server]
+
+
+@contextmanager
+def on_terminal(words: Sequence[str], **variables: str) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
+    """Run a command on a pseudo-terminal; yield it and the terminal."""
+    terminal, inside = pty.openpty()
+    environment = {**os.environ, "TERM": "xterm-256color", **variables}
+    environment.pop("NO_COLOR", None)
+    running = subprocess.Popen(
+        [*PROGRAM, *words], stdin=inside, stdout=inside, stderr=inside, env=environment, start_new_session=True
+    )
+    os.close(inside)
+    try:
+        yield running, terminal
+    finally:
+        running.kill()
+        running.wait()
+        os.close(terminal)
 
 
 def until(terminal: int, enough: Callable[[str], bool]) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,22 +18,12 @@ from tests.prometheus import Prometheus, installed
 
 needs_prometheus = pytest.mark.skipif(not installed(), reason="Prometheus (Debian: prometheus) is not installed")
 
-Watch = Callable[[CpuServer], Prometheus]
-
 
 @pytest.fixture
-def watch(tmp_path: Path) -> Iterator[Watch]:
-    """Return a function that starts a Prometheus for a server."""
-    watching: list[Prometheus] = []
-
-    def start(server: CpuServer) -> Prometheus:
-        prometheus = Prometheus(tmp_path / "prometheus", [server])
-        watching.append(prometheus.__enter__())
-        return prometheus
-
-    yield start
-    for prometheus in watching:
-        prometheus.__exit__(None, None, None)
+def prometheus(server: CpuServer, tmp_path: Path) -> Iterator[Prometheus]:
+    """One that watches the test's server."""
+    with Prometheus(tmp_path / "prometheus", [server]) as watching:
+        yield watching
 
 
 def caught_up(prometheus: Prometheus, server: CpuServer) -> dict[str, Any]:
@@ -69,10 +59,10 @@ def own(labels: dict[str, str], label: str | None) -> dict[str, str]:
 
 
 @needs_prometheus
+@pytest.mark.parametrize("name", ["ema"])
 def test_what_prometheus_sees_is_what_the_server_counted(
-    ema: CpuServer, watch: Watch, easy: list[str], hard: list[str]
+    ema: CpuServer, prometheus: Prometheus, easy: list[str], hard: list[str]
 ) -> None:
-    prometheus = watch(ema)
     run(ema, [Case(prompt) for prompt in easy[:2]], at_once=1)
     before = caught_up(prometheus, ema)
     for steps in TIERS:  # all but one differ from the policy's own
@@ -124,10 +114,10 @@ def test_what_prometheus_sees_is_what_the_server_counted(
 
 
 @needs_prometheus
+@pytest.mark.parametrize("name", ["two_ranks"])
 def test_expectations_come_from_the_one_rank_that_logs(
-    two_ranks: CpuServer, watch: Watch, easy: list[str], hard: list[str]
+    two_ranks: CpuServer, prometheus: Prometheus, easy: list[str], hard: list[str]
 ) -> None:
-    prometheus = watch(two_ranks)
     for prompts in (easy[:3], hard[:3]):
         run_together(two_ranks, [Case(prompt, max_new_tokens=96) for prompt in prompts])
     # Without this, one request alone may have only untimed rounds, or only looked up ones.

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from sglang_adaptive.lab.cpu_engine.server import CpuServer
-from sglang_adaptive.sglang_plugin.page.routes import DATA, PAGE
-from sglang_adaptive.sglang_plugin.page.routes import HISTORY_PATH as HISTORY
+from sglang_adaptive.sglang_plugin.page.routes import PAGE
 from tests.browser import FOUND, Browser
 from tests.engine.fault import MESSAGE
 from tests.engine.servers import ADMIN_KEY, LAUNCH_STEPS, TIERS
-from tests.engine.workload import Case, adaptive, decoding, timeless
-from tests.json_page import documented_paths
+from tests.engine.workload import Case, adaptive, decoding
 
-in_browser = pytest.mark.skipif(FOUND is None, reason="no Chromium here; Debian's package is chromium")
+pytestmark = pytest.mark.skipif(FOUND is None, reason="no Chromium here; Debian's package is chromium")
 PHONE = 390
+HAS_DATA = "!byId('content').hidden"
 KEPT_ROUNDS = "record.ranks[0].history.by_batch.reduce((count, one) => count + total(one.rounds), 0)"
 
 
@@ -42,7 +40,7 @@ def browser(running: Browser) -> Iterator[Browser]:
 
 
 def state_is(kind: str) -> str:
-    return f"document.getElementById('state').dataset.state === {json.dumps(kind)}"
+    return f"byId('state').dataset.state === '{kind}'"
 
 
 def table(browser: Browser, name: str) -> list[list[str]]:
@@ -60,7 +58,6 @@ def figures(browser: Browser) -> dict[str, str]:
     return dict(pairs)
 
 
-@in_browser
 def test_the_page_follows_text_that_changes(ema: CpuServer, browser: Browser, easy: list[str], hard: list[str]) -> None:
     browser.open(ema.url + PAGE)
     browser.until(state_is("idle"), "the page says that the server is idle")
@@ -90,10 +87,9 @@ def test_the_page_follows_text_that_changes(ema: CpuServer, browser: Browser, ea
     assert drawn.count("M") >= 2, "the shares of rounds are drawn for each second"
 
 
-@in_browser
 def test_the_page_is_usable_without_a_mouse_or_eyes(ema: CpuServer, browser: Browser, easy: list[str]) -> None:
     browser.open(ema.url + PAGE)
-    browser.until("!document.getElementById('content').hidden", "the page has data")
+    browser.until(HAS_DATA, "the page has data")
     tree = browser.accessibility_tree()
     roles = [role for role, _ in tree]
     assert {"banner", "main", "contentinfo", "status"} <= set(roles) and roles.count("table") >= 3
@@ -127,18 +123,16 @@ def test_the_page_is_usable_without_a_mouse_or_eyes(ema: CpuServer, browser: Bro
     browser.until("document.querySelectorAll('#history-table tbody tr').length", "the table behind the charts opens")
 
 
-@in_browser
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 def test_a_phone_shows_all_of_it(ema: CpuServer, browser: Browser, dark: bool) -> None:
     browser.open(ema.url + PAGE, width=PHONE, height=844, dark=dark)
-    browser.until("!document.getElementById('content').hidden", "the page has data")
+    browser.until(HAS_DATA, "the page has data")
     assert browser.value("document.documentElement.scrollWidth") <= PHONE
     assert browser.value("document.querySelector('#rate-chart svg').getBoundingClientRect().right") <= PHONE
     colour = browser.value("getComputedStyle(document.body).backgroundColor")  # as rgb(19, 21, 24)
     assert (max(map(int, colour.strip("rgb()").split(","))) < 64) is dark
 
 
-@in_browser
 def test_a_server_that_is_gone_and_comes_back(ema: CpuServer, browser: Browser) -> None:
     browser.open(ema.url + PAGE)
     browser.until(state_is("idle"), "the server answers")
@@ -150,7 +144,6 @@ def test_a_server_that_is_gone_and_comes_back(ema: CpuServer, browser: Browser) 
     browser.problems.clear()  # the browser's own errors about the connection
 
 
-@in_browser
 def test_a_held_depth(ema: CpuServer, browser: Browser) -> None:
     browser.open(ema.url + PAGE)
     ema.force_steps(1)
@@ -160,7 +153,6 @@ def test_a_held_depth(ema: CpuServer, browser: Browser) -> None:
     browser.until(state_is("idle"), "and that it was released")
 
 
-@in_browser
 def test_a_degraded_policy(faulty: CpuServer, browser: Browser, easy: list[str], hard: list[str]) -> None:
     while not adaptive(faulty)["degraded"]:
         for prompt in (easy[0], hard[0]):
@@ -170,7 +162,6 @@ def test_a_degraded_policy(faulty: CpuServer, browser: Browser, easy: list[str],
     assert MESSAGE in browser.text("sentence") and f"stays at {LAUNCH_STEPS} steps" in browser.text("sentence")
 
 
-@in_browser
 def test_rates_and_round_times(two_ranks: CpuServer, browser: Browser, easy: list[str]) -> None:
     browser.open(two_ranks.url + PAGE)
     with decoding(two_ranks, easy[:2], requests=2):
@@ -193,7 +184,6 @@ def test_rates_and_round_times(two_ranks: CpuServer, browser: Browser, easy: lis
     assert any("measured, " in text for row in cells for text in row)
 
 
-@in_browser
 def test_depths_that_a_later_configuration_leaves_out(ema: CpuServer, browser: Browser, easy: list[str]) -> None:
     before = adaptive(ema)["config"]
     try:
@@ -201,7 +191,7 @@ def test_depths_that_a_later_configuration_leaves_out(ema: CpuServer, browser: B
         Case(easy[0]).whole(ema)
         ema.configure({"throughput": {"candidate_steps": [1, 3]}})
         browser.open(ema.url + PAGE)
-        browser.until("!document.getElementById('rates').hidden", "the page shows the new policy")
+        browser.until("!byId('rates').hidden", "the page shows the new policy")
         for name in ("acceptance-table", "rates-table", "costs-table", "batches-table"):
             assert len({len(row) for row in table(browser, name)}) == 1, f"{name} has a row of another length"
         head, *rows = table(browser, "acceptance-table")
@@ -214,7 +204,6 @@ def test_depths_that_a_later_configuration_leaves_out(ema: CpuServer, browser: B
         ema.configure(before)
 
 
-@in_browser
 def test_worth_and_an_hour_that_the_server_kept(two_ranks: CpuServer, browser: Browser, easy: list[str]) -> None:
     with decoding(two_ranks, easy[:2], requests=2):
         while adaptive(two_ranks)["speedup"] is None:
@@ -235,7 +224,6 @@ def test_worth_and_an_hour_that_the_server_kept(two_ranks: CpuServer, browser: B
     browser.until(f"{KEPT_ROUNDS} === {everything}", "every round is in the history")
 
 
-@in_browser
 def test_a_browser_asks_for_the_key(tree: CpuServer, running: Browser) -> None:
     running.open(tree.url + PAGE)
     running.until(state_is("locked"), "the page asks for the key")
@@ -243,19 +231,10 @@ def test_a_browser_asks_for_the_key(tree: CpuServer, running: Browser) -> None:
     assert running.value("document.activeElement.id") == "key"
     running.write("wrong")
     running.press("Enter", 13, "\r")
-    running.until("document.getElementById('sentence').innerText.includes('does not take')", "a wrong key is refused")
+    running.until("byId('sentence').innerText.includes('does not take')", "a wrong key is refused")
     assert running.value("[answer, sessionStorage.length]") == [None, 0]
     running.write(ADMIN_KEY)
     running.press("Enter", 13, "\r")
     running.until(state_is("inactive"), "the right key shows the state")
     assert "speculative_eagle_topk=4 (only topk=1 is supported)" in running.text("sentence")
     running.problems.clear()  # a refusal is an error to the browser
-
-
-def test_the_data_is_what_server_info_has(ema: CpuServer, two_ranks: CpuServer) -> None:
-    for server in (ema, two_ranks):
-        document = server.get(DATA)
-        assert document["version"] == 1 and document["model"] == "tiny"
-        assert list(map(timeless, document["ranks"])) == [timeless(adaptive(server))]
-        assert documented_paths(document), "fails when something is sent that docs/json.md does not have"
-        assert documented_paths(server.get(HISTORY), HISTORY)

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import io
 import os
-import pty
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import suppress
 
@@ -19,14 +17,13 @@ from sglang_adaptive.lab.cpu_engine.server import CpuServer
 from sglang_adaptive.lab.demo import real_text, servers
 from sglang_adaptive.lab.models import smollm2
 from sglang_adaptive.lab.models.smollm2 import ready_pair, speculation
-from tests.engine.examples import until
+from tests.engine.examples import on_terminal, until
 from tests.engine.servers import TIERS
 from tests.engine.workload import DEADLINE, wait_until_idle
 from tests.forked_servers import ForkedServer
 
 in_cache = smollm2.target_folder().is_dir() and smollm2.draft_folder().is_dir()
 pytestmark = pytest.mark.skipif(not in_cache, reason="SmolLM2 is not in the cache; `make smollm2` puts it there")
-PROGRAM = [sys.executable, "-m", "sglang_adaptive.cli"]
 
 
 @pytest.fixture(scope="module")
@@ -63,14 +60,9 @@ TOKENS = 2000
 
 
 def test_ctrl_c_cuts_an_answer_off_and_ctrl_d_ends(smol: CpuServer) -> None:
-    terminal, inside = pty.openpty()
-    words = [*PROGRAM, "chat", "--url", smol.url, "--tokens", str(TOKENS)]
-    talking = subprocess.Popen(
-        words, stdin=inside, stdout=inside, stderr=inside, env={**os.environ, "TERM": "xterm"}, start_new_session=True
-    )
-    os.close(inside)
+    words = ["chat", "--url", smol.url, "--tokens", str(TOKENS)]
     before = drafting(smol)
-    try:
+    with on_terminal(words) as (talking, terminal):
         shown = until(terminal, lambda text: "you> " in text)
         os.write(terminal, f"{LONG}\n".encode())
         shown = until(terminal, lambda text: len(text) > len(LONG) + 60)  # the terminal shows the question too
@@ -79,23 +71,15 @@ def test_ctrl_c_cuts_an_answer_off_and_ctrl_d_ends(smol: CpuServer) -> None:
         os.write(terminal, b"\x04")
         shown += until(terminal, lambda text: False)
         assert talking.wait(DEADLINE) == 0 and "Traceback" not in shown
-        wait_until_idle(smol)
-        after = drafting(smol)
-        assert (after - before).total() < TOKENS / (TIERS[-1] + 1), "the request was aborted"
-        smol.generate("Hello", 4)
-        assert (drafting(smol) - after).total() <= 3, "no more rounds run"
-    finally:
-        talking.kill()
-        talking.wait()
+    wait_until_idle(smol)
+    after = drafting(smol)
+    assert (after - before).total() < TOKENS / (TIERS[-1] + 1), "the request was aborted"
+    smol.generate("Hello", 4)
+    assert (drafting(smol) - after).total() <= 3, "no more rounds run"
 
 
 def test_ctrl_c_at_the_prompt_ends_with_130(smol: CpuServer) -> None:
-    terminal, inside = pty.openpty()
-    talking = subprocess.Popen(
-        [*PROGRAM, "chat", "--url", smol.url], stdin=inside, stdout=inside, stderr=inside, start_new_session=True
-    )
-    os.close(inside)
-    try:
+    with on_terminal(["chat", "--url", smol.url]) as (talking, terminal):
         until(terminal, lambda text: "you> " in text)
         while talking.poll() is None:
             talking.send_signal(signal.SIGINT)
@@ -104,9 +88,6 @@ def test_ctrl_c_at_the_prompt_ends_with_130(smol: CpuServer) -> None:
                 talking.wait(5)
         shown = until(terminal, lambda text: False)
         assert talking.returncode == 130 and "Traceback" not in shown
-    finally:
-        talking.kill()
-        talking.wait()
 
 
 def test_the_demo_in_short(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -14,10 +14,6 @@ from sglang_adaptive.policy.throughput.lookups import KINDS
 from tests.engine.servers import rank_rounds, require_alike, throughput
 from tests.engine.workload import Case, adaptive, rotating_depth, run
 
-LADDER = [0, 1, 2, 3, 5, 7]
-EVERY = sorted([*LADDER, *KINDS])
-"""The depths, and the numbers of drafts that may be looked up."""
-
 
 @pytest.fixture
 def cases(easy: list[str], hard: list[str]) -> list[Case]:
@@ -53,25 +49,6 @@ def test_every_rank_looks_the_same_up(lookups: CpuServer, cases: list[Case]) -> 
     lookups.force_steps(None)
     assert run(lookups, cases, at_once=1) == without_drafts[: len(cases)]
     assert {line.split()[1] for line in require_alike(lookups)} >= {"0", *map(str, KINDS)}
-
-
-def test_server_info_says_what_each_depth_promises_and_why_one_was_chosen(
-    two_ranks: CpuServer, cases: list[Case]
-) -> None:
-    def timed() -> bool:
-        cells = adaptive(two_ranks)["cost_cells"]
-        return any(cell["source"] == "measured" and cell["rounds"] > 10 for cell in cells)
-
-    run(two_ranks, cases[:1], at_once=1)
-    while not timed():  # on a busy machine fewer rounds can be timed
-        run(two_ranks, cases[:1], at_once=1)
-    found: dict[str, Any] = adaptive(two_ranks)
-    assert (found["policy"], found["active"], found["degraded"], found["tiers"]) == ("throughput", True, False, EVERY)
-    assert [position["position"] for position in found["acceptance"]] == list(range(1, LADDER[-1] + 1))
-    assert all(0.0 <= position["probability"] <= 1.0 for position in found["acceptance"])
-    assert [rate["steps"] for rate in found["rates"]] == LADDER
-    codes = ("start", "probe", "best", "stale", "lookup")
-    assert found["why"]["words"] and found["why"]["code"] in codes
 
 
 def check_warm_up(found: dict[str, Any]) -> None:
