@@ -69,43 +69,29 @@ def demo(folder: Path, *arguments: str) -> Iterator[Demo]:
             straggler.kill()
 
 
-@pytest.fixture(scope="module")
-def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str, Demo]:
-    """A complete demo: its folder, its output, and the demo itself."""
-    folder = tmp_path_factory.mktemp("demo")
-    with demo(folder, "--tokens", "16") as running:
+def test_it_is_lossless_moves_the_depth_and_leaves_nothing(tmp_path: Path) -> None:
+    with demo(tmp_path, "--tokens", "16") as running:
         running.read_until("warmed up")
         assert running.process.stderr is not None
-        rest = running.process.stderr.read()
-        printed = (folder / "stdout").read_text() + rest
-        assert running.process.wait(DEADLINE) == 0, printed
-        return folder, printed, running
+        progress = running.process.stderr.read()
+        code = running.process.wait(DEADLINE)
+        printed = (tmp_path / "stdout").read_text()
+        assert code == 0, printed + progress
+        assert len(running.started) >= 6  # two servers of three processes each
+        assert running.left_behind() == []
+    assert [path.name for path in tmp_path.iterdir()] == ["stdout"]
 
-
-def test_output_is_lossless_and_the_depth_moved(finished: tuple[Path, str, Demo]) -> None:
-    printed = (finished[0] / "stdout").read_text()
     assert "Lossless: in every run, all 33 requests (528 tokens) match" in printed and "FAILED" not in printed
     assert max(map(len, printed.splitlines())) <= 80 and "\x1b" not in printed
     moved = re.search(r"EMA: the depth moved (\d+) times; .* on easy text and .* on hard", " ".join(printed.split()))
     assert moved is not None and int(moved[1]) >= 2
+    lengths = printed[printed.index("\nAccept length") :].splitlines()
     for depth in STATIC_DEPTHS:
-        easy, hard, *shares = _row(printed, f"static {depth}", "Accept length")
+        row = next(line for line in lengths if line.startswith(f"static {depth} "))
+        easy, hard, *shares = row.removeprefix(f"static {depth}").split()
         assert depth < 7 or float(easy) > float(hard)
         # With overlap, the round launched before the hold may be counted after it.
         assert max(int(share.rstrip("%")) for share in shares if share.endswith("%")) >= 95
-
-
-def _row(printed: str, name: str, table: str) -> list[str]:
-    """Return the figures of a contender in the table whose title begins with *table*."""
-    lines = printed[printed.index(f"\n{table}") :].splitlines()
-    return next(line for line in lines if line.startswith(f"{name} ")).removeprefix(name).split()
-
-
-def test_nothing_is_left(finished: tuple[Path, str, Demo]) -> None:
-    folder, _, running = finished
-    assert len(running.started) >= 6  # two servers of three processes each
-    assert running.left_behind() == []
-    assert sorted(path.name for path in folder.iterdir()) == ["stdout"]
 
 
 def test_ctrl_c_while_servers_start(tmp_path: Path) -> None:

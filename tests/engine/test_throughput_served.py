@@ -27,9 +27,8 @@ def test_every_rank_runs_the_same_depths_and_the_text_stays(two_ranks: CpuServer
     two_ranks.force_steps(None)
     assert run(two_ranks, cases, at_once=1) == without_drafts
     assert run(two_ranks, cases, at_once=3) == without_drafts
-    while (
-        len({line.split()[1] for line in rank_rounds(two_ranks, 0)}) <= 2
-    ):  # whether a probe pays depends on the times
+    # Whether a probe pays depends on the times.
+    while len({line.split()[1] for line in rank_rounds(two_ranks, 0)}) <= 2:
         assert run(two_ranks, cases, at_once=3) == without_drafts
     assert len(require_alike(two_ranks)) > 60
 
