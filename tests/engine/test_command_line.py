@@ -74,10 +74,12 @@ def test_off_a_terminal_watch_writes_plain_lines(ema: CpuServer, easy: list[str]
 
 
 def test_a_server_that_cannot_adapt_is_called_so(tree: CpuServer, capsys: pytest.CaptureFixture[str]) -> None:
+    reason = "speculative_eagle_topk=4 (only topk=1 is supported)"
+    assert main(["watch", "--url", tree.url, "--once", "--json"]) == 1
+    assert json.loads(capsys.readouterr().out)["words"] == f"asked to adapt, but it cannot: {reason}"
     assert main(["doctor", "--url", tree.url]) == 1
     told = capsys.readouterr().out
-    assert "speculative_eagle_topk=4 (only topk=1 is supported)" in told
-    assert told.endswith("Verdict: 1 problem to fix: adaptive speculation.\n")
+    assert reason in told and told.endswith("Verdict: 1 problem to fix: adaptive speculation.\n")
 
 
 def test_a_server_whose_port_is_taken_while_it_starts_ends_and_says_so(tmp_path: Path) -> None:
