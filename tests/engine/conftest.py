@@ -75,28 +75,22 @@ def server(request: pytest.FixtureRequest, name: str) -> CpuServer:
     return found
 
 
-class Reference:
-    """Outputs of the server without speculation; each case is sent once."""
-
-    def __init__(self) -> None:
-        self._outputs: dict[str, Output] = {}
-
-    def of(self, plain: CpuServer, cases: list[Case]) -> list[Output]:
-        """Return the outputs of *cases*."""
-        missing = {repr(case): case for case in cases if repr(case) not in self._outputs}
-        self._outputs.update(zip(missing, run(plain, list(missing.values()), at_once=8), strict=True))
-        return [self._outputs[repr(case)] for case in cases]
-
-
 @pytest.fixture(scope="session")
-def _reference() -> Reference:
-    return Reference()
+def _known() -> dict[str, Output]:
+    """Outputs without speculation, by case: each is sent once."""
+    return {}
 
 
 @pytest.fixture
-def expected(plain: CpuServer, _reference: Reference) -> Expected:
+def expected(plain: CpuServer, _known: dict[str, Output]) -> Expected:
     """Return the outputs of cases without speculation."""
-    return lambda cases: _reference.of(plain, cases)
+
+    def of(cases: list[Case]) -> list[Output]:
+        missing = {repr(case): case for case in cases if repr(case) not in _known}
+        _known.update(zip(missing, run(plain, list(missing.values()), at_once=8), strict=True))
+        return [_known[repr(case)] for case in cases]
+
+    return of
 
 
 @pytest.fixture(scope="session")

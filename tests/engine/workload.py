@@ -73,7 +73,7 @@ class Output:
 
 
 Expected = Callable[[list[Case]], list[Output]]
-"""Of the fixture that returns the outputs of cases without speculation."""
+"""Type of the fixture `expected`: it returns the outputs of cases without speculation."""
 
 
 def run(server: Client, cases: Sequence[Case], at_once: int, streaming: bool = False) -> list[Output]:
