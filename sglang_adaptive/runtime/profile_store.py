@@ -21,16 +21,11 @@ MAX_BYTES = 1 << 20
 LOCK_SECONDS = 2.0
 
 
-def cache_folder() -> Path:
-    """Return ``$XDG_CACHE_HOME/sglang-adaptive``, under ``~/.cache`` when that is unset or relative."""
+def default_folder() -> Path:
+    """Return ``$XDG_CACHE_HOME/sglang-adaptive/profiles``, under ``~/.cache`` when that is unset or relative."""
     base = os.environ.get("XDG_CACHE_HOME", "")
     root = Path(base) if os.path.isabs(base) else Path.home() / ".cache"
-    return root / "sglang-adaptive"
-
-
-def default_folder() -> Path:
-    """Return the folder of profiles in the package's cache."""
-    return cache_folder() / "profiles"
+    return root / "sglang-adaptive" / "profiles"
 
 
 class ProfileStore:

@@ -69,7 +69,7 @@ def demo(folder: Path, *arguments: str) -> Iterator[Demo]:
             straggler.kill()
 
 
-def test_it_is_lossless_moves_the_depth_and_leaves_nothing(tmp_path: Path) -> None:
+def test_a_whole_run(tmp_path: Path) -> None:
     with demo(tmp_path, "--tokens", "16") as running:
         running.read_until("warmed up")
         assert running.process.stderr is not None

@@ -18,7 +18,7 @@ from sglang_adaptive.lab.models.folders import (
     sha256_of_weights,
     widen,
 )
-from sglang_adaptive.runtime.profile_store import cache_folder
+from sglang_adaptive.runtime.profile_store import default_folder
 
 # SmolLM2-135M-Instruct: the source of its weights, and their checks.
 
@@ -72,7 +72,7 @@ Tell = Callable[[str], None]
 
 def target_folder() -> Path:
     """Return the target's folder, whether it exists or not: beside the cost profiles."""
-    return cache_folder() / "models" / NAME / "target"
+    return default_folder().with_name("models") / NAME / "target"
 
 
 def get_target(tell: Tell) -> Path:

@@ -4,8 +4,7 @@ SGLang and FlashInfer compile modules on first use, in the scheduler, one at a t
 stock server compiles for 30 s before it is ready, and for 95 s at its first sampled request, while all other requests
 wait. Here modules are compiled in parallel while weights load. Both libraries hold a file lock while they compile a
 module and check again once they have it. So a scheduler that needs a module early waits for the rest of its
-compilation, and nothing is compiled twice. Once all is compiled, a file in this package's cache says so, and later
-starts do not have this process: it would load PyTorch and FlashInfer beside the scheduler for nothing.
+compilation, and nothing is compiled twice.
 
 ``python -m sglang_adaptive.sglang_plugin.launch.compile_ahead SETUP`` is that process; SETUP is JSON of `Setup`.
 """
@@ -14,7 +13,6 @@ from __future__ import annotations
 
 import ctypes
 import dataclasses
-import hashlib
 import json
 import logging
 import math
@@ -27,13 +25,10 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import psutil
 
-from sglang_adaptive.provenance import versions
-from sglang_adaptive.runtime.profile_store import cache_folder
 from sglang_adaptive.sglang_plugin.launch.activation import adapts, runs_on_cpu
 from sglang_adaptive.sglang_plugin.setup import model_config
 
@@ -66,8 +61,6 @@ class Setup:
     """Whether FlashInfer computes attention."""
     selects: bool
     """Whether the draft selects among the likeliest tokens of each position, as DFlash2 does."""
-    capability: tuple[int, int]
-    """Compute capability of the GPU."""
 
 
 def start(setup: Setup) -> subprocess.Popen[bytes]:
@@ -81,9 +74,7 @@ def begin(server_args: Any) -> None:
     global _started
     try:
         if adapts(server_args) and not runs_on_cpu(server_args):
-            setup = _setup(server_args)
-            if not is_compiled(setup):
-                _started = start(setup)
+            _started = start(_setup(server_args))
     except Exception:
         logger.warning("adaptive: nothing is compiled ahead; first uses will compile", exc_info=True)
 
@@ -93,32 +84,7 @@ def compiler() -> subprocess.Popen[bytes] | None:
     return _started
 
 
-def is_compiled(setup: Setup) -> bool:
-    """Whether an earlier start compiled all that *setup* needs, with these libraries, and their caches still exist."""
-    try:
-        folders = _record(setup).read_text().splitlines()
-    except OSError:
-        return False
-    return all(map(os.path.isdir, folders))
-
-
-def _remember(setup: Setup) -> None:
-    """Record that all of *setup* is compiled, and in which folders."""
-    from flashinfer.jit.env import FLASHINFER_JIT_DIR
-
-    sglangs = os.environ.get("TVM_FFI_CACHE_DIR", "~/.cache/tvm-ffi")
-    record = _record(setup)
-    record.parent.mkdir(parents=True, exist_ok=True)
-    record.write_text(f"{FLASHINFER_JIT_DIR}\n{os.path.expanduser(sglangs)}\n")
-
-
-def _record(setup: Setup) -> Path:
-    needs = json.dumps([versions("sglang-adaptive", "sglang", "flashinfer-python", "torch"), dataclasses.asdict(setup)])
-    return cache_folder() / "compiled" / hashlib.sha256(needs.encode()).hexdigest()[:16]
-
-
 def _setup(server_args: Any) -> Setup:
-    import torch
     from sglang.srt.arg_groups.model_override_base import model_config_of
     from sglang.srt.arg_groups.overrides import resolved_view
 
@@ -133,7 +99,6 @@ def _setup(server_args: Any) -> Setup:
         model.get_num_kv_heads(ranks),
         cfg.attention_backend == "flashinfer",
         "DFlash2DraftModel" in (model_config(cfg.speculative_draft_model_path).get("architectures") or ()),
-        torch.cuda.get_device_capability(),
     )
 
 
@@ -201,13 +166,8 @@ def main(setup: str) -> int:
     # nvcc optimizes the parts of one file on all cores. Set here, because other FlashInfer flags make another module.
     flags = os.environ.get("NVCC_APPEND_FLAGS", "")
     os.environ["NVCC_APPEND_FLAGS"] = f"{flags} --split-compile=0".strip()
-    wanted = Setup(**json.loads(setup))
     try:
-        if not compile_all(jobs(wanted)):
-            return 1
-        with suppress(OSError):  # then the next start looks for the modules again
-            _remember(wanted)
-        return 0
+        return 0 if compile_all(jobs(Setup(**json.loads(setup)))) else 1
     except Exception as error:
         logger.warning("adaptive: no further module is compiled ahead: %s", _reason(error))
         return 1

@@ -5,6 +5,8 @@ from __future__ import annotations
 import subprocess
 from importlib.metadata import version
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -20,11 +22,11 @@ from tests.engine.examples import PROGRAM, examples
 def asked(elsewhere: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Send the doctor's questions to forks of one process, which imports SGLang once."""
 
-    def run(module: list[str], variables: dict[str, str]) -> subprocess.CompletedProcess[str]:
-        outcome = forked_servers.launch(module)
-        return subprocess.CompletedProcess(module, outcome.code, "", outcome.output)
+    def run(command: list[str], **_: Any) -> subprocess.CompletedProcess[str]:
+        outcome = forked_servers.launch(command[2:])  # after "python -m"
+        return subprocess.CompletedProcess(command, outcome.code, "", outcome.output)
 
-    monkeypatch.setattr(doctor, "_run", run)
+    monkeypatch.setattr(doctor, "subprocess", SimpleNamespace(run=run, TimeoutExpired=subprocess.TimeoutExpired))
 
 
 @pytest.mark.parametrize("words", examples("doctor", server=False), ids=" ".join)

@@ -84,7 +84,6 @@ def test_the_way_into_a_probe_and_back_is_told_from_a_decision(
     for live, probe in ((3, None), (3, 7), (3, 7), (after, None), (after, None)):
         monkeypatch.setattr(policy._prober, "take_round", lambda row, probe=probe: probe)
         monkeypatch.setattr("sglang_adaptive.policy.throughput.policy.fastest", lambda *known, live=live: live)
-        monkeypatch.setattr(policy, "_judged", (None, ()))  # as if something had changed
         controller.choose(2)
     assert [switch["cause"] for switch in controller.snapshot()["recent_switches"]] == causes
 

@@ -18,7 +18,7 @@ from sglang_adaptive.sglang_plugin.launch import compile_ahead
 from sglang_adaptive.sglang_plugin.notes import NOTE
 from tests import forked_servers
 
-SETUP = compile_ahead.Setup("bfloat16", "bfloat16", 256, 64, 2, flashinfer=False, selects=True, capability=(9, 0))
+SETUP = compile_ahead.Setup("bfloat16", "bfloat16", 256, 64, 2, flashinfer=False, selects=True)
 IMPORTABLE = {"PYTHONPATH": str(forked_servers.ROOT)}
 LAUNCHER = f"""
 import sys, time
@@ -49,24 +49,6 @@ def test_a_server_that_does_not_adapt_or_has_no_gpu_compiles_nothing(monkeypatch
         compile_ahead.begin(SimpleNamespace(device=device, **{NOTE: note}))
     compile_ahead.begin(SimpleNamespace(device="cuda"))
     assert compile_ahead.compiler() is None
-
-
-def test_what_is_compiled_is_looked_for_again_only_where_its_folder_went(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from flashinfer.jit import env
-
-    folders = [tmp_path / name for name in ("flashinfer", "sglang")]
-    for folder in folders:
-        folder.mkdir()
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setenv("TVM_FFI_CACHE_DIR", str(folders[1]))
-    monkeypatch.setattr(env, "FLASHINFER_JIT_DIR", folders[0])
-    compile_ahead._remember(SETUP)
-    other = dataclasses.replace(SETUP, selects=False)
-    assert [compile_ahead.is_compiled(setup) for setup in (SETUP, other)] == [True, False]
-    folders[1].rmdir()
-    assert not compile_ahead.is_compiled(SETUP)
 
 
 def test_a_host_without_a_cache_says_so_in_one_line(tmp_path: Path) -> None:
