@@ -81,7 +81,7 @@ def check(device: str, by_kernels: bool = True) -> int:
             for piece in pieces:
                 texts.remember(place, piece)
                 ranges.append((place, place + len(piece)))
-                place += len(piece) + 10
+                place += len(piece)  # the next one follows at once
             running = [(slots[at - 1], 3)] if seed % 2 and requests > 1 else []
             searched.append((running, ranges))
             ranges_of.append([piece.tolist() for piece in pieces])
