@@ -63,7 +63,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def command(folder: Path, budget: int) -> tuple[int, dict[str, Any], str]:
-    words = [str(folder), "--budget", str(budget), "--limit", "8", "--jobs", "2", "--results", str(folder / "r.json")]
+    words = [str(folder), "--budget", str(budget), "--limit", "15", "--jobs", "2", "--results", str(folder / "r.json")]
     done = subprocess.run(
         [sys.executable, "-c", COMMAND, *words, "--work", str(folder / "work")], capture_output=True, text=True,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
