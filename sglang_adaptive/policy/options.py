@@ -116,7 +116,7 @@ def is_integer(value: Any, low: float, high: float) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and low <= value <= high
 
 
-@cache  # resolving type hints is slow
+@cache  # resolving type hints is slow; to mypy ``x.__class__`` is hashable, and ``type(x)`` of Any is not
 def options_of(cls: type) -> Mapping[str, Option]:
     """Return the options of a dataclass by name, in field order; other fields are left out."""
     hints = get_type_hints(cls, include_extras=True)

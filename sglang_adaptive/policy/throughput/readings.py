@@ -1,8 +1,8 @@
 """How long rounds take on this server: what two kinds of rounds differ by, learned from rounds close together.
 
-A reading is the log of a round's seconds over those of the base
-table (``cost``). Whatever slows the whole machine for seconds (a neighbor, a longer context, a lower clock) is in the
-readings on both sides of a change of kinds, so it cancels in their difference:
+A reading is the log of a round's seconds over those of the base table (``cost``). Whatever slows the whole machine for
+seconds (a neighbor, a longer context, a lower clock) is in the readings on both sides of a change of kinds, so it
+cancels in their difference:
 
     d(a, b) = middle(first SIDE readings of b) - middle(last SIDE readings of a)
 

@@ -27,15 +27,15 @@ def answer(original: Callable[..., Any], controller: Any, recv_req: Any) -> Any:
     """
     from sglang.srt.managers.io_struct import GetInternalStateReqOutput
 
-    rounds, asked, state = current(), recv_req.rid, {}
+    stages, asked, state = current(), recv_req.rid, {}
     if asked == LOOK:
         part = _adaptive()
     elif asked == TAKE:  # a finished request for the audit, if the scheduler is idle
         part = {"is_on": False, "finished": None}
-        for audits in [] if rounds is None else rounds.of(Audits):
+        for audits in [] if stages is None else stages.of(Audits):
             part = audits.take(controller.scheduler.is_fully_idle())
     elif asked in _HISTORIES:  # the last seconds; None on a rank without a history
-        part = {"history": None if rounds is None else rounds.controller.history(_HISTORIES[asked])}
+        part = {"history": None if stages is None else stages.controller.history(_HISTORIES[asked])}
     else:
         state, part = original(controller, recv_req).internal_state, _adaptive()
     # SGLang lists the replicas' answers in order of arrival.
@@ -45,14 +45,14 @@ def answer(original: Callable[..., Any], controller: Any, recv_req: Any) -> Any:
 def _adaptive() -> dict[str, Any]:
     from sglang.srt.runtime_context import get_server_args
 
-    rounds = current()
-    if rounds is None:
+    stages = current()
+    if stages is None:
         return {"active": False, "reason": getattr(get_server_args(), NOTE, {}).get("reason")}
-    found = {**rounds.controller.snapshot(), "off": features.off(), "profile_key": profile_key().as_dict()}
-    for later in rounds.of(LeftForLater):
+    found = {**stages.controller.snapshot(), "off": features.off(), "profile_key": profile_key().as_dict()}
+    for later in stages.of(LeftForLater):
         found["zero_steps"] = later.snapshot()
-    if rounds.worker.device == "cuda":
-        found["short_rounds"] = rounds.shortened()
+    if stages.worker.device == "cuda":
+        found["short_rounds"] = stages.shortened()
     return found
 
 

@@ -44,7 +44,7 @@ class ExactVerify(Stage):
         """Whether SGLang's penalizers lack tokens."""
         self._zero: Tensor | None = None
         self._by_row: tuple[tuple[Any, ...], Any] = (None, None, None), None
-        """What the latest sampling parameters with a row per token were made of, and they."""
+        """What the latest sampling parameters with a row per token were made of, and these parameters."""
         self._named: set[str] = set()
 
     @classmethod
