@@ -65,17 +65,18 @@ def a_fault_leaves_the_inputs_to_sglang() -> None:
     assert asked == [3, 2, 2] and inputs.guard.closed, asked
 
 
-def a_further_depth_runs_once_before_its_first_capture() -> None:
-    """A launch depth is captured as ever. With several ranks, each graph has one run before its capture."""
-    smaller = {"further": True, "captured_before": True}
-    for how, expected, kept in (
-        ({"further": False}, "wait run reset wait run reset capture run", "third"),
-        ({"further": True}, "wait run reset wait reset capture run", "second"),
-        (smaller, "wait reset wait reset capture run", "first"),
-        ({**smaller, "ranks": 2}, "wait run reset wait reset capture run", "second"),
-    ):
-        events, output = _captured(**how)
-        assert (events, output) == (expected.split(), kept), how
+def only_the_first_graph_of_a_kind_has_runs_before_it() -> None:
+    """With several ranks, each further graph has one, as with torch.compile."""
+    for kind in ("full", "breakable"):
+        for how, expected, kept in (
+            ({"before": 0}, "wait run reset wait run reset capture run", 3),
+            ({}, "wait reset wait reset capture run", 1),
+            ({"ranks": 2}, "wait run reset wait reset capture run", 2),
+            ({"compiles": True}, "wait run reset wait reset capture run", 2),
+            ({"off": True}, "wait run reset wait run reset capture run", 3),
+        ):
+            events, output = _captured(kind, **how)
+            assert (events, output) == (expected.split(), kept), (kind, how, events, output)
 
 
 def a_capture_that_fails_without_a_run_is_repeated_with_one() -> None:
@@ -93,21 +94,9 @@ def a_capture_that_fails_without_a_run_is_repeated_with_one() -> None:
     backend = SimpleNamespace(
         _graphs={8: object()}, _tp_group=SimpleNamespace(world_size=1), _cuda_graph_runner=SimpleNamespace()
     )
-    with captures.of_a_further_state():
-        for key in (4, 2):
-            captures.capture_one(original, backend, key, forward)
-    assert runs == ["failed", "run", "run", "run", "run"], runs
-
-
-def a_fault_in_a_capture_ends_the_single_runs() -> None:
-    captures, backend = Captures(), SimpleNamespace(_cuda_graph_runner=SimpleNamespace())
-    with contextlib.suppress(RuntimeError), captures.of_a_further_state():
-        raise RuntimeError("a capture failed")
-    calls: list[int] = []
-    captures.capture_one(
-        lambda backend, key, forward: [forward() for _ in range(3)], backend, 1, lambda: calls.append(1)
-    )
-    assert len(calls) == 3
+    for key in (4, 2):
+        captures.capture_one(original, backend, key, forward)
+    assert runs == ["failed", *["run"] * 6], runs
 
 
 def depths_of_fa3_share_their_page_tables() -> None:
@@ -398,7 +387,7 @@ def _joined_in_a_capture(
     def capture(backend: Any, key: int, forward: Any) -> None:
         kept.extend(captures.join_hidden_states(pack_aux_hidden_states, parts) for _ in range(2))
 
-    captures.capture_one(capture, SimpleNamespace(_cuda_graph_runner=runner), 4, None)
+    captures.capture_one(capture, SimpleNamespace(_cuda_graph_runner=runner, _graphs={}), 4, None)
     return pack_aux_hidden_states(parts), kept[-1]
 
 
@@ -442,29 +431,40 @@ class _Device:
         yield
 
 
-def _captured(further: bool, captured_before: bool = False, ranks: int = 1) -> tuple[list[str], Any]:
-    """Capture one shape; return the events in order, and the output that SGLang keeps."""
-    from sglang.srt.model_executor.runner_backend.full_cuda_graph_backend import FullCudaGraphBackend
+def _captured(
+    kind: str, *, before: int = 1, ranks: int = 1, compiles: bool = False, off: bool = False
+) -> tuple[list[str], Any]:
+    """Capture one shape after *before* others; return the events in order, and the output that SGLang keeps."""
+    from sglang.srt.model_executor.runner.shape_key import ShapeKey
+    from sglang.srt.model_executor.runner_backend import breakable_cuda_graph_backend, full_cuda_graph_backend
     from sglang.srt.model_executor.runner_utils.pool import GraphPoolPrecarve
 
-    torch.cuda.CUDAGraph = object  # missing without CUDA
     events: list[str] = []
-    backend = object.__new__(FullCudaGraphBackend)
+    device = _Device(events)
+    torch.cuda.CUDAGraph = object  # missing without CUDA
+    breakable: Any = breakable_cuda_graph_backend
+    breakable.BreakableCUDAGraph, breakable.BreakableCUDAGraphCapture = lambda _: object(), device.graph
+    full = kind == "full"
+    captured = full_cuda_graph_backend.FullCudaGraphBackend if full else breakable.BreakableCudaGraphBackend
+    backend = object.__new__(captured)
     backend._graphs, backend._outputs, backend._pool, backend._capture_stream = {}, {}, None, None
-    if captured_before:
-        backend._graphs[8] = object()
-    backend._cuda_graph_runner, backend._device_module = SimpleNamespace(), _Device(events)
+    backend._cuda_graph_runner = SimpleNamespace(enable_torch_compile=compiles, cuda_graph_output_rows=len)
+    backend._device_module, backend._precarve = device, GraphPoolPrecarve()
     backend._tp_group = SimpleNamespace(barrier=lambda: None, world_size=ranks)
-    backend._precarve, backend._reuse_output_buffer, backend._memory_saver_adapter = GraphPoolPrecarve(), False, None
-    outputs = iter(["first", "second", "third"])
+    backend._reuse_output_buffer, backend._memory_saver_adapter = False, None
+    backend._capture_inputs, backend._debug_eager, backend.deduped_cuda_graph = {}, False, None
+    backend._shared_output_buffer = None
+    backend._cuda_graph_runner.cuda_graph_output_capacity_rows = len
+    for at in range(before):
+        backend._graphs[8 + at], backend._shared_output_buffer = object(), torch.zeros(8, 1)
+    outputs = iter([torch.full((4, 1), float(run)) for run in (1, 2, 3)])
 
-    def forward() -> str:
+    def forward() -> torch.Tensor:
         events.append("run")
         return next(outputs)
 
     captures = Captures()
-    with captures.of_a_further_state() if further else contextlib.nullcontext():
-        captures.capture_one(
-            FullCudaGraphBackend.capture_one, backend, 4, forward, post_warmup_hook=lambda: events.append("reset")
-        )
-    return events, backend._outputs[4]
+    captures.without_run.closed = off
+    key = ShapeKey(size=4)
+    captures.capture_one(captured.capture_one, backend, key, forward, post_warmup_hook=lambda: events.append("reset"))
+    return events, int(backend._outputs[key][0])

@@ -110,13 +110,12 @@ class Rounds(Stages):
         rest(worker)
         looks_up = allow_lookups(worker, self.controller)
         self.controller.build_states()
-        with self.captures.of_a_further_state():
-            self.use([*self.stages, *stages_of_rounds(self, looks_up)])
+        self.use([*self.stages, *stages_of_rounds(self, looks_up)])
 
     def build_state(self, rest: Rest, worker: Any, speculative_num_steps: int, *args: Any, **kwargs: Any) -> Any:
-        """Build another runtime state: each part in its own scope, with fewer model runs."""
+        """Build another runtime state, each part in its own scope."""
         drafts_nothing = self.controller.states.building_source is Source.LOOKUP
-        with self.captures.of_a_further_state(), draft_parts_in_their_scope(worker._draft_worker, drafts_nothing):
+        with draft_parts_in_their_scope(worker._draft_worker, drafts_nothing):
             return build_state(rest, worker, speculative_num_steps, *args, **kwargs)
 
     # -- a round, in order ----------------------------------------------------------------------------------------

@@ -10,13 +10,15 @@ from sglang_adaptive.sglang_plugin.stages import capacity
 # -- CUDA graphs ---------------------------------------------------------------------------------------------------
 
 
+_BACKENDS = EXECUTOR + "runner_backend."
 _EXTEND_GRAPHS = SRT + "speculative.eagle_draft_extend_cuda_graph_runner.EAGLEDraftExtendCudaGraphRunner."
 _LAYERS = SRT + "speculative.multi_layer_eagle_draft_extend_cuda_graph_runner."
 
 
+to_stages(Stage.capture_one, _BACKENDS + "full_cuda_graph_backend.FullCudaGraphBackend.capture_one", "self forward_fn")
 to_stages(
     Stage.capture_one,
-    EXECUTOR + "runner_backend.full_cuda_graph_backend.FullCudaGraphBackend.capture_one",
+    _BACKENDS + "breakable_cuda_graph_backend.BreakableCudaGraphBackend.capture_one",
     "self forward_fn",
 )
 to_stages(Stage.freeze_gc, EXECUTOR + "runner.base_cuda_graph_runner.freeze_gc", "enable_cudagraph_gc")

@@ -3,8 +3,8 @@
 - SGLang runs a full garbage collection before and after each kind of graph, 0.5 s each: five kinds at start-up and
   three more for each further runtime state. Here live objects are frozen before each kind, until start-up is over, so
   the next collection scans only newer objects.
-- SGLang runs the model twice before each capture, to load kernels and create one-time objects. The launch steps have
-  done that: for another number of draft tokens, one run before the first and largest graph of a kind is enough.
+- SGLang runs the model twice before each capture, to load kernels and create one-time objects. Here only the first and
+  largest graph of a kind has these runs: 58 prefill graphs of up to 8,192 tokens take most of a start's GPU time.
 - An EAGLE-3 draft reads hidden states of three target layers, joined at the end of a verify pass. Each graph keeps its
   output, (requests, steps + 1, 3 x hidden size) numbers: 0.36 GB for six numbers of steps of an 8B Llama with 27 batch
   sizes up to 64. The draft extend reads them before the next verify pass, so all graphs write to the same rows.
@@ -21,8 +21,8 @@ from __future__ import annotations
 
 import contextlib
 import gc
-from collections.abc import Callable, Hashable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Hashable
+from contextlib import AbstractContextManager
 from typing import Any
 
 from sglang_adaptive.sglang_plugin.guard import Guard
@@ -43,21 +43,10 @@ class Captures(Stage):
         self.without_run = Guard("short-captures")
         self.shared_rows = Guard("shared-rows")
         self.shared_tables = Guard("shared-tables")
-        self._further = False
-        """Whether the graphs of a further runtime state are being captured."""
         self._verifying = False
         """Whether a verify pass is being captured, or run once before its capture."""
         self._rows: dict[Hashable, Any] = {}
         self._tables: dict[Hashable, Any] = {}
-
-    @contextmanager
-    def of_a_further_state(self) -> Iterator[None]:
-        """Skip model runs before captures inside the ``with``."""
-        self._further = True
-        try:
-            yield
-        finally:
-            self._further = False
 
     def freeze_gc(self, rest: Rest, enable: bool) -> AbstractContextManager[None]:
         """Collect garbage newer than the previous kind of graph; return the context for capturing this kind.
@@ -76,21 +65,24 @@ class Captures(Stage):
         """Capture one graph with SGLang's function, which calls *forward_fn* three times and captures the last call.
 
         With several ranks, each capture has one run before it, because a capture that fails on one rank cannot be
-        repeated.
+        repeated. So does torch.compile, which compiles in that run.
         """
         runner = backend._cuda_graph_runner
         mode = getattr(runner, "capture_forward_mode", None)
-        self._verifying = mode is not None and mode.is_target_verify() and not runner.enable_torch_compile
+        compiles = getattr(runner, "enable_torch_compile", False)
+        self._verifying = mode is not None and mode.is_target_verify() and not compiles
         try:
-            if not self._further:
-                rest(backend, shape_key, forward_fn, *args, **kwargs)
-                return
-            if backend._graphs and backend._tp_group.world_size == 1:
-                third_alone = _in_turn(lambda: None, lambda: None, forward_fn)
-                self.without_run.attempt(rest, backend, shape_key, third_alone, *args, **kwargs)
-                if not self.without_run.closed:
-                    return
-            rest(backend, shape_key, _second_from_first(forward_fn), *args, **kwargs)
+            # The run before the first graph of a session also sizes the output that its prefill graphs share.
+            first = not backend._graphs or getattr(backend, "_shared_output_buffer", True) is None
+            if not (first or self.without_run.closed):
+                if compiles or backend._tp_group.world_size > 1:
+                    forward_fn = _second_from_first(forward_fn)
+                else:
+                    third_alone = _in_turn(lambda: None, lambda: None, forward_fn)
+                    self.without_run.attempt(rest, backend, shape_key, third_alone, *args, **kwargs)
+                    if not self.without_run.closed:
+                        return
+            rest(backend, shape_key, forward_fn, *args, **kwargs)
         finally:
             self._verifying = False
 

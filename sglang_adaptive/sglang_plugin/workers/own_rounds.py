@@ -56,10 +56,7 @@ class OwnRounds:
         live, width = self.speculative_num_draft_tokens, speculative_num_draft_tokens
         self._take_width(width)
         try:
-            with self.rounds.captures.of_a_further_state():
-                made: SpecRuntimeState = build_state(
-                    type(self)._build, self, speculative_num_steps, width, cuda_graph_bs
-                )
+            made: SpecRuntimeState = build_state(type(self)._build, self, speculative_num_steps, width, cuda_graph_bs)
         finally:
             self._take_width(live)
         return made
