@@ -18,8 +18,8 @@ from sglang_adaptive.policy.throughput.readings import LONE
 
 TURNS = 4
 """Times that the weights are found. With 5 the turns of an emulated replay change by 0.003 at most."""
-_LITTLE = math.sqrt(math.ulp(1.0))
-"""Weight that keeps the first turn solvable."""
+LITTLE = math.sqrt(math.ulp(1.0))
+"""Weight of what only decides where nothing was measured."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +95,7 @@ class _Facts:
             right[b] += weight * value
         for at, (away, variance) in enumerate(self.expected):
             error = x[at] - level - away if at in self.measured else 0.0
-            weight = _LITTLE if first else 1.0 / (variance + error**2)
+            weight = LITTLE if first else 1.0 / (variance + error**2)
             matrix[at][at] += weight
             right[at] += weight * (level + away)
         factor = Factor(matrix)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import product
 
 import numpy as np
 import pytest
@@ -56,9 +57,9 @@ def shares(trace: Trace, later: int = LATER) -> FloatArray:
     return score.curve(trace, depths, WINDOW)[-later // WINDOW :]
 
 
-@pytest.mark.parametrize("load", LOADS)
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(("load", "seed"), [*product(LOADS, range(3)), ((56,), 5)])
 def test_no_profile_keeps_the_policy_from_the_best_depth(load: tuple[int, ...], seed: int) -> None:
+    """By the last one, drafted rounds take three to four times as long as they do."""
     assert shares(trace_of(load, seed)).min() >= NEAR
 
 
