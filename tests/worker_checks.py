@@ -69,7 +69,7 @@ def only_the_first_graph_of_a_kind_has_runs_before_it() -> None:
     """With several ranks, each further graph has one, as with torch.compile."""
     for kind in ("full", "breakable"):
         for how, expected, kept in (
-            ({"before": 0}, "wait run reset wait run reset capture run", 3),
+            ({"before": False}, "wait run reset wait run reset capture run", 3),
             ({}, "wait reset wait reset capture run", 1),
             ({"ranks": 2}, "wait run reset wait reset capture run", 2),
             ({"compiles": True}, "wait run reset wait reset capture run", 2),
@@ -432,9 +432,9 @@ class _Device:
 
 
 def _captured(
-    kind: str, *, before: int = 1, ranks: int = 1, compiles: bool = False, off: bool = False
+    kind: str, *, before: bool = True, ranks: int = 1, compiles: bool = False, off: bool = False
 ) -> tuple[list[str], Any]:
-    """Capture one shape after *before* others; return the events in order, and the output that SGLang keeps."""
+    """Capture one shape, the second if *before*; return the events in order, and the output that SGLang keeps."""
     from sglang.srt.model_executor.runner.shape_key import ShapeKey
     from sglang.srt.model_executor.runner_backend import breakable_cuda_graph_backend, full_cuda_graph_backend
     from sglang.srt.model_executor.runner_utils.pool import GraphPoolPrecarve
@@ -444,27 +444,26 @@ def _captured(
     torch.cuda.CUDAGraph = object  # missing without CUDA
     breakable: Any = breakable_cuda_graph_backend
     breakable.BreakableCUDAGraph, breakable.BreakableCUDAGraphCapture = lambda _: object(), device.graph
-    full = kind == "full"
-    captured = full_cuda_graph_backend.FullCudaGraphBackend if full else breakable.BreakableCudaGraphBackend
-    backend = object.__new__(captured)
+    kinds = {"full": full_cuda_graph_backend.FullCudaGraphBackend, "breakable": breakable.BreakableCudaGraphBackend}
+    backend = object.__new__(kinds[kind])
     backend._graphs, backend._outputs, backend._pool, backend._capture_stream = {}, {}, None, None
-    backend._cuda_graph_runner = SimpleNamespace(enable_torch_compile=compiles, cuda_graph_output_rows=len)
+    rows = {"cuda_graph_output_rows": len, "cuda_graph_output_capacity_rows": len}
+    backend._cuda_graph_runner = SimpleNamespace(enable_torch_compile=compiles, **rows)
     backend._device_module, backend._precarve = device, GraphPoolPrecarve()
     backend._tp_group = SimpleNamespace(barrier=lambda: None, world_size=ranks)
     backend._reuse_output_buffer, backend._memory_saver_adapter = False, None
     backend._capture_inputs, backend._debug_eager, backend.deduped_cuda_graph = {}, False, None
     backend._shared_output_buffer = None
-    backend._cuda_graph_runner.cuda_graph_output_capacity_rows = len
-    for at in range(before):
-        backend._graphs[8 + at], backend._shared_output_buffer = object(), torch.zeros(8, 1)
+    if before:
+        backend._graphs[8], backend._shared_output_buffer = object(), torch.zeros(8, 1)
     outputs = iter([torch.full((4, 1), float(run)) for run in (1, 2, 3)])
 
     def forward() -> torch.Tensor:
         events.append("run")
         return next(outputs)
 
-    captures = Captures()
+    captures, key = Captures(), ShapeKey(size=4)
     captures.without_run.closed = off
-    key = ShapeKey(size=4)
-    captures.capture_one(captured.capture_one, backend, key, forward, post_warmup_hook=lambda: events.append("reset"))
+    original = type(backend).capture_one
+    captures.capture_one(original, backend, key, forward, post_warmup_hook=lambda: events.append("reset"))
     return events, int(backend._outputs[key][0])

@@ -74,7 +74,7 @@ def room(requests: int) -> int:
 
 def fill(
     lengths: Any, key_ends: Any, page_table: Any, request_table: Any, rows: Any, seq_lens: Any, more: int, page: int,
-    most_pages: int, *queries: Any,
+    most_pages: int, query_lens: Any = None, query_ends: Any = None,
 ) -> bool:  # fmt: skip
     """Fill in what fa3 reads of a batch of b requests, on the device; nothing waits for it.
 
@@ -84,16 +84,15 @@ def fill(
     - *key_ends*, [b + 1] int32: their prefix sums, from 0;
     - the used part of each row of *page_table*, [>= b, pages] int32: the slot of every *page*-th token of the request,
       from its row of *request_table*, divided by *page*;
-    - with *queries*, their numbers [b] and a tensor [b + 1] int32: prefix sums of the numbers from 0, into the tensor.
+    - *query_ends*, [b + 1] int32, if given: the prefix sums of *query_lens*, [b], from 0.
     """
-    dense = (lengths, key_ends, rows, seq_lens, *queries)
+    dense = [each for each in (lengths, key_ends, rows, seq_lens, query_lens, query_ends) if each is not None]
     strides = [*(tensor.stride(0) for tensor in dense), request_table.stride(1), page_table.stride(1)]
     if any(stride != 1 for stride in strides):
         return False
     requests = lengths.shape[0]
     most = room(requests)
-    query_lens, query_ends = queries or (None, None)
-    kind = (more, page, most, seq_lens.dtype, rows.dtype, request_table.dtype, query_lens.dtype if queries else None)
+    kind = (more, page, most, seq_lens.dtype, rows.dtype, request_table.dtype, getattr(query_lens, "dtype", None))
     _launch_fill(
         kind, (requests, PARTS), seq_lens, query_lens, request_table, request_table.stride(0), rows, lengths, key_ends,
         query_ends, page_table, page_table.stride(0), requests, most_pages, more, page, most, BLOCK, PARTS,
