@@ -260,8 +260,7 @@ class Prober:
                 rest = min(rest, FIRST * cost / max(1e-3, novelty * min(4.0, max(0.5, row.surprise))))
             disputed = any(steps in kinds for _, *kinds in disputes)
             age = self._rounds.get(row.anchor, 0) - self._seen.get(place, 0)
-            # Of disputed steps the cheapest come first: after the oldest ones no credit was left for those next to live,
-            # and the worst of 630 emulated turns had 0.946 of the best depth instead of 0.962.
+            # The cheapest first: else no credit is left for those near live (worst emulated turn 0.946, not 0.962).
             due = FIRST / cost if disputed else age / rest
             if steps > live > 0:
                 unseen = now - max((at for other, at in self._drafted.items() if other >= steps), default=0)
