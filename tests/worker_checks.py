@@ -446,16 +446,14 @@ def _captured(
     breakable.BreakableCUDAGraph, breakable.BreakableCUDAGraphCapture = lambda _: object(), device.graph
     kinds = {"full": full_cuda_graph_backend.FullCudaGraphBackend, "breakable": breakable.BreakableCudaGraphBackend}
     backend = object.__new__(kinds[kind])
-    backend._graphs, backend._outputs, backend._pool, backend._capture_stream = {}, {}, None, None
+    backend._graphs, backend._shared_output_buffer = ({8: object()}, torch.zeros(8, 1)) if before else ({}, None)
+    backend._outputs, backend._pool, backend._capture_stream = {}, None, None
     rows = {"cuda_graph_output_rows": len, "cuda_graph_output_capacity_rows": len}
     backend._cuda_graph_runner = SimpleNamespace(enable_torch_compile=compiles, **rows)
     backend._device_module, backend._precarve = device, GraphPoolPrecarve()
     backend._tp_group = SimpleNamespace(barrier=lambda: None, world_size=ranks)
     backend._reuse_output_buffer, backend._memory_saver_adapter = False, None
     backend._capture_inputs, backend._debug_eager, backend.deduped_cuda_graph = {}, False, None
-    backend._shared_output_buffer = None
-    if before:
-        backend._graphs[8], backend._shared_output_buffer = object(), torch.zeros(8, 1)
     outputs = iter([torch.full((4, 1), float(run)) for run in (1, 2, 3)])
 
     def forward() -> torch.Tensor:

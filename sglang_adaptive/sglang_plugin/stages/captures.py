@@ -44,7 +44,7 @@ class Captures(Stage):
         self.shared_rows = Guard("shared-rows")
         self.shared_tables = Guard("shared-tables")
         self._verifying = False
-        """Whether a verify pass is being captured, or run once before its capture."""
+        """Whether a verify pass is being captured, or run before its capture."""
         self._rows: dict[Hashable, Any] = {}
         self._tables: dict[Hashable, Any] = {}
 
@@ -74,15 +74,15 @@ class Captures(Stage):
         try:
             # The run before the first graph of a session also sizes the output that its prefill graphs share.
             first = not backend._graphs or getattr(backend, "_shared_output_buffer", True) is None
-            if not (first or self.without_run.closed):
-                if compiles or backend._tp_group.world_size > 1:
-                    forward_fn = _second_from_first(forward_fn)
-                else:
-                    third_alone = _in_turn(lambda: None, lambda: None, forward_fn)
-                    self.without_run.attempt(rest, backend, shape_key, third_alone, *args, **kwargs)
-                    if not self.without_run.closed:
-                        return
-            rest(backend, shape_key, forward_fn, *args, **kwargs)
+            if first or self.without_run.closed:
+                rest(backend, shape_key, forward_fn, *args, **kwargs)
+            elif compiles or backend._tp_group.world_size > 1:
+                rest(backend, shape_key, _second_from_first(forward_fn), *args, **kwargs)
+            else:
+                third_alone = _in_turn(lambda: None, lambda: None, forward_fn)
+                self.without_run.attempt(rest, backend, shape_key, third_alone, *args, **kwargs)
+                if self.without_run.closed:
+                    rest(backend, shape_key, forward_fn, *args, **kwargs)
         finally:
             self._verifying = False
 

@@ -24,6 +24,8 @@ SOON, LATER, WINDOW = 2000, 2500, 500
 figure."""
 WORST = 1.0
 """Largest error of a time (log)."""
+MISLED = pytest.mark.xfail(strict=True, reason="0.93 and 0.95 of the best depth: 14 of 240 machines stay below NEAR")
+CHANGED = [pytest.param(*one, marks=[MISLED] * (one in (((1,), 0), ((4,), 0)))) for one in product(LOADS, range(2))]
 
 
 def wrong(rng: np.random.Generator) -> RoundCost:
@@ -63,11 +65,10 @@ def test_no_profile_keeps_the_policy_from_the_best_depth(load: tuple[int, ...], 
     assert shares(trace_of(load, seed)).min() >= NEAR
 
 
-def test_nor_do_measurements_of_another_time() -> None:
-    """A thousand rounds later than with a wrong profile: what was measured is looked at again after up to 3,400."""
-    drawn = [trace_of(load, seed, measured=2000) for load, seed in product(LOADS, range(2))]
-    found = [shares(trace, LATER - 1000).min() for trace in drawn]
-    assert np.mean(found) >= NEAR and np.min(found) >= 0.9
+@pytest.mark.parametrize(("load", "seed"), CHANGED)
+def test_nor_do_measurements_of_another_time(load: tuple[int, ...], seed: int) -> None:
+    """A thousand rounds later than with a wrong profile: what was measured is looked at again after up to 3,600."""
+    assert shares(trace_of(load, seed, measured=2000), LATER - 1000).min() >= NEAR
 
 
 @pytest.mark.parametrize("kind", ["gpu", "host", "busy"])
