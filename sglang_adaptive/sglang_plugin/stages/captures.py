@@ -64,8 +64,8 @@ class Captures(Stage):
     ) -> None:
         """Capture one graph with SGLang's function, which calls *forward_fn* three times and captures the last call.
 
-        With several ranks, each capture has one run before it, because a capture that fails on one rank cannot be
-        repeated. So does torch.compile, which compiles in that run.
+        The first graph of a kind has both runs before it. Others have one with several ranks, because a capture that
+        fails on one rank cannot be repeated, and with torch.compile, which compiles in that run; otherwise none.
         """
         runner = backend._cuda_graph_runner
         mode = getattr(runner, "capture_forward_mode", None)
