@@ -51,7 +51,7 @@ def parser() -> CommandParser:
     shown = {pair: " and ".join(names) for pair, names in POLICIES.items()}
     add("--keep", action="store_true", help="leave the adaptive server running and print how to use it")
     add("--pair", choices=TOKENS, default=TINY, metavar="NAME", help=f"{' or '.join(TOKENS)} (default: %(default)s)")
-    add("--policy", action="append", default=[], metavar="NAME",
+    add("--policy", action="append", choices=TITLES, default=[], metavar="NAME",
         help=f"{known}; repeatable (default: {_by_pair(shown)})")  # fmt: skip
     add("--tokens", type=int, metavar="N",
         help=f"tokens per request (the maximum with smollm2), {FEWEST_TOKENS} to {MOST_TOKENS} "
@@ -69,9 +69,6 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     """Return the options in *argv*; ends with BAD_INPUT and one line where they cannot be used."""
     found = parser()
     options = found.parse_args(argv)
-    for name in options.policy:
-        if name not in TITLES:
-            found.error(f"--policy {name}: expected {' or '.join(TITLES)}")
     options.policy = options.policy or list(POLICIES[options.pair])
     if options.tokens is None:
         options.tokens = TOKENS[options.pair]

@@ -64,6 +64,9 @@ needs(
     model_executor.runner.DecodeCudaGraphRunner._publish_read_done: self in_graph
     model_executor.runner.DecodeCudaGraphRunner._resolve_shared_read_ends: self attn_backend forward_mode
     model_executor.runner.DecodeCudaGraphRunner._make_graph_key: self size
+    model_executor.runner_backend.full_cuda_graph_backend.FullCudaGraphBackend: _cuda_graph_runner _graphs _tp_group
+    model_executor.runner_backend.breakable_cuda_graph_backend.BreakableCudaGraphBackend: _cuda_graph_runner _graphs
+        _tp_group _shared_output_buffer
     model_executor.runner_backend.full_cuda_graph_backend.FullCudaGraphBackend.replay: self shape_key
         static_forward_batch
     utils.common.get_cuda_graph_batch_size_alignment
