@@ -68,7 +68,7 @@ OWN = [(3, 0.3, 0.05, 9), (5, 0.5, 0.2, 9)]
 @pytest.mark.parametrize("latest", [3, 5])
 def test_facts_that_agree_are_fitted_exactly(latest: int) -> None:
     """The precision of x5 - x3 is that of the pair, and of both sides in series: 2500 + 500 * 125 / 625."""
-    found = fit(Evidence(latest, OWN, [(3, 5, 0.2, 0.02, 3)]), {3: (0.0, 0.1), 5: (0.2, 0.1)})
+    found = fit(Evidence(latest, OWN, [(3, 5, 0.2, 0.02, 3, 0.2)]), {3: (0.0, 0.1), 5: (0.2, 0.1)})
     assert found.ratio == pytest.approx({latest: 0.0, 8 - latest: 0.2 if latest == 3 else -0.2}, abs=1e-6)
     assert found.deviation == pytest.approx({latest: 0.0, 8 - latest: 2600**-0.5}, abs=1e-4)
 
@@ -81,15 +81,22 @@ def test_a_kind_that_never_ran_has_its_shape_around_the_level() -> None:
 
 def test_of_facts_that_contradict_each_other_the_less_likely_lose() -> None:
     own = [(kind, 0.1 * at, 0.1, 9) for at, kind in enumerate((1, 3, 5))]
-    right, wrong = [(1, 3, 0.1, 0.02, 3), (3, 5, 0.1, 0.02, 3)], (1, 5, 0.6, 0.02, 3)
-    agree = fit(Evidence(1, own, right), {})
-    torn = fit(Evidence(1, own, [*right, wrong]), {})
+    right, wrong = [(1, 3, 0.1, 0.02, 3, 0.1), (3, 5, 0.1, 0.02, 3, 0.1)], (1, 5, 0.6, 0.02, 3, 0.6)
+    agree, torn = (fit(Evidence(1, own, pairs), {}) for pairs in (right, [*right, wrong]))
     assert torn.ratio[5] == pytest.approx(0.2, abs=0.02)  # their mean is 0.33
     assert torn.deviation[5] > 2 * agree.deviation[5]
 
 
+@pytest.mark.parametrize(("count", "found"), [(1, 0.6), (9, 0.2)])
+def test_nine_differences_that_agree_outvote_two_chains_of_lone_ones(count: int, found: float) -> None:
+    own, lone = [(kind, 0.0, 1.0, 9) for kind in (0, 1, 3, 5)], [(0, 1, 0.0), (1, 5, 0.6), (0, 3, 0.0), (3, 5, 0.6)]
+    pairs = [*((a, b, value, 0.02, 1, value) for a, b, value in lone), (0, 5, 0.2, 0.02, count, 0.2)]
+    base = {0: (0.0, 0.05), 1: (0.0, 0.05), 3: (0.0, 0.05), 5: (0.2, 0.05)}
+    assert fit(Evidence(0, own, pairs), base, from_base=True).ratio[5] == pytest.approx(found, abs=0.02)
+
+
 def test_a_level_from_long_ago_does_not_outweigh_a_difference() -> None:
-    found = fit(Evidence(3, [(3, 0.0, 0.05, 31), (5, 0.5, 0.05, 31)], [(3, 5, 0.1, 0.01, 3)]), {})
+    found = fit(Evidence(3, [(3, 0.0, 0.05, 31), (5, 0.5, 0.05, 31)], [(3, 5, 0.1, 0.01, 3, 0.1)]), {})
     assert found.ratio[5] == pytest.approx(0.1, abs=0.02)
 
 
