@@ -14,7 +14,7 @@
   each of a round's draft passes, which are filled together, and each pass reads up to its own length.
 
 With an 8B model and graphs up to batch size 64, the first two make five further states take 5.1 s instead of 11.7 s
-(H100), and SGLang's own graphs of a second start 7 s instead of 18 s (H200).
+(H100), and SGLang's own graphs of a second start 6 s instead of 18 s (H200).
 """
 
 from __future__ import annotations
