@@ -3,8 +3,6 @@
 The sum that docs/how-it-decides.md shows is minimized by least squares with weights 1 / (s^2 + error^2), a few times
 over (Holland and Welsch 1977). It has several minima: from the measurements on, a wrong profile becomes the outlier;
 from the base on, late readings do. The lower one counts. The second start brings 0.005 on a busy host (recorded noise).
-Where minima are compared, a pair counts as often as it has differences: three outdated ones outvoted nine that agreed,
-and of machines whose every time changes 8 of 240 stayed below 0.95 of the best depth instead of 5.
 """
 
 from __future__ import annotations
@@ -53,11 +51,11 @@ class Fit:
 
 @dataclass(frozen=True, slots=True)
 class _Facts:
-    """What is known at one batch size, in logarithms, by index of a kind; each fact with variance and count."""
+    """What is known at one batch size, in logarithms, by index of a kind; each fact with its variance."""
 
-    own: Sequence[tuple[int, float, float, int]]
-    pairs: Sequence[tuple[int, int, float, float, int]]
-    expected: Sequence[tuple[float, float, int]]
+    own: Sequence[tuple[int, float, float]]
+    pairs: Sequence[tuple[int, int, float, float]]
+    expected: Sequence[tuple[float, float]]
     """The shape, of every kind."""
     measured: Collection[int]
     """The kinds in ``own``."""
@@ -69,26 +67,25 @@ class _Facts:
     def errors(self, x: Sequence[float], level: float) -> tuple[list[float], list[float], list[float]]:
         """Return how far *x*, at this *level*, is off each level, each difference, and the shape of measured kinds."""
         return (
-            [x[at] - value for at, value, *_ in self.own],
-            [x[b] - x[a] - value for a, b, value, *_ in self.pairs],
-            [x[at] - level - away if at in self.measured else 0.0 for at, (away, *_) in enumerate(self.expected)],
+            [x[at] - value for at, value, _ in self.own],
+            [x[b] - x[a] - value for a, b, value, _ in self.pairs],
+            [x[at] - level - away if at in self.measured else 0.0 for at, (away, _) in enumerate(self.expected)],
         )
 
     def losses(self, x: Sequence[float]) -> list[float]:
-        """Return the terms of the sum by which minima are compared, where nine differences are nine facts."""
+        """Return the terms of the sum that the fit minimizes."""
         facts = zip((self.own, self.pairs, self.expected), self.errors(x, self.level(x)), strict=True)
-        both = [one for of, errors in facts for one in zip(of, errors, strict=True)]
-        return [count * math.log1p(error * error / (count * variance)) for (*_, variance, count), error in both]
+        return [math.log1p(e * e / fact[-1]) for of, errors in facts for fact, e in zip(of, errors, strict=True)]
 
     def solve(self, x: Sequence[float], *, first: bool = False) -> tuple[list[float], Factor]:
         """Return the next x, and the factor of its equations; at *first* of the measurements alone, all trusted."""
         level = self.level(x)
         matrix, right = [[0.0] * len(x) for _ in x], [0.0] * len(x)
-        for at, value, variance, _ in self.own:
+        for at, value, variance in self.own:
             weight = 1.0 / (variance if first else variance + (x[at] - value) ** 2)
             matrix[at][at] += weight
             right[at] += weight * value
-        for a, b, value, variance, _ in self.pairs:
+        for a, b, value, variance in self.pairs:
             weight = 1.0 / (variance if first else variance + (x[b] - x[a] - value) ** 2)
             matrix[a][a] += weight
             matrix[b][b] += weight
@@ -96,7 +93,7 @@ class _Facts:
             matrix[b][a] -= weight
             right[a] -= weight * value
             right[b] += weight * value
-        for at, (away, variance, _) in enumerate(self.expected):
+        for at, (away, variance) in enumerate(self.expected):
             error = x[at] - level - away if at in self.measured else 0.0
             weight = LITTLE if first else 1.0 / (variance + error**2)
             matrix[at][at] += weight
@@ -113,14 +110,14 @@ def fit(evidence: Evidence, shape: Mapping[int, tuple[float, float]], *, from_ba
     """
     kinds = sorted({*(kind for kind, *_ in evidence.own), *shape})
     index = {kind: at for at, kind in enumerate(kinds)}
-    own = [(index[kind], level, deviation**2, 1) for kind, level, deviation, _ in evidence.own]
-    pairs = [(index[a], index[b], value, deviation**2, count) for a, b, value, deviation, count, _ in evidence.pairs]
-    expected = [(away, deviation**2, 1) for away, deviation in (shape.get(kind, (0.0, GUESSED)) for kind in kinds)]
+    own = [(index[kind], level, deviation**2) for kind, level, deviation, _ in evidence.own]
+    pairs = [(index[a], index[b], value, deviation**2) for a, b, value, deviation, *_ in evidence.pairs]
+    expected = [(away, deviation**2) for away, deviation in (shape.get(kind, (0.0, GUESSED)) for kind in kinds)]
     facts = _Facts(own, pairs, expected, {at for at, *_ in own})
-    level = median(value - expected[at][0] for at, value, *_ in own)
+    level = median(value - expected[at][0] for at, value, _ in own)
     ends = []
     for measured_alone in (True, False)[: 1 + from_base]:
-        x, factor = facts.solve([level + away for away, *_ in expected], first=measured_alone)
+        x, factor = facts.solve([level + away for away, _ in expected], first=measured_alone)
         for _ in range(TURNS - 1):
             x, factor = facts.solve(x)
         losses = facts.losses(x)

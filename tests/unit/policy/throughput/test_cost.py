@@ -87,14 +87,6 @@ def test_of_facts_that_contradict_each_other_the_less_likely_lose() -> None:
     assert torn.deviation[5] > 2 * agree.deviation[5]
 
 
-@pytest.mark.parametrize(("count", "found"), [(1, 0.6), (9, 0.2)])
-def test_nine_differences_that_agree_outvote_two_chains_of_lone_ones(count: int, found: float) -> None:
-    own, lone = [(kind, 0.0, 1.0, 9) for kind in (0, 1, 3, 5)], [(0, 1, 0.0), (1, 5, 0.6), (0, 3, 0.0), (3, 5, 0.6)]
-    pairs = [*((a, b, value, 0.02, 1, value) for a, b, value in lone), (0, 5, 0.2, 0.02, count, 0.2)]
-    base = {0: (0.0, 0.05), 1: (0.0, 0.05), 3: (0.0, 0.05), 5: (0.2, 0.05)}
-    assert fit(Evidence(0, own, pairs), base, from_base=True).ratio[5] == pytest.approx(found, abs=0.02)
-
-
 def test_a_level_from_long_ago_does_not_outweigh_a_difference() -> None:
     found = fit(Evidence(3, [(3, 0.0, 0.05, 31), (5, 0.5, 0.05, 31)], [(3, 5, 0.1, 0.01, 3, 0.1)]), {})
     assert found.ratio[5] == pytest.approx(0.1, abs=0.02)
