@@ -191,23 +191,30 @@ def _reason(error: BaseException) -> str:
 
 
 def _end_with_the_launcher() -> None:
-    """Let this process and all that it starts end when the launcher ends, however that ends."""
-    launcher, libc = os.getppid(), ctypes.CDLL(None)
+    """Go on in a new process, which ends with all that it starts when the launcher ends, however that ends.
 
-    def end(*_: Any) -> None:
-        # ninja gives each command a process group of its own, so one signal to this group does not reach them.
-        while left := [child for child in psutil.Process().children(recursive=True) if _runs(child)]:
-            for child in left:
-                with suppress(psutil.NoSuchProcess):
-                    child.kill()
-            time.sleep(0.01)
-        os.killpg(0, signal.SIGKILL)  # and what a thread has just started
-
-    signal.signal(signal.SIGTERM, end)
+    The old one only waits. It cannot miss a signal, as a handler may that waits for a call to return, and starts
+    nothing while it kills the others.
+    """
+    signals, launcher, libc = (signal.SIGTERM, signal.SIGCHLD), os.getppid(), ctypes.CDLL(None)
+    signal.pthread_sigmask(signal.SIG_BLOCK, signals)
     libc.prctl(_PR_SET_CHILD_SUBREAPER, 1)  # a process whose parent was killed stays among the children
     libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
-    if os.getppid() != launcher:  # it ended before the call above
-        end()
+    compiler = os.fork()
+    if not compiler:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, signals)
+        return
+    while os.getppid() == launcher and signal.sigwait(signals) == signal.SIGCHLD:
+        ended, status = os.waitpid(compiler, os.WNOHANG)
+        if ended:
+            sys.exit(os.waitstatus_to_exitcode(status))
+    # ninja gives each command a process group of its own, so one signal to this group does not reach them.
+    while left := [child for child in psutil.Process().children(recursive=True) if _runs(child)]:
+        for child in left:
+            with suppress(psutil.NoSuchProcess):
+                child.kill()
+        time.sleep(0.01)
+    sys.exit(128 + signal.SIGTERM)
 
 
 def _runs(process: psutil.Process) -> bool:
