@@ -1,12 +1,15 @@
 """What drafts from finished texts add to those from a request's own text. See benchmarks/README.md.
 
-    python -m benchmarks.lookup_memory FILE.npz [--at-once N] [--mb MB] [--json F]
+    python -m benchmarks.lookup_memory FILE.npz... [--at-once N] [--mb MB] [--steps N --match M] [--json F]
     python -m benchmarks.lookup_memory --kernel [--json F]
 
 FILE has ``tokens`` (prompt, then output, one request after another), ``prompt`` and ``output`` (lengths), as recordings
-of ``benchmarks.traces.texts``, and may name each request's ``source``; each gets a row of its own. Requests run in this
-order, N at once, each token by token. A lookup is right where it equals the recorded text, so the figures are exact; no
-draft model is included.
+of ``benchmarks.traces.texts``, and may name each request's ``source``; each gets a row of its own. Several files have
+answers to the same prompts, and those to one prompt come together. Requests run in this order, N at once, each token by
+token. A lookup is right where it equals the recorded text, so the figures are exact.
+
+Rounds verify looked-up drafts alone. With ``--steps`` they also verify as many drafts of a model, whose acceptance FILE
+has as ``accepted``: alone, with lookups in their place where M tokens match, and whichever brings more in each row.
 
 ``--kernel`` times the lookups of a round on a GPU: own texts of 8,000 tokens, alone and with a full memory.
 """
@@ -44,13 +47,40 @@ class Round(NamedTuple):
     remembered: bool
 
 
+class Text(NamedTuple):
+    """A recorded request."""
+
+    tokens: Tokens
+    """Prompt, then output."""
+    prompt: int
+    accepted: Tokens | None
+    """Drafts of a model that are accepted after each token of the output, if recorded."""
+
+
+class Mixed(NamedTuple):
+    """Rounds that verify this many *steps* of a model, or as many looked-up drafts where *match* tokens match.
+
+    Without *match* each row has whichever brings more, which is known in hindsight only.
+    """
+
+    steps: int
+    match: int | None
+
+    def right(self, drafted: int, looked_up: int, match: int) -> int:
+        """Return the accepted drafts of a row, of which so many of each kind are right."""
+        if self.match is None:
+            return min(self.steps, max(drafted, looked_up))
+        return min(self.steps, looked_up if match >= self.match else drafted)
+
+
 class Request:
     """A request that runs in a slot of the product's texts."""
 
-    def __init__(self, text: Tokens, prompt: int, slot: int) -> None:
-        self.text, self.prompt, self.slot = text, prompt, slot
-        self.marks = marks_of(None, text[:prompt])
-        self.known, self.new = prompt, 1
+    def __init__(self, recorded: Text, slot: int) -> None:
+        self.text, self.prompt, self.accepted = recorded
+        self.slot = slot
+        self.marks = marks_of(None, self.text[: self.prompt])
+        self.known, self.new = self.prompt, 1
         """Tokens on the device, and those that the latest round has brought; the prefill brings one."""
         self.version, self.ranges = 0, list[Range]()
         """The memory's version when the ranges to search were chosen."""
@@ -64,8 +94,8 @@ class Request:
 class Replay:
     """Requests that run at once, and the memory of those that have finished."""
 
-    def __init__(self, megabytes: float, vocabulary: int) -> None:
-        capacity = int(megabytes * (1 << 18))
+    def __init__(self, megabytes: float, vocabulary: int, mixed: Mixed | None = None) -> None:
+        capacity, self._mixed = int(megabytes * (1 << 18)), mixed
         self._texts = Texts(LONGEST_TEXT, vocabulary, "cpu", capacity)
         self._memory = Memory(capacity, LONGEST_TEXT, SEARCHED["cuda"]) if capacity else None
 
@@ -110,13 +140,16 @@ class Replay:
         one.known, follows = one.known + one.new, one.text[one.known + one.new :][:DRAFTS]
         wrong = np.flatnonzero(drafts[: len(follows)] != follows)
         right = (int(wrong[0]) if len(wrong) else len(follows)) if found.now else 0
+        if self._mixed is not None and one.accepted is not None:
+            drafted = min(int(one.accepted[one.known - 1 - one.prompt]), len(follows))
+            right = self._mixed.right(drafted, right, found.now)
         one.new = right + 1
         return Round(right, bool(found.next_remembered))
 
 
-def played(texts: Sequence[tuple[Tokens, int]], at_once: int, megabytes: float) -> list[Round]:
-    """Return the rounds of all texts, which have a prompt of so many tokens."""
-    replay = Replay(megabytes, 1 + max(int(text.max()) for text, _ in texts))
+def played(texts: Sequence[Text], at_once: int, megabytes: float, mixed: Mixed | None = None) -> list[Round]:
+    """Return the rounds of all texts."""
+    replay = Replay(megabytes, 1 + max(int(one.tokens.max()) for one in texts), mixed)
     waiting, slots, running, found = iter(texts), list(range(SLOTS)), list[Request](), list[Round]()
     while True:
         for done in [one for one in running if one.done]:
@@ -124,7 +157,7 @@ def played(texts: Sequence[tuple[Tokens, int]], at_once: int, megabytes: float) 
             slots.append(done.slot)
             replay.finish(done)
         while len(running) < at_once and (one := next(waiting, None)):
-            running.append(Request(*one, slots.pop()))
+            running.append(Request(one, slots.pop()))
             replay.join(running[-1])
         if not running:
             return found
@@ -132,16 +165,38 @@ def played(texts: Sequence[tuple[Tokens, int]], at_once: int, megabytes: float) 
             found += replay.round(live)
 
 
-def recorded(path: Path) -> dict[str, list[tuple[Tokens, int]]]:
-    """Return the texts of a file with the lengths of their prompts, by source."""
+def drafted_rounds(texts: Sequence[Text], steps: int) -> int:
+    """Return the rounds that *texts* take with the model's drafts alone. Raises ValueError if none are recorded."""
+    found = 0
+    for tokens, prompt, accepted in texts:
+        if accepted is None:
+            raise ValueError("--steps: the file has no accepted drafts")
+        at = 0
+        while at < len(tokens) - prompt - 1:
+            at += 1 + min(steps, int(accepted[at]))
+            found += 1
+    return found
+
+
+def recorded(paths: Sequence[Path]) -> dict[str, list[Text]]:
+    """Return the texts of files by source; those of several files with the same prompts take turns."""
+    each = [_recorded(path) for path in paths]
     found = defaultdict(list)
+    for alike in zip(*each, strict=True):
+        for name, text in alike:
+            found[name].append(text)
+    return found
+
+
+def _recorded(path: Path) -> list[tuple[str, Text]]:
     with np.load(path) as file:
         prompts = file["prompt"].tolist()
         texts = np.split(file["tokens"].astype(np.int64), np.cumsum(file["prompt"] + file["output"])[:-1])
+        accepted: Sequence[Tokens | None] = [None] * len(texts)
+        if "accepted" in file.files:
+            accepted = np.split(file["accepted"].astype(np.int64), np.cumsum(file["output"])[:-1])
         names = file["source"].tolist() if "source" in file.files else ["all"] * len(texts)
-        for name, text, prompt in zip(names, texts, prompts, strict=True):
-            found[str(name)].append((text, prompt))
-    return found
+    return [(str(name), Text(*of)) for name, *of in zip(names, texts, prompts, accepted, strict=True)]
 
 
 def kernel_seconds(requests: int, searched: int) -> float:
@@ -171,29 +226,52 @@ def kernel_seconds(requests: int, searched: int) -> float:
     return median(found)
 
 
+COLUMNS = ("source", "requests", "own_text", "with_memory", "share_of_memory")
+MIXED_COLUMNS = ("drafted", "with_lookups", "better_of_both")
+"""With --steps."""
+
+
+def replayed(name: str, texts: Sequence[Text], given: argparse.Namespace) -> list[object]:
+    """Return the row of a source, and print it: tokens a round of each kind of round."""
+    tokens = sum(len(one.tokens) - one.prompt - 1 for one in texts)
+    own, both = (played(texts, given.at_once, megabytes) for megabytes in (0, given.mb))
+    share = sum(one.right for one in both if one.remembered) / tokens
+    row: list[object] = [name, len(texts), tokens / len(own), tokens / len(both), share]
+    print(
+        f"{name}, {len(texts)} requests, {given.at_once} at once: {tokens / len(own):.3f} tokens a round by the own "
+        f"text, {tokens / len(both):.3f} with memory ({len(own) / len(both):.3f}), {share:.1%} from it"
+    )
+    if given.steps:
+        alone = drafted_rounds(texts, given.steps)
+        mixed, better = (
+            len(played(texts, given.at_once, given.mb, Mixed(given.steps, match))) for match in (given.match, None)
+        )
+        row += [tokens / alone, tokens / mixed, tokens / better]
+        print(
+            f"  {given.steps} drafts: {tokens / alone:.3f} by the model, {tokens / mixed:.3f} with lookups in their "
+            f"place where {given.match} tokens match ({alone / mixed:.3f}), {tokens / better:.3f} by the better of "
+            f"both ({alone / better:.3f})"
+        )
+    return row
+
+
 def main(argv: Sequence[str]) -> int:
-    """Replay a file, or time the kernel, and print one row per source or batch size."""
+    """Replay files, or time the kernel, and print one row per source or batch size."""
     given = parser().parse_args(argv)
-    if given.kernel == (given.file is not None):
-        parser().error("expected either a file or --kernel")
+    if given.kernel == bool(given.files):
+        parser().error("expected either files or --kernel")
     rows: list[list[object]] = []
+    columns = [*COLUMNS, *(MIXED_COLUMNS if given.steps else ())]
     if given.kernel:
         columns = ["requests", "own_text_us", "with_memory_us"]
         for requests in (one for one in (1, 4, 8, 16) if one <= SLOTS):
             alone, both = (1e6 * kernel_seconds(requests, searched) for searched in (0, SEARCHED["cuda"]))
             rows.append([requests, alone, both])
             print(f"{requests} requests: {alone:.1f} us a round by the own text, {both:.1f} us with a full memory")
-    else:
-        columns = ["source", "requests", "own_text", "with_memory", "share_of_memory"]
-        for name, texts in recorded(given.file).items():
-            tokens = sum(len(text) - prompt - 1 for text, prompt in texts)
-            own, both = (played(texts, given.at_once, megabytes) for megabytes in (0, given.mb))
-            share = sum(one.right for one in both if one.remembered) / tokens
-            rows.append([name, len(texts), tokens / len(own), tokens / len(both), share])
-            print(
-                f"{name}, {len(texts)} requests, {given.at_once} at once: {tokens / len(own):.3f} tokens a round by "
-                f"the own text, {tokens / len(both):.3f} with memory ({len(own) / len(both):.3f}), {share:.1%} from it"
-            )
+    try:
+        rows += [replayed(name, texts, given) for name, texts in recorded(given.files).items()]
+    except ValueError as error:
+        parser().error(str(error))
     if given.json:
         about = "none: times of a kernel" if given.kernel else "recorded text, token by token"
         report = Report(given.json, "lookup_memory", argv, acceptance=about)
@@ -204,10 +282,14 @@ def main(argv: Sequence[str]) -> int:
 
 def parser() -> argparse.ArgumentParser:
     found = command_parser("lookup_memory", __doc__)
-    found.add_argument("file", type=Path, nargs="?", help="recorded texts")
+    found.add_argument("files", type=Path, nargs="*", metavar="FILE", help="recorded texts")
     found.add_argument("--kernel", action="store_true", help="time the kernel on a GPU instead")
     found.add_argument("--at-once", type=int, default=1, help="requests that run side by side (default: 1)")
     found.add_argument("--mb", type=float, default=64.0, help="size of the memory (default: 64)")
+    found.add_argument(
+        "--steps", type=int, default=0, help="drafts of a model, beside which lookups run (default: none)"
+    )
+    found.add_argument("--match", type=int, default=5, help="tokens that match where a lookup is used (default: 5)")
     found.add_argument("--json", type=Path)
     return found
 

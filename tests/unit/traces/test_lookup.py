@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from random import Random
 
+import numpy as np
 import pytest
 
+from benchmarks import lookup_memory
 from benchmarks.traces.lookup import Round, Text
 from sglang_adaptive.policy.observation import DRAFTS, LONGEST, SHORTEST
 
@@ -80,3 +82,11 @@ def test_of_many_places_the_one_that_agrees_furthest_counts() -> None:
 @pytest.mark.parametrize(("text", "prompt"), [([], 0), ([4], 1), ([4], 0), ([4, 4], 1), ([1, 2, 3], 3)])
 def test_an_output_without_a_decoded_token_has_no_round(text: list[int], prompt: int) -> None:
     assert list(Text(text, prompt).rounds()) == []
+
+
+@pytest.mark.parametrize(("match", "rounds"), [(99, 13), (5, 11), (2, 10), (None, 10)])
+def test_lookups_take_the_place_of_drafts_where_enough_tokens_match(match: int | None, rounds: int) -> None:
+    """Of three drafts two are right; a lookup matches four tokens after the first round, and has three right."""
+    text = lookup_memory.Text(np.array([*range(8)] * 6), 8, np.full(40, 2))
+    assert lookup_memory.drafted_rounds([text], 3) == 13
+    assert len(lookup_memory.played([text], 1, 0, lookup_memory.Mixed(3, match))) == rounds
