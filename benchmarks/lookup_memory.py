@@ -30,6 +30,7 @@ import numpy.typing as npt
 import torch
 
 from benchmarks.harness.results import Report, command_parser
+from benchmarks.traces.replay import rounds
 from sglang_adaptive.policy.observation import DRAFTS, Lookup
 from sglang_adaptive.sglang_plugin.stages.lookups.memory import SEARCHED, SIBLINGS, SOURCES, Memory, Range, marks_of
 from sglang_adaptive.sglang_plugin.stages.lookups.texts import SLOTS, Texts
@@ -53,7 +54,7 @@ class Text(NamedTuple):
     tokens: Tokens
     """Prompt, then output."""
     prompt: int
-    accepted: Tokens | None
+    accepted: npt.NDArray[np.uint8] | None
     """Drafts of a model that are accepted after each token of the output, if recorded."""
 
 
@@ -165,22 +166,14 @@ def played(texts: Sequence[Text], at_once: int, megabytes: float, mixed: Mixed |
             found += replay.round(live)
 
 
-def drafted_rounds(texts: Sequence[Text], steps: int) -> int:
-    """Return the rounds that *texts* take with the model's drafts alone. Raises ValueError if none are recorded."""
-    found = 0
-    for tokens, prompt, accepted in texts:
-        if accepted is None:
-            raise ValueError("--steps: the file has no accepted drafts")
-        at = 0
-        while at < len(tokens) - prompt - 1:
-            at += 1 + min(steps, int(accepted[at]))
-            found += 1
-    return found
-
-
 def recorded(paths: Sequence[Path]) -> dict[str, list[Text]]:
-    """Return the texts of files by source; those of several files with the same prompts take turns."""
+    """Return the texts of files by source; those of several files with the same prompts take turns.
+
+    Raises ValueError for other prompts.
+    """
     each = [_recorded(path) for path in paths]
+    if len({tuple(one.prompt for _, one in texts) for texts in each}) > 1:
+        raise ValueError(f"{', '.join(map(str, paths))}: expected answers to the same prompts in each")
     found = defaultdict(list)
     for alike in zip(*each, strict=True):
         for name, text in alike:
@@ -192,9 +185,9 @@ def _recorded(path: Path) -> list[tuple[str, Text]]:
     with np.load(path) as file:
         prompts = file["prompt"].tolist()
         texts = np.split(file["tokens"].astype(np.int64), np.cumsum(file["prompt"] + file["output"])[:-1])
-        accepted: Sequence[Tokens | None] = [None] * len(texts)
+        accepted: Sequence[npt.NDArray[np.uint8] | None] = [None] * len(texts)
         if "accepted" in file.files:
-            accepted = np.split(file["accepted"].astype(np.int64), np.cumsum(file["output"])[:-1])
+            accepted = np.split(file["accepted"], np.cumsum(file["output"])[:-1])
         names = file["source"].tolist() if "source" in file.files else ["all"] * len(texts)
     return [(str(name), Text(*of)) for name, *of in zip(names, texts, prompts, accepted, strict=True)]
 
@@ -226,11 +219,6 @@ def kernel_seconds(requests: int, searched: int) -> float:
     return median(found)
 
 
-COLUMNS = ("source", "requests", "own_text", "with_memory", "share_of_memory")
-MIXED_COLUMNS = ("drafted", "with_lookups", "better_of_both")
-"""With --steps."""
-
-
 def replayed(name: str, texts: Sequence[Text], given: argparse.Namespace) -> list[object]:
     """Return the row of a source, and print it: tokens a round of each kind of round."""
     tokens = sum(len(one.tokens) - one.prompt - 1 for one in texts)
@@ -242,7 +230,7 @@ def replayed(name: str, texts: Sequence[Text], given: argparse.Namespace) -> lis
         f"text, {tokens / len(both):.3f} with memory ({len(own) / len(both):.3f}), {share:.1%} from it"
     )
     if given.steps:
-        alone = drafted_rounds(texts, given.steps)
+        alone = sum(len(rounds(one.accepted[:-1], given.steps)) for one in texts if one.accepted is not None)
         mixed, better = (
             len(played(texts, given.at_once, given.mb, Mixed(given.steps, match))) for match in (given.match, None)
         )
@@ -260,18 +248,22 @@ def main(argv: Sequence[str]) -> int:
     given = parser().parse_args(argv)
     if given.kernel == bool(given.files):
         parser().error("expected either files or --kernel")
-    rows: list[list[object]] = []
-    columns = [*COLUMNS, *(MIXED_COLUMNS if given.steps else ())]
     if given.kernel:
-        columns = ["requests", "own_text_us", "with_memory_us"]
+        columns, rows = ["requests", "own_text_us", "with_memory_us"], list[list[object]]()
         for requests in (one for one in (1, 4, 8, 16) if one <= SLOTS):
             alone, both = (1e6 * kernel_seconds(requests, searched) for searched in (0, SEARCHED["cuda"]))
             rows.append([requests, alone, both])
             print(f"{requests} requests: {alone:.1f} us a round by the own text, {both:.1f} us with a full memory")
-    try:
-        rows += [replayed(name, texts, given) for name, texts in recorded(given.files).items()]
-    except ValueError as error:
-        parser().error(str(error))
+    else:
+        columns = ["source", "requests", "own_text", "with_memory", "share_of_memory"]
+        columns += ["drafted", "with_lookups", "better_of_both"] if given.steps else []
+        try:
+            found = recorded(given.files)
+        except ValueError as error:
+            parser().error(str(error))
+        if given.steps and any(one.accepted is None for texts in found.values() for one in texts):
+            parser().error("--steps: expected files with accepted drafts")
+        rows = [replayed(name, texts, given) for name, texts in found.items()]
     if given.json:
         about = "none: times of a kernel" if given.kernel else "recorded text, token by token"
         report = Report(given.json, "lookup_memory", argv, acceptance=about)

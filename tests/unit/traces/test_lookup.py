@@ -9,6 +9,7 @@ import pytest
 
 from benchmarks import lookup_memory
 from benchmarks.traces.lookup import Round, Text
+from benchmarks.traces.replay import rounds
 from sglang_adaptive.policy.observation import DRAFTS, LONGEST, SHORTEST
 
 
@@ -84,9 +85,10 @@ def test_an_output_without_a_decoded_token_has_no_round(text: list[int], prompt:
     assert list(Text(text, prompt).rounds()) == []
 
 
-@pytest.mark.parametrize(("match", "rounds"), [(99, 13), (5, 11), (2, 10), (None, 10)])
-def test_lookups_take_the_place_of_drafts_where_enough_tokens_match(match: int | None, rounds: int) -> None:
+@pytest.mark.parametrize(("match", "taken"), [(99, 13), (5, 11), (2, 10), (None, 10)])
+def test_lookups_take_the_place_of_drafts_where_enough_tokens_match(match: int | None, taken: int) -> None:
     """Of three drafts two are right; a lookup matches four tokens after the first round, and has three right."""
-    text = lookup_memory.Text(np.array([*range(8)] * 6), 8, np.full(40, 2))
-    assert lookup_memory.drafted_rounds([text], 3) == 13
-    assert len(lookup_memory.played([text], 1, 0, lookup_memory.Mixed(3, match))) == rounds
+    tokens, accepted = np.array([*range(8)] * 6), np.full(40, 2, np.uint8)
+    assert len(rounds(accepted[:-1], 3)) == 13
+    text = lookup_memory.Text(tokens, 8, accepted)
+    assert len(lookup_memory.played([text], 1, 0, lookup_memory.Mixed(3, match))) == taken
