@@ -193,8 +193,8 @@ def _reason(error: BaseException) -> str:
 def _end_with_the_launcher() -> None:
     """Go on in a new process, which ends with all that it starts when the launcher ends, however that ends.
 
-    The old one only waits. It cannot miss a signal, as a handler may that waits for a call to return, and starts
-    nothing while it kills the others.
+    The old one only waits for signals. A handler would run once the call that it interrupts returns, which may be when
+    all is compiled, and threads would go on starting processes while it kills them.
     """
     signals, launcher, libc = (signal.SIGTERM, signal.SIGCHLD), os.getppid(), ctypes.CDLL(None)
     signal.pthread_sigmask(signal.SIG_BLOCK, signals)

@@ -11,6 +11,7 @@ import pytest
 from sglang_adaptive.command_line import Interrupted, StopSignals
 from sglang_adaptive.lab.demo import demo
 from sglang_adaptive.lab.demo.demo import warnings
+from sglang_adaptive.lab.demo.servers import TITLES
 from sglang_adaptive.lab.demo.terminal import WIDEST, Progress, console_of
 from tests.refusals import refused
 
@@ -126,7 +127,7 @@ def no_server_starts(monkeypatch: pytest.MonkeyPatch) -> None:
         (["--tokens", "513"], "--tokens 513: expected 16 to 512"),
         (["--turns", "0", "--pair", "smollm2"], "--turns 0: expected 1 to "),
         (["--tokens", "many"], "invalid int value: 'many'"),
-        (["--policy", "emma"], "'emma'"),
+        *((["--policy", "emma"], told) for told in ("'emma'", *TITLES)),
         *((["--pair", "large"], "'large'"), (["--jsn", "x"], "--jsn"), (["extra"], "extra")),
     ],
 )

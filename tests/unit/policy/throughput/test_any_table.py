@@ -20,8 +20,7 @@ LOADS = ((1,), (4,), (14,), (60,), (4, 16))
 """Batch sizes, with and without times of their own; of two the load changes between, after 60 to 400 rounds."""
 NEAR = 0.98
 SOON, LATER, WINDOW = 2000, 2500, 500
-"""Rounds at a batch size until the policy is near the best depth, rounds for which it stays there, and rounds of one
-figure."""
+"""Rounds at a batch size until the policy is near the best depth, for which it stays there, and of one figure."""
 WORST = 1.0
 """Largest error of a time (log)."""
 MISLED = pytest.mark.xfail(strict=True, reason="0.93 and 0.95 of the best depth: 14 of 240 machines stay below NEAR")
