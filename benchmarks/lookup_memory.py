@@ -31,6 +31,7 @@ import torch
 
 from benchmarks.harness.results import Report, command_parser
 from benchmarks.traces.replay import rounds
+from sglang_adaptive.command_line import count
 from sglang_adaptive.policy.observation import DRAFTS, Lookup
 from sglang_adaptive.sglang_plugin.stages.lookups.memory import SEARCHED, SIBLINGS, SOURCES, Memory, Range, marks_of
 from sglang_adaptive.sglang_plugin.stages.lookups.texts import SLOTS, Texts
@@ -259,7 +260,7 @@ def main(argv: Sequence[str]) -> int:
         columns += ["drafted", "with_lookups", "better_of_both"] if given.steps else []
         try:
             found = recorded(given.files)
-        except ValueError as error:
+        except (OSError, ValueError) as error:
             parser().error(str(error))
         if given.steps and any(one.accepted is None for texts in found.values() for one in texts):
             parser().error("--steps: expected files with accepted drafts")
@@ -279,7 +280,7 @@ def parser() -> argparse.ArgumentParser:
     found.add_argument("--at-once", type=int, default=1, help="requests that run side by side (default: 1)")
     found.add_argument("--mb", type=float, default=64.0, help="size of the memory (default: 64)")
     found.add_argument(
-        "--steps", type=int, default=0, help="drafts of a model, beside which lookups run (default: none)"
+        "--steps", type=count, default=0, help="drafts of a model, beside which lookups run (default: none)"
     )
     found.add_argument("--match", type=int, default=5, help="tokens that match where a lookup is used (default: 5)")
     found.add_argument("--json", type=Path)
