@@ -31,6 +31,9 @@ NEW_TOKENS = 48
 SWITCH_SECONDS = 0.03
 """Seconds between two forced depths while requests run; a round takes 2 to 10 ms."""
 
+APART = (0.005, 0.01, 0.02)
+"""Seconds between two requests that are sent one by one: batches of the reference that grow, shrink and change."""
+
 STOPPING = 10.0
 """Seconds reserved at the end of the budget to stop servers and write."""
 
@@ -50,10 +53,15 @@ _CPU = ("--disable-radix-cache", "--max-running-requests", str(LARGEST_BATCH))
 
 # -- families, the most used ones first -----------------------------------------------------------------------------
 
-CHAIN = (
-    *("--speculative-eagle-topk", "1", "--speculative-num-steps", "3"),
-    *("--speculative-num-draft-tokens", "4"),
-)
+
+def _chain(steps: int) -> tuple[str, ...]:
+    return (
+        *("--speculative-eagle-topk", "1", "--speculative-num-steps", str(steps)),
+        *("--speculative-num-draft-tokens", str(steps + 1)),
+    )
+
+
+CHAIN = _chain(3)
 
 
 @dataclass(frozen=True)
@@ -107,7 +115,7 @@ FAMILIES: tuple[Family, ...] = (
     _own("deepseek-v3", "DeepSeek-V3, R1, V3.1", "NextN", shapes.DEEPSEEK_V3),
     _own("qwen3-next", "Qwen3-Next-80B-A3B", "MTP", shapes.QWEN3_NEXT, HYBRID, "NEXTN"),
     _own("glm-4-moe", "GLM-4.5, 4.6, 4.7", "NextN", shapes.GLM_4_MOE),
-    _eagle3("gpt-oss", "gpt-oss-20b, 120b", shapes.GPT_OSS),
+    _eagle3("gpt-oss", "gpt-oss-20b, 120b", shapes.GPT_OSS, static=_chain(5)),
     _NEMOTRON_H,
     replace(
         _NEMOTRON_H, name="nemotron-h-uncured", models="Nemotron-3, without this package's repair",
@@ -286,9 +294,11 @@ class Examined:
         adaptive = self._servers[ADAPTIVE]
         self._look()
         self._keep()
+        reference = self._servers[REFERENCE].client
+        for apart in APART:
+            self._judge.expect(f"{apart} s apart", texts.ask(reference, self._prompts, NEW_TOKENS, apart).outputs)
         for batch in BATCHES:
-            wanted = self._prompts[:batch]
-            self._judge.expect(batch, texts.ask(self._servers[REFERENCE].client, wanted, NEW_TOKENS).outputs)
+            self._judge.expect(batch, texts.ask(reference, self._prompts[:batch], NEW_TOKENS).outputs)
         self.record["reference"] = self._judge.about()
         if not self.record["active"]:
             self._run("launch depth", adaptive)
@@ -302,13 +312,17 @@ class Examined:
         self._run("policy", adaptive)
         if STATIC in self._servers:
             self._run("static", self._servers[STATIC], into="static_runs")
+            for apart in APART:
+                self._run(f"static, {apart} s apart", self._servers[STATIC], into="static_runs", apart=apart)
 
-    def _run(self, how: str, server: Server, switch: Sequence[int] = (), into: str = "runs") -> None:
+    def _run(
+        self, how: str, server: Server, switch: Sequence[int] = (), into: str = "runs", apart: float = 0.0
+    ) -> None:
         for batch in BATCHES:
             self._in_time()
             around = texts.switching(server.client, switch, SWITCH_SECONDS) if switch else nullcontext()
             with around:
-                answers = texts.ask(server.client, self._prompts[:batch], NEW_TOKENS)
+                answers = texts.ask(server.client, self._prompts[:batch], NEW_TOKENS, apart)
             deepest = self._deepest.setdefault(batch, answers.outputs)
             self.record[into].append({
                 "how": how, "batch": batch, "rounds": answers.rounds, "accepted": answers.accepted,

@@ -11,8 +11,10 @@ from __future__ import annotations
 import math
 import random
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -55,10 +57,22 @@ class Answers:
     """Drafts accepted, summed over the requests."""
 
 
-def ask(server: Client, wanted: Sequence[Ids], new_tokens: int) -> Answers:
-    """Send *wanted* as one batch and return the greedy answers. Raises RequestError or OSError."""
-    answers = server.generate([list(prompt) for prompt in wanted], new_tokens, ignore_eos=True)
-    answers = answers if isinstance(answers, list) else [answers]
+def ask(server: Client, wanted: Sequence[Ids], new_tokens: int, apart: float = 0.0) -> Answers:
+    """Send *wanted* and return the greedy answers: as one batch, or each *apart* seconds after the one before.
+
+    Raises RequestError or OSError.
+    """
+
+    def late(place: int, prompt: Ids) -> Any:
+        time.sleep(place * apart)
+        return server.generate(list(prompt), new_tokens, ignore_eos=True)
+
+    if apart:
+        with ThreadPoolExecutor(len(wanted)) as pool:
+            answers = list(pool.map(late, range(len(wanted)), wanted))
+    else:
+        answers = server.generate([list(prompt) for prompt in wanted], new_tokens, ignore_eos=True)
+        answers = answers if isinstance(answers, list) else [answers]
     outputs = [list(answer["output_ids"]) for answer in answers]
     rounds = [int(answer["meta_info"].get("spec_verify_ct") or 0) for answer in answers]
     # Prefill yields the first token; every round adds one token of its own.
