@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any
 
-from sglang_adaptive.policy.base import AdaptivePolicy, Forecast, ProbeTotals
+from sglang_adaptive.policy.base import AdaptivePolicy, Forecast
 from sglang_adaptive.policy.choice import FORCED, Choice, Coming, Source, drafted
 from sglang_adaptive.policy.config import AdaptiveConfig
 from sglang_adaptive.policy.observation import RoundNote
@@ -20,32 +19,6 @@ from sglang_adaptive.runtime.round_trace import RoundTrace
 from sglang_adaptive.runtime.states import AdaptiveWorker, Device, RuntimeStates, WarmUp
 
 logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class MeterReading:
-    """The controller's values for metrics; cheaper than its snapshot, because SGLang reads them whenever it logs."""
-
-    time: float
-    """Unix time in seconds."""
-    states: RuntimeStates
-    degraded: bool
-    alarms: Collection[str]
-    """Names of the alarms now raised."""
-    counters: Counters
-    forecasts: Mapping[str, Forecast]
-    """By batch region, the policy's forecast for a round like the latest drafted one; empty without a cost model."""
-    speedup: float | None
-    """Expected rate over no speculation, for a round like the latest drafted one; None without a cost model."""
-    acceptance: tuple[float, ...]
-    """The policy's estimate by position; empty if it has none."""
-    probes: ProbeTotals | None
-    profile_saved_at: float | None
-    """Unix time in seconds at which this server's cost profile was written to disk; None without one."""
-    hour: Mapping[str, Any] | None
-    """Speedup of the last hour over fixed steps; see ``History.speedup``."""
-    audit: Mapping[str, Any] | None
-    """Audit results of finished requests; None without an audit."""
 
 
 class AdaptiveController:
@@ -90,10 +63,10 @@ class AdaptiveController:
         chooses alone."""
         self.share_cost = share_cost
         self._clock = clock or RoundClock()
-        self._wall_time = wall_time
-        self._profile_saved_at = profile_saved_at
+        self.wall_time = wall_time
+        self.profile_saved_at = profile_saved_at
         self._config_changed: dict[str, Any] | None = None
-        self._counters = Counters()
+        self.counters = Counters()
         self.acceptance_watch: AcceptanceWatch | None = AcceptanceWatch(wall_time)
         """None if another rank watches the same rounds, or if acceptance depends on the text alone."""
         self._history: History | None = None
@@ -172,7 +145,7 @@ class AdaptiveController:
             return
         if choice.state != before.state:
             cause = cause_of(before, choice, batch_size == self._batch_size)
-            self._counters.add_switch(self._wall_time(), before.steps, choice.steps, batch_size, cause)
+            self.counters.add_switch(self.wall_time(), before.steps, choice.steps, batch_size, cause)
             logger.debug("draft steps %d -> %d at batch size %d (%s)", before.steps, choice.steps, batch_size, cause)
         self._batch_size = batch_size
 
@@ -200,7 +173,7 @@ class AdaptiveController:
         note.since_last = self._clock.since_last
         if note.steps and not note.looked_up:
             self.context_lengths.add(note.lengths, num_correct_drafts_per_req, note.steps)
-        self._counters.add_round(note)
+        self.counters.add_round(note)
         if self.acceptance_watch is not None:
             self.acceptance_watch.add(self._clock.now(), note)
         history = self._closed_history()
@@ -263,8 +236,7 @@ class AdaptiveController:
         """Return the history up to the last full second. An error ends the history, not the round."""
         if self._history is not None:
             try:
-                # A policy that failed is not asked again.
-                self._history.close(self.policy if self.degraded is None else None)
+                self._history.close(self.figures)
             except Exception:
                 self._history = None
                 logger.exception("adaptive: no history from now on, because the policy could not price its rounds")
@@ -343,16 +315,16 @@ class AdaptiveController:
             policy.allow_lookups(False)
         self.policy = policy
         self.share_cost = share_cost or self.share_cost
-        self._profile_saved_at = profile_saved_at or self._profile_saved_at
+        self.profile_saved_at = profile_saved_at or self.profile_saved_at
         self.degraded = None
         if self.acceptance_watch is not None:
             self.acceptance_watch.restart()
         self.states.live = self.states.live._replace(why="configuration")
-        self._config_changed = {"time": self._wall_time(), "by": by}
+        self._config_changed = {"time": self.wall_time(), "by": by}
 
     def snapshot(self) -> dict[str, Any]:
         """Return the current state as JSON builtins that do not change later; docs/json.md lists the fields."""
-        counters = self._counters
+        counters = self.counters
         return {
             "active": True,
             "reason": None,
@@ -371,11 +343,11 @@ class AdaptiveController:
             "accepted_by_position": counters.by_position(),
             "accepted_by_length": self.context_lengths.as_list(),
             "round_times": counters.round_times.as_list(),
-            "alarms": self._alarms(),
+            "alarms": self.alarms(),
             "degraded": self.degraded is not None,
             "degraded_reason": self.degraded,
             "degraded_steps": None if self.degraded is None else self._degraded_steps,
-            "profile_saved_at": self._profile_saved_at(),
+            "profile_saved_at": self.profile_saved_at(),
             "config": self.config(),
             "config_changed": self._config_changed,
             "startup": {
@@ -383,7 +355,7 @@ class AdaptiveController:
                 **self.warm_up.as_dict(),
                 "late_kernel_loads": None if self.late_kernel_loads is None else [*self.late_kernel_loads],
             },
-            "speedup": self._speedup(),
+            "speedup": self.speedup(),
             "audit": self.audits(),
             **self._policy_state(),
         }
@@ -393,36 +365,24 @@ class AdaptiveController:
         history = self._closed_history()
         return None if history is None else history.span(span)
 
-    def read_meters(self) -> MeterReading:
-        """Return the values of the metrics; cheaper than a snapshot. A policy that failed is not asked."""
-        policy, counters = self.policy if self.degraded is None else None, self._counters
-        forecasts: dict[str, Forecast] = {}
-        for name, region in counters.regions.items():
-            if policy is not None and region.batch_size:
-                forecast = policy.forecast(region.batch_size, region.steps)
-                if forecast is not None:
-                    forecasts[name] = forecast
-        latest = forecasts.get(counters.latest)
-        return MeterReading(
-            time=self._wall_time(),
-            states=self.states,
-            degraded=policy is None,
-            alarms={alarm["name"] for alarm in self._alarms()},
-            counters=counters,
-            forecasts=forecasts,
-            speedup=None if latest is None else latest.speedup,
-            acceptance=() if policy is None else tuple(policy.acceptance_by_position()),
-            probes=None if policy is None else policy.probe_totals(),
-            profile_saved_at=self._profile_saved_at(),
-            hour=self._speedup(),
-            audit=self.audits(),
-        )
+    @property
+    def figures(self) -> AdaptivePolicy:
+        """The policy, to read its figures; once it has failed it is not asked again, and this one has none."""
+        return self.policy if self.degraded is None else AdaptivePolicy()
 
-    def _alarms(self) -> list[dict[str, Any]]:
+    def forecasts(self) -> dict[str, Forecast]:
+        """Return by batch region the policy's forecast for a round like its latest drafted one."""
+        latest = {name: region for name, region in self.counters.regions.items() if region.batch_size}
+        found = {name: self.figures.forecast(one.batch_size, one.steps) for name, one in latest.items()}
+        return {name: forecast for name, forecast in found.items() if forecast is not None}
+
+    def alarms(self) -> list[dict[str, Any]]:
+        """Return the alarms now raised, as JSON builtins."""
         watch = self.acceptance_watch
         return [] if watch is None or watch.alarm is None else [watch.alarm]
 
-    def _speedup(self) -> dict[str, Any] | None:
+    def speedup(self) -> dict[str, Any] | None:
+        """Return the speedup of the last hour, as ``History.speedup``; None when there is no history."""
         history = self._closed_history()
         return None if history is None else history.speedup()
 

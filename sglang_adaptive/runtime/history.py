@@ -54,7 +54,7 @@ class History:
             mix = self._mixes[key] = RoundMix(*key)
         mix.add(observation)
 
-    def close(self, policy: AdaptivePolicy | None) -> None:
+    def close(self, policy: AdaptivePolicy) -> None:
         """Compare a finished second with fixed steps, by the prices of *policy*, and add it to the rings."""
         now = int(self._clock())
         if now == self._second:
@@ -89,14 +89,14 @@ class History:
             ],
         }
 
-    def _rows(self, mixes: Collection[RoundMix], policy: AdaptivePolicy | None) -> Bucket:
+    def _rows(self, mixes: Collection[RoundMix], policy: AdaptivePolicy) -> Bucket:
         rows: Bucket = {}
         count = len(self.depths)
         usual = _usual_seconds(mixes)
         for mix in mixes:
             region = REGIONS.index(region_of(mix.batch_size))
             row = rows.setdefault(region, array("f", bytes(4 * (HEAD + 4 * count))))
-            prices = policy.prices(mix.batch_size, mix.steps) if policy is not None else None
+            prices = policy.prices(mix.batch_size, mix.steps)
             own = own_seconds(mix, prices) if prices is not None else None
             if own is None and not mix.timed:
                 own = usual.get(region)

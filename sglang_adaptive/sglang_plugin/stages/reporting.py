@@ -14,9 +14,10 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from sglang_adaptive.policy.base import ProbeTotals
 from sglang_adaptive.policy.observation import RoundNote
 from sglang_adaptive.runtime import alarms
-from sglang_adaptive.runtime.controller import AdaptiveController, MeterReading
+from sglang_adaptive.runtime.controller import AdaptiveController
 from sglang_adaptive.runtime.counters import CAUSES, REGIONS, Counters, Region
 from sglang_adaptive.sglang_plugin.guard import Guard
 from sglang_adaptive.sglang_plugin.stage import Rest, Stage
@@ -29,7 +30,7 @@ COUNTER, GAUGE = "counter", "gauge"
 DEPTH, POSITION, CAUSE, REGION = "draft_steps", "position", "cause", "batch_region"
 VERDICT, ALARM = "verdict", "name"
 
-Read = Callable[[MeterReading], float | Mapping[str, float] | None]
+Read = Callable[[AdaptiveController], float | Mapping[str, float] | None]
 """Reads a metric: a number, or one per value of its label; None if the policy or the setup has none.
 
 Counters exist from the start, at 0, so that a rate includes their first increase.
@@ -58,9 +59,9 @@ def label_of(cause: str) -> str:
 def _by_depth(of: Callable[[Counters], Mapping[int, int]]) -> Read:
     """Return a reader of counts by steps, for the steps with a runtime state."""
 
-    def read(reading: MeterReading) -> Mapping[str, float]:
-        counts = of(reading.counters)
-        return {str(steps): counts.get(steps, 0) for steps in reading.states.tiers}
+    def read(controller: AdaptiveController) -> Mapping[str, float]:
+        counts = of(controller.counters)
+        return {str(steps): counts.get(steps, 0) for steps in controller.states.tiers}
 
     return read
 
@@ -68,30 +69,56 @@ def _by_depth(of: Callable[[Counters], Mapping[int, int]]) -> Read:
 def _by_position(key: str) -> Read:
     """Return a reader of *key* of ``Counters.by_position``, for the positions of the most steps."""
 
-    def read(reading: MeterReading) -> Mapping[str, float]:
-        counted = {entry["position"]: entry[key] for entry in reading.counters.by_position()}
-        return {str(place): counted.get(place, 0) for place in range(1, reading.states.deepest + 1)}
+    def read(controller: AdaptiveController) -> Mapping[str, float]:
+        counted = {entry["position"]: entry[key] for entry in controller.counters.by_position()}
+        return {str(place): counted.get(place, 0) for place in range(1, controller.states.deepest + 1)}
 
     return read
 
 
 def _by_region(of: Callable[[Region], float]) -> Read:
     """Return a reader of the batch-size regions that had a round."""
-    return lambda reading: {name: of(region) for name, region in reading.counters.regions.items()}
+    return lambda controller: {name: of(region) for name, region in controller.counters.regions.items()}
 
 
-def _causes(reading: MeterReading) -> Mapping[str, float]:
-    counts = reading.counters.switches_by_cause
+def _causes(controller: AdaptiveController) -> Mapping[str, float]:
+    counts = controller.counters.switches_by_cause
     return {label_of(cause): counts[cause] for cause in (*CAUSES, *(counts.keys() - set(CAUSES)))}
 
 
-def _hour(reading: MeterReading) -> Mapping[str, float]:
-    return {str(one["steps"]): one["times"] for one in (reading.hour["against"] if reading.hour else ())}
+def _hour(controller: AdaptiveController) -> Mapping[str, float]:
+    hour = controller.speedup()
+    return {str(one["steps"]): one["times"] for one in (hour["against"] if hour else ())}
+
+
+def _speedup(controller: AdaptiveController) -> float | None:
+    latest = controller.forecasts().get(controller.counters.latest)
+    return None if latest is None else latest.speedup
+
+
+def _of_probes(of: Callable[[ProbeTotals], float]) -> Read:
+    """Return a reader of the policy's probes."""
+    return lambda controller: None if (totals := controller.figures.probe_totals()) is None else of(totals)
+
+
+def _audits(controller: AdaptiveController) -> Mapping[str, float] | None:
+    found = controller.audits()
+    return found and {verdict: found[verdict] for verdict in VERDICTS}
+
+
+def _alarms(controller: AdaptiveController) -> Mapping[str, float]:
+    raised = {alarm["name"] for alarm in controller.alarms()}
+    return {name: float(name in raised) for name in alarms.NAMES}
+
+
+def _profile_age(controller: AdaptiveController) -> float | None:
+    saved_at = controller.profile_saved_at()
+    return None if saved_at is None else max(0.0, controller.wall_time() - saved_at)
 
 
 # fmt: off
 METRICS = (
-    Metric("draft_steps", GAUGE, "Current draft steps.", lambda reading: reading.states.live.steps),
+    Metric("draft_steps", GAUGE, "Current draft steps.", lambda controller: controller.states.live.steps),
     Metric("rounds_total", COUNTER, "Verified decode rounds, by draft steps.",
         _by_depth(lambda counters: counters.rounds), DEPTH),
     Metric("output_tokens_total", COUNTER, "Tokens that decode rounds produced, including bonus tokens.",
@@ -107,8 +134,8 @@ METRICS = (
         _by_position("accepted"), POSITION),
     Metric("expected_acceptance_ratio", GAUGE,
         "The policy's estimate of the probability that a draft at this position is accepted once it is reached.",
-        lambda reading: {str(place): ratio for place, ratio in enumerate(reading.acceptance, start=1)}, POSITION,
-        needs="throughput"),
+        lambda controller: {str(at): ratio for at, ratio in enumerate(controller.figures.acceptance_by_position(), 1)},
+        POSITION, needs="throughput"),
     Metric("switches_total", COUNTER, "Changes of the current draft steps, by cause.", _causes, CAUSE),
     Metric("observed_tokens_total", COUNTER, "Tokens that the rounds in observed_seconds_total produced.",
         _by_region(lambda region: region.tokens), REGION),
@@ -117,31 +144,28 @@ METRICS = (
         _by_region(lambda region: region.seconds), REGION),
     Metric("expected_tokens_per_second", GAUGE,
         "Rate that the cost model expects from a round like the latest drafted one in this region of batch sizes.",
-        lambda reading: {name: expected.tokens_per_second for name, expected in reading.forecasts.items()}, REGION,
-        needs="throughput"),
+        lambda controller: {name: expected.tokens_per_second for name, expected in controller.forecasts().items()},
+        REGION, needs="throughput"),
     Metric("expected_speedup_ratio", GAUGE,
         "Rate that the cost model expects from a round like the latest drafted one, over the rate without speculation.",
-        lambda reading: reading.speedup, needs="throughput"),
+        _speedup, needs="throughput"),
     Metric("hour_speedup_ratio", GAUGE,
         "Rate of the last hour's rounds over the rate at fixed draft steps, by the cost model; 0 is no speculation.",
         _hour, DEPTH, needs="throughput"),
     Metric("probes_total", COUNTER, "Probes started: a few rounds at a depth that is not expected to be the best.",
-        lambda reading: None if reading.probes is None else reading.probes.started, needs="throughput"),
+        _of_probes(lambda totals: totals.started), needs="throughput"),
     Metric("probe_cost_seconds_total", COUNTER,
         "Time that probes lost compared with the depth that was expected to be the best.",
-        lambda reading: None if reading.probes is None else reading.probes.lost_seconds, needs="throughput"),
+        _of_probes(lambda totals: totals.lost_seconds), needs="throughput"),
     Metric("audits_total", COUNTER, "Finished requests that were chosen to be decoded again, by result.",
-        lambda reading: reading.audit and {verdict: reading.audit[verdict] for verdict in VERDICTS}, VERDICT,
-        needs="audit"),
-    Metric("alarm", GAUGE, "1 while this alarm is raised, otherwise 0.",
-        lambda reading: {name: float(name in reading.alarms) for name in alarms.NAMES}, ALARM),
+        _audits, VERDICT, needs="audit"),
+    Metric("alarm", GAUGE, "1 while this alarm is raised, otherwise 0.", _alarms, ALARM),
     Metric("degraded", GAUGE,
         "1 if the policy failed and the depth is back at the launch depth, or the audit found a wrong token and the "
-        "depth is 0; otherwise 0.", lambda reading: float(reading.degraded)),
+        "depth is 0; otherwise 0.", lambda controller: float(controller.degraded is not None)),
     Metric("profile_age_seconds", GAUGE,
         "Time since this server's cost profile was last written to disk; at first, the profile that it started from.",
-        lambda reading: None if (at := reading.profile_saved_at) is None else max(0.0, reading.time - at),
-        needs="throughput"),
+        _profile_age, needs="throughput"),
 )
 # fmt: on
 
@@ -158,10 +182,10 @@ def most_series(depths: int, deepest: int) -> int:
     return sum(most[metric.label] for metric in METRICS)
 
 
-def series(reading: MeterReading) -> Iterator[Series]:
-    """Yield every series that *reading* has a value for."""
+def series(controller: AdaptiveController) -> Iterator[Series]:
+    """Yield every series that *controller* has a value for."""
     for metric in METRICS:
-        value = metric.read(reading)
+        value = metric.read(controller)
         if isinstance(value, Mapping):
             yield from ((metric.name, own, one) for own, one in value.items())
         elif value is not None:
@@ -200,7 +224,7 @@ class Metrics(Stage):
 class AdaptiveMetrics:
     """The families of METRICS with a collector's labels, and the value last written to each series.
 
-    An update reads the controller once and writes each series that changed. SGLang logs after every prefill, so updates
+    An update reads the controller and writes each series that changed. SGLang logs after every prefill, so updates
     that would take more than SHARE of the time are skipped; the next one writes their changes.
     """
 
@@ -237,8 +261,7 @@ class AdaptiveMetrics:
 
     def _write_all(self) -> None:
         """Write every changed series; a gauge without a value becomes NaN."""
-        reading = self._controller.read_meters()
-        found = {(name, own): value for name, own, value in series(reading)}
+        found = {(name, own): value for name, own, value in series(self._controller)}
         for key, value in found.items():
             if self._written.get(key) != value:
                 self._write(key, value)

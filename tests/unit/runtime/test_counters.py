@@ -68,7 +68,7 @@ def test_switches_by_cause() -> None:
     policy.fails_on = "choose"
     controller.choose(2)
     expected = {"forced": 1, "released": 1, "acceptance": 2, "batch size": 1, "degraded": 1}
-    assert dict(controller.read_meters().counters.switches_by_cause) == expected and set(expected) < set(CAUSES)
+    assert dict(controller.counters.switches_by_cause) == expected and set(expected) < set(CAUSES)
 
 
 @pytest.mark.parametrize(

@@ -88,7 +88,7 @@ def test_rounds_without_any_time_take_as_long_as_the_others(ticks: Ticks) -> Non
     for steps, seconds in ((3, 0.02), (3, 0.02), (1, None)):
         history.add(RoundObservation(drafted(steps), [1, 1], 2, seconds))
     ticks.now += 1.0
-    history.close(None)
+    history.close(AdaptivePolicy())
     (region,) = history.span(60)["by_batch"]
     assert region["seconds"] == pytest.approx(0.06) and region["tokens"] == 12
 
@@ -115,7 +115,7 @@ def test_a_full_hour_takes_a_few_hundred_kilobytes(ticks: Ticks) -> None:
         history = History(range(8), ticks)
         for _ in range(HOUR + 100):
             for batch in (1, 8):
-                history.close(None)
+                history.close(AdaptivePolicy())
                 history.add(RoundObservation(drafted(3), [1] * batch, batch, 0.02))
             ticks.now += 1.0
         taken = tracemalloc.get_traced_memory()[0] - before

@@ -110,7 +110,7 @@ def test_probes_of_the_largest_rank_run_on_all_and_others_make_none() -> None:
     ranks.rounds(1500)
     assert ranks.policy(0).probe_totals().started > 0
     assert ranks.policy(1).probe_totals().started == 0
-    causes = [each.read_meters().counters.switches_by_cause for each in ranks.controllers]
+    causes = [each.counters.switches_by_cause for each in ranks.controllers]
     assert causes[0] == causes[1] and causes[0]["probe"] >= 2
 
 

@@ -148,7 +148,7 @@ def test_every_reader_takes_built_depths_that_a_later_configuration_leaves_out(
         told = "\n".join(explain(state))
         assert f"configured depths: {listed(ladder)}." in told
         assert ("Built, but not used by the current configuration:" in told) is (len(ladder) < len(BUILT))
-    names = {name for name, _, value in series(found.read_meters()) if math.isfinite(value)}
+    names = {name for name, _, value in series(found) if math.isfinite(value)}
     assert names >= {"rounds_total", "position_reached_tokens_total"}
     assert all(found.history(span)["buckets"] for span in SPANS)
 
