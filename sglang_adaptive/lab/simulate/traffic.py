@@ -17,7 +17,6 @@ from sglang_adaptive.lab.simulate.cost import SimulationError, load_cost
 from sglang_adaptive.lab.simulate.real.cell import Cell, Place, play_cell
 from sglang_adaptive.lab.simulate.real.oracles import OF_CONTEXTS, OF_DRAFTS
 from sglang_adaptive.lab.simulate.real.scenes import closed, queue_size
-from sglang_adaptive.lab.simulate.real.serve import FixedSteps
 from sglang_adaptive.lab.simulate.real.suite import DEFAULT_ROUNDS, NOISE_ROUNDS, asked
 from sglang_adaptive.lab.simulate.real.texts import Texts
 from sglang_adaptive.lab.simulate.report import FORMAT, Played, about
@@ -53,7 +52,7 @@ def run(options: argparse.Namespace, words: list[str]) -> Played:
         # In the server's order, repeated as needed.
         order = np.arange(queue_size(texts.mean_length, batch, count)) % len(texts.begin)
         work = closed(NAME, texts, order, batch)
-        place = Place(work, cost, cost.table(batch), clock, [FixedSteps(work, steps) for steps in cost.steps])
+        place = Place(work, cost, cost.table(batch), clock)
         cells.append(play_cell(place, (NAME, str(batch), name), contenders, oracles))
     source = about(words, left_out) | {"profile": name, "rounds": count, "seed": options.seed}
     depths = seen(rounds, texts, cost.steps)
@@ -155,7 +154,7 @@ def seen(rounds: Rounds, texts: Texts, ladder: Sequence[int]) -> list[dict[str, 
     drafted = sum(count for steps, count in tokens.items() if steps)
     found = []
     for steps in ladder:
-        recut = len(texts.accepted) / int(texts.walk(texts.begin, texts.end, steps)[0].sum())
+        recut = len(texts.accepted) / int(texts.walk(texts.begin, texts.end, steps).sum())
         share = sum(count for other, count in tokens.items() if other >= max(steps, 1)) / drafted
         found.append(
             {

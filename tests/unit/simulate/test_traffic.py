@@ -61,14 +61,14 @@ def test_playing_a_text_takes_what_its_runs_cut_anew_take(tmp_path: Path) -> Non
     texts = texts_of(found)
     runs = [run for stretches in found.requests.values() for stretch in stretches for run in runs_of(stretch)]
     for steps in LADDER:
-        rounds, _ = texts.walk(texts.begin, texts.end, steps)
+        rounds = texts.walk(texts.begin, texts.end, steps)
         assert rounds.sum() == sum(math.ceil(run / (steps + 1)) for run in runs)
 
 
 def test_shallower_depths_are_foretold_closely_and_deeper_ones_bounded(tmp_path: Path) -> None:
     found = served(tmp_path / "t", [5])
     texts = texts_of(found)
-    true = {steps: len(TEXTS.accepted) / TEXTS.walk(TEXTS.begin, TEXTS.end, steps)[0].sum() for steps in LADDER}
+    true = {steps: len(TEXTS.accepted) / TEXTS.walk(TEXTS.begin, TEXTS.end, steps).sum() for steps in LADDER}
     known = {one["steps"]: one for one in seen(found, texts, LADDER)}
     recut = {steps: one["tokens_a_round_recut"] for steps, one in known.items()}
     for steps in (1, 2, 3, 5):

@@ -11,7 +11,7 @@ from sglang_adaptive.lab.simulate.contenders import Contender, static
 from sglang_adaptive.lab.simulate.cost import FloatArray, RoundCost
 from sglang_adaptive.lab.simulate.real.oracles import in_hindsight
 from sglang_adaptive.lab.simulate.real.scenes import Live, Work
-from sglang_adaptive.lab.simulate.real.serve import FixedSteps, Served, serve
+from sglang_adaptive.lab.simulate.real.serve import Served, serve
 from sglang_adaptive.policy.throughput.lookups import TRACKING_SECONDS
 
 SETTLED_SECONDS = 60.0
@@ -59,8 +59,6 @@ class Place:
     """Seconds by batch size and steps."""
     clock: FloatArray
     """Noise by round."""
-    fixed: Sequence[FixedSteps] = ()
-    """The closed loop at each number of steps of the ladder; empty with arrivals."""
     tracking: float = TRACKING_SECONDS
     """Seconds that tracking texts for lookups adds to a round."""
 
@@ -76,8 +74,6 @@ class Place:
 
     def singles(self) -> dict[int, Served]:
         """Return the run of each fixed number of steps."""
-        if self.fixed:
-            return {run.steps: run.served(self.table) for run in self.fixed}
         return {steps: self.served(static(steps)) for steps in self.ladder}
 
     def served(self, contender: Contender) -> Served:
@@ -104,9 +100,8 @@ def play_cell(
     rates = {steps: rate(run, work) for steps, run in singles.items()}
     best = max(rates, key=lambda steps: rates[steps])
     runs = {contender.name: place.served(contender) for contender in contenders}
-    if place.fixed:
-        rounds = [run.rounds for run in place.fixed]
-        runs |= in_hindsight(oracles, work, place.ladder, place.table, singles[best], rounds)
+    if work.arrivals is None:
+        runs |= in_hindsight(oracles, work, place.ladder, place.table, singles[best])
     scores = {
         name: Score(rate(run, work) / rates[best], switches_an_hour(run), slowest_decile(run, singles[best], work))
         for name, run in runs.items()

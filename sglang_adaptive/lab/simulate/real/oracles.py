@@ -10,7 +10,6 @@ import numpy as np
 from sglang_adaptive.lab.simulate.cost import FloatArray
 from sglang_adaptive.lab.simulate.real.scenes import Live, Work
 from sglang_adaptive.lab.simulate.real.serve import Served, serve
-from sglang_adaptive.lab.simulate.trace import IntArray
 from sglang_adaptive.policy.base import AdaptivePolicy
 from sglang_adaptive.policy.choice import Choice, Coming, drafted
 
@@ -122,13 +121,9 @@ STILL = np.ones(1)
 
 
 def in_hindsight(
-    oracles: Sequence[str], work: Work, ladder: Sequence[int], table: FloatArray, single: Served,
-    rounds: Sequence[IntArray],
-) -> dict[str, Served]:  # fmt: skip
-    """Return the best run of each of *oracles* on a closed loop, at least *single*, that at the best single depth.
-
-    *rounds* are those that each request takes at each of *ladder*.
-    """
+    oracles: Sequence[str], work: Work, ladder: Sequence[int], table: FloatArray, single: Served
+) -> dict[str, Served]:
+    """Return the best run of each of *oracles* on a closed loop, at least *single*, that at the best single depth."""
     best, seconds, batch = int(single.steps[0]), table[:, list(ladder)], work.most
     progress = work.texts.progress(ladder, best) if oracles else np.zeros((1, len(ladder)))
     found = {}
@@ -140,7 +135,7 @@ def in_hindsight(
             price = batch / float(table[batch, best]) * _rate(runs[-1]) / _rate(single) * seconds
             policy: AdaptivePolicy = KnowsDrafts(live, ladder, price, progress)
             if oracle == OF_KINDS:
-                policy = KnowsKinds(live, ladder, seconds, _pace(work, rounds))
+                policy = KnowsKinds(live, ladder, seconds, _pace(work, ladder))
             elif oracle == OF_CONTEXTS:
                 policy = KnowsContexts(live, ladder, price, progress, foretold=foretold)
             runs.append(serve(policy, live, ladder, table, STILL))
@@ -154,9 +149,10 @@ def _rate(served: Served) -> float:
     return served.tokens / served.seconds
 
 
-def _pace(work: Work, rounds: Sequence[IntArray]) -> FloatArray:
+def _pace(work: Work, ladder: Sequence[int]) -> FloatArray:
     """Return tokens per round by category and index in the ladder; 1 if a category is not in the queue."""
     kinds = len(work.texts.kinds)
     tokens = np.bincount(work.kind, work.lengths, kinds)
+    rounds = (work.texts.walk(work.begin, work.end, steps) for steps in ladder)
     taken = np.stack([np.bincount(work.kind, each, kinds) for each in rounds], axis=1)
     return np.where(taken > 0, tokens[:, None] / np.maximum(taken, 1), 1.0)

@@ -1,8 +1,7 @@
-"""Lets a policy serve a queue of recorded requests; plays fixed numbers of steps without their rounds."""
+"""Lets a policy serve a queue of recorded requests."""
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -10,7 +9,7 @@ import numpy as np
 
 from sglang_adaptive.lab.simulate.cost import FloatArray
 from sglang_adaptive.lab.simulate.engine import Driver
-from sglang_adaptive.lab.simulate.real.scenes import Live, Work
+from sglang_adaptive.lab.simulate.real.scenes import Live
 from sglang_adaptive.lab.simulate.trace import IntArray
 from sglang_adaptive.policy.base import AdaptivePolicy
 from sglang_adaptive.policy.choice import Coming, Source
@@ -84,46 +83,3 @@ def serve(
     return Served(
         np.array(chosen), np.array(ended), live.tokens(), np.array(live.joined_at), np.array(live.finished_at)
     )
-
-
-# Every fixed number of steps on a closed loop, without playing its rounds one by one. At fixed steps the rounds of a
-# request do not depend on anything else. So a closed loop is a queue in front of as many counters as the batch has
-# slots, and its rounds follow from the rounds of its requests.
-
-
-class FixedSteps:
-    """A closed loop at one fixed number of steps, for any round times."""
-
-    def __init__(self, work: Work, steps: int) -> None:
-        assert work.arrivals is None, "with arrivals, who decodes together depends on the round times"
-        self.work, self.steps = work, steps
-        self.rounds, _ = work.texts.walk(work.begin, work.end, steps)
-        """Rounds that each request takes."""
-        self._begun, self._length = _turns(self.rounds.tolist(), work.most)
-        most = np.clip(self._length - self._begun, 0, None)
-        whole, cut = most >= self.rounds, most < self.rounds
-        _, reached = work.texts.walk(work.begin[cut], work.end[cut], steps, most[cut])
-        self._tokens = int(work.lengths[whole].sum() + (reached - work.begin[cut]).sum())
-
-    def served(self, table: FloatArray) -> Served:
-        """Return the run with the round times of *table*, seconds by batch size and steps."""
-        each = float(table[self.work.most, self.steps])
-        ends = self._begun + self.rounds
-        done = np.where(ends <= self._length, ends, np.nan)
-        return Served(
-            np.full(self._length, self.steps),
-            np.asarray(np.arange(1, self._length + 1) * each, dtype=float),
-            self._tokens,
-            np.where(self._begun < self._length, self._begun, np.nan) * each,
-            done * each,
-        )
-
-
-def _turns(rounds: Sequence[int], slots: int) -> tuple[IntArray, int]:
-    """Return the round before which each request starts, and the number of rounds until a slot stays empty."""
-    free = [0] * slots
-    begun = []
-    for length in rounds:
-        begun.append(free[0])
-        heapq.heapreplace(free, free[0] + length)
-    return np.array(begun, dtype=np.int64), free[0]

@@ -17,7 +17,6 @@ from sglang_adaptive.lab.simulate.cost import FloatArray, RoundCost, SimulationE
 from sglang_adaptive.lab.simulate.real.cell import Cell, Place, play_cell
 from sglang_adaptive.lab.simulate.real.oracles import ORACLES
 from sglang_adaptive.lab.simulate.real.scenes import Work, arrivals, scenes
-from sglang_adaptive.lab.simulate.real.serve import FixedSteps
 from sglang_adaptive.lab.simulate.real.texts import Texts, load_texts, shipped
 from sglang_adaptive.lab.simulate.report import FORMAT, Played, about
 from sglang_adaptive.lab.simulate.trace import clock_factors
@@ -85,14 +84,12 @@ def places(setting: Setting) -> Iterator[tuple[tuple[str, str, str], Place]]:
         for batch in setting.batches:
             rounds = int(setting.rounds * LONGER.get(batch, 1.0))
             for work in scenes(texts, batch, rounds, setting.seed):
-                fixed = {steps: FixedSteps(work, steps) for steps in setting.steps}
                 for name, cost in setting.costs.items():
-                    runs = [fixed[steps] for steps in cost.steps]
-                    yield (texts_name, str(batch), name), Place(work, cost, tables[name], clock, runs, setting.tracking)
+                    yield (texts_name, str(batch), name), Place(work, cost, tables[name], clock, setting.tracking)
         for name, cost in setting.costs.items() if setting.with_arrivals else ():
             for load, share in LOADS.items():
                 work = _arriving(texts, setting, tables[name], cost, share)
-                yield (texts_name, load, name), Place(work, cost, tables[name], clock, tracking=setting.tracking)
+                yield (texts_name, load, name), Place(work, cost, tables[name], clock, setting.tracking)
 
 
 def round_times(cost: RoundCost, largest: int) -> FloatArray:
@@ -115,7 +112,7 @@ def _arriving(texts: Texts, setting: Setting, table: FloatArray, cost: RoundCost
     """Return Poisson arrivals that use *share* of what the best single depth can serve."""
     most = max(setting.batches)
     tokens = int((texts.end - texts.begin).sum())
-    paces = {steps: tokens / int(texts.walk(texts.begin, texts.end, steps)[0].sum()) for steps in cost.steps}
+    paces = {steps: tokens / int(texts.walk(texts.begin, texts.end, steps).sum()) for steps in cost.steps}
     capacity = max(most * pace / float(table[most, steps]) for steps, pace in paces.items())
     rate = share * capacity / texts.mean_length
     return arrivals(texts, rate, setting.rounds, most, setting.seed)

@@ -57,24 +57,15 @@ class Texts:
         """Mean output tokens of a request."""
         return float((self.end - self.begin).mean())
 
-    def walk(
-        self, begin: IntArray, end: IntArray, steps: int, most: IntArray | None = None
-    ) -> tuple[IntArray, IntArray]:
-        """Play requests at fixed *steps*, all in parallel; return the rounds taken and the position reached of each.
-
-        *most* bounds the rounds of each request; without it every request runs to its end.
-        """
+    def walk(self, begin: IntArray, end: IntArray, steps: int) -> IntArray:
+        """Play requests at fixed *steps*, all in parallel; return the rounds that each takes."""
         at, rounds = begin.copy(), np.zeros(len(begin), dtype=np.int64)
-        alive = np.flatnonzero((at < end) & (True if most is None else most > 0))
+        alive = np.flatnonzero(at < end)
         while alive.size:
-            here = at[alive]
-            at[alive] = here = here + np.minimum(self.levels[here], steps) + 1
+            at[alive] += np.minimum(self.levels[at[alive]], steps) + 1
             rounds[alive] += 1
-            more = here < end[alive]
-            if most is not None:
-                more &= rounds[alive] < most[alive]
-            alive = alive[more]
-        return rounds, np.minimum(at, end)
+            alive = alive[at[alive] < end[alive]]
+        return rounds
 
     def rounds_to_go(self, steps: int) -> IntArray:
         """Return for each position how many rounds of *steps* a request takes from there to its end."""

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from sglang_adaptive.lab.simulate import engine
+from sglang_adaptive.lab.simulate.contenders import StaticPolicy
 from sglang_adaptive.lab.simulate.cost import FloatArray
 from sglang_adaptive.lab.simulate.real import serve
 from sglang_adaptive.lab.simulate.real.scenes import Live, Work
@@ -51,6 +52,10 @@ def table_of(size: int) -> FloatArray:
     return table
 
 
+def fixed(work: Work, steps: int) -> serve.Served:
+    return serve.serve(StaticPolicy(steps), Live(work), LADDER, table_of(work.most), np.ones(1))
+
+
 def played(work: Work, seed: int) -> serve.Served:
     """Return the results of the policy on *work*, starting without data."""
     policy = ThroughputPolicy(LADDER[-1], ThroughputOptions(candidate_steps=LADDER))
@@ -65,7 +70,7 @@ def test_little_is_lost_to_the_best_width(size: int, least: float, texts: Texts)
     for seed in SEEDS:
         work = work_of(texts, size, seed)
         found = played(work, seed)
-        widths = [serve.FixedSteps(work, steps).served(table_of(size)) for steps in LADDER]
+        widths = [fixed(work, steps) for steps in LADDER]
         best = max(one.tokens / one.seconds for one in widths)
         shares.append(found.tokens / found.seconds / best)
     assert np.mean(shares) >= least, shares
@@ -76,7 +81,7 @@ def test_an_easy_text_is_found_after_a_hard_one(texts: Texts) -> None:
     worst = []
     for seed in SEEDS:
         work = work_of(texts, 1, seed)
-        mine, widest = played(work, seed), serve.FixedSteps(work, LADDER[-1]).served(table_of(1))
+        mine, widest = played(work, seed), fixed(work, LADDER[-1])
         took, wanted = (np.diff(one.finished_at[1::2], prepend=0.0) for one in (mine, widest))
         worst.append((wanted / took).min())
     assert min(worst) >= 0.7, worst

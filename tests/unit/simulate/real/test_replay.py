@@ -10,7 +10,7 @@ import pytest
 from sglang_adaptive.lab.simulate.contenders import StaticPolicy
 from sglang_adaptive.lab.simulate.cost import load_cost
 from sglang_adaptive.lab.simulate.real.scenes import Live, Work, arrivals, scenes
-from sglang_adaptive.lab.simulate.real.serve import FixedSteps, Served, serve
+from sglang_adaptive.lab.simulate.real.serve import Served, serve
 from sglang_adaptive.lab.simulate.real.suite import round_times
 from sglang_adaptive.lab.simulate.real.texts import Texts
 from sglang_adaptive.policy.choice import Choice, Coming, Source, drafted
@@ -41,19 +41,9 @@ def one_by_one(request: int, steps: int) -> int:
 
 @pytest.mark.parametrize("steps", [0, 1, 3, 7])
 def test_all_requests_walk_as_each_does_alone(steps: int) -> None:
-    rounds, reached = TEXTS.walk(TEXTS.begin, TEXTS.end, steps)
+    rounds = TEXTS.walk(TEXTS.begin, TEXTS.end, steps)
     assert rounds.tolist() == [one_by_one(request, steps) for request in range(len(TEXTS.begin))]
-    assert np.array_equal(reached, TEXTS.end)
     assert np.array_equal(TEXTS.rounds_to_go(steps)[TEXTS.begin], rounds)
-
-
-def test_a_walk_stops_where_it_is_told_to() -> None:
-    most = np.arange(len(TEXTS.begin)) % 4
-    rounds, reached = TEXTS.walk(TEXTS.begin, TEXTS.end, 2, most)
-    assert rounds.tolist() == most.tolist()
-    assert all(reached[most == 0] == TEXTS.begin[most == 0])
-    one = TEXTS.begin[most == 1]
-    assert np.array_equal(reached[most == 1], one + np.minimum(TEXTS.levels[one], 2) + 1)
 
 
 def test_a_round_is_worth_the_rounds_that_it_saves() -> None:
@@ -62,19 +52,6 @@ def test_a_round_is_worth_the_rounds_that_it_saves() -> None:
     assert np.all(np.diff(progress, axis=1) >= -1.0) and progress.min() >= 0.0
     last = TEXTS.end - 1
     assert np.all(progress[last] == 1.0)  # any round ends the text
-
-
-@pytest.mark.parametrize("batch", [1, 5, 16])
-@pytest.mark.parametrize("steps", [0, 1, 7])
-def test_fixed_steps_are_what_playing_them_gives(batch: int, steps: int) -> None:
-    work = at_random(batch)
-    fast, slow = FixedSteps(work, steps).served(TABLE), played(StaticPolicy(steps), work)
-    assert fast.tokens == slow.tokens
-    assert fast.seconds == pytest.approx(slow.seconds)
-    assert np.array_equal(fast.steps, slow.steps)
-    assert np.allclose(fast.finished_at, slow.finished_at, equal_nan=True)
-    done = np.isfinite(slow.finished_at)
-    assert np.allclose(fast.joined_at[done], slow.joined_at[done])
 
 
 def test_a_result_arrives_one_round_late_and_names_its_requests() -> None:
@@ -159,7 +136,7 @@ def test_arrivals_wait_for_room_and_for_their_time() -> None:
 def test_an_idle_server_waits_without_rounds() -> None:
     work = arrivals(TEXTS, rate=0.01, rounds=200, most=4, seed=3)
     served = played(StaticPolicy(3), work)
-    rounds, _ = TEXTS.walk(work.begin, work.end, 3)
+    rounds = TEXTS.walk(work.begin, work.end, 3)
     assert len(served.steps) == rounds.sum()  # always alone
     assert np.allclose(served.joined_at, work.arrivals)
 
