@@ -86,10 +86,10 @@ def server_url(text: str) -> str:
     return text
 
 
-def count(text: str) -> int:
-    """Return an integer of at least 1, for ``type=`` of an argument."""
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"got {text!r}; expected a whole number of at least 1")
+def count(text: str, least: int = 1) -> int:
+    """Return an integer of at least *least*, for ``type=`` of an argument."""
+    if not text.isdecimal() or int(text) < least:
+        raise argparse.ArgumentTypeError(f"got {text!r}; expected a whole number of at least {least}")
     return int(text)
 
 

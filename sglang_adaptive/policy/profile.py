@@ -40,9 +40,8 @@ class ProfileKey:
     """Package versions, for example ``{"sglang": "0.5.23"}``."""
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the key as JSON builtins, maps sorted."""
-        plain: dict[str, Any] = {name: getattr(self, name) for name in (*KEY_TEXTS, *KEY_COUNTS)}
-        return {**plain, **{name: dict(sorted(getattr(self, name).items())) for name in KEY_MAPS}}
+        """Return the key as JSON builtins."""
+        return asdict(self)
 
     def digest(self) -> str:
         """Return 16 hexadecimal digits that differ between different keys."""
@@ -84,22 +83,12 @@ class CostProfile:
         theirs = {c.place: c for c in other.cells}
         return CostProfile(self.key, ordered((theirs | own).values()), self.measured or other.measured)
 
-    def as_dict(self) -> dict[str, Any]:
-        """Return the profile as JSON builtins, in the layout that ``loads_profile`` reads."""
-        return {
-            "format": FORMAT,
-            "version": VERSION,
-            "key": self.key.as_dict(),
-            "measured": self.measured,
-            "cells": [cell.as_dict() for cell in self.cells],
-        }
-
     def dumps(self) -> str:
-        """Return the JSON text, one cell per line."""
-        top = self.as_dict()
-        rows = ",\n".join("  " + json.dumps(cell) for cell in top.pop("cells"))
+        """Return the JSON text that ``loads_profile`` reads, one cell per line."""
+        top = {"format": FORMAT, "version": VERSION, "key": self.key.as_dict(), "measured": self.measured}
         head = json.dumps(top, indent=1)[:-2]
-        return f'{head},\n "cells": [\n{rows}\n ]\n}}\n' if rows else f'{head},\n "cells": []\n}}\n'
+        rows = ",\n".join("  " + json.dumps(cell.as_dict()) for cell in self.cells)
+        return f'{head},\n "cells": [\n{rows}\n ]\n}}\n'
 
 
 def ordered(cells: Iterable[ProfileCell]) -> tuple[ProfileCell, ...]:

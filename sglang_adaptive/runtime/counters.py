@@ -226,10 +226,8 @@ class Counters:
                 reached[index] += alive
                 alive -= counts[index]
                 accepted[index] += alive
-        return [
-            {"position": position, "reached": reached[position - 1], "accepted": accepted[position - 1]}
-            for position in range(1, deepest + 1)
-        ]
+        counts = enumerate(zip(reached, accepted, strict=True), 1)
+        return [{"position": at, "reached": came, "accepted": stayed} for at, (came, stayed) in counts]
 
     def _summed(self, of: Callable[[int, Counter[int]], int]) -> dict[int, int]:
         """Return the result of *of* by steps; *of* gets the steps, and requests by accepted drafts."""

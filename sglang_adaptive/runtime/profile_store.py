@@ -83,7 +83,7 @@ class ProfileStore:
             profile = loads_profile(data.decode("utf-8"), name)
         except UnicodeDecodeError:
             raise ProfileError(name, None, "is not UTF-8", "a cost profile") from None
-        if profile.key.as_dict() != self.key.as_dict():
+        if profile.key != self.key:
             raise ProfileError(name, "key", "is from another server", "this server's key", "foreign")
         self.saved_at = written
         return profile

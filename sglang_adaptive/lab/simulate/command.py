@@ -5,10 +5,10 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
-from typing import NoReturn
 
-from sglang_adaptive.command_line import BAD_INPUT, DONE, CommandParser, listed
+from sglang_adaptive.command_line import BAD_INPUT, DONE, CommandParser, count, listed, new_file
 from sglang_adaptive.lab.simulate import text, traffic
 from sglang_adaptive.lab.simulate.contenders import LOOKUPS, chosen
 from sglang_adaptive.lab.simulate.cost import SHIPPED, SimulationError, load_cost
@@ -23,16 +23,8 @@ FEWEST_ROUNDS = 100
 POLICIES = "oracle, throughput, lookups, ema, ema-all, static-N, or MODULE:CALLABLE for your own"
 
 
-class _Parser(CommandParser):
-    """Reports a bad command line like any other bad input: in one line."""
-
-    def error(self, message: str) -> NoReturn:
-        raise SimulationError(message)
-
-
 def parser() -> CommandParser:
-    """Return the parser of the command; it raises ``SimulationError`` on a bad command line."""
-    found = _Parser(
+    found = CommandParser(
         "simulate",
         "Runs depth policies on simulated rounds, with round times measured on a GPU and random acceptance, and "
         "scores them against an oracle that knows the acceptance. docs/cli.md explains the figures.",
@@ -45,7 +37,7 @@ def parser() -> CommandParser:
     )  # fmt: skip
     add = found.add_argument
     add("--profile", metavar="F", help=f"cost profile, JSON (default: {SHIPPED}, or all shipped ones for {real.NAME})")
-    add("--suite", action="append", default=[], metavar="NAME",
+    add("--suite", action="append", choices=(*SUITES, real.NAME), default=[], metavar="NAME",
         help=f"repeatable; {', '.join(SUITES)} (default: all of these), or {real.NAME} for recorded text")  # fmt: skip
     add("--texts", action="append", default=[], metavar="F",
         help=f"repeatable; recording for --suite {real.NAME} (default: the shipped ones)")  # fmt: skip
@@ -53,18 +45,18 @@ def parser() -> CommandParser:
         help='rounds that a server recorded ("trace" in its configuration), to replay under every policy and depth'
         )  # fmt: skip
     add("--policy", action="append", default=[], metavar="NAME", help=f"repeatable; {POLICIES} (default: all)")
-    add("--traces", type=int, default=DEFAULT_TRACES, metavar="N", help="traces per suite (default: %(default)s)")
+    add("--traces", type=count, default=DEFAULT_TRACES, metavar="N", help="traces per suite (default: %(default)s)")
     rounds = f"rounds per trace (default: {DEFAULT_ROUNDS}, or {real.DEFAULT_ROUNDS} in the suite {real.NAME})"
-    add("--rounds", type=int, metavar="N", help=rounds)
-    add("--seed", type=int, default=0, metavar="N", help="random seed (default: %(default)s)")
-    add("--json", type=Path, metavar="F", help="write the report as JSON")
+    add("--rounds", type=partial(count, least=FEWEST_ROUNDS), metavar="N", help=rounds)
+    add("--seed", type=partial(count, least=0), default=0, metavar="N", help="random seed (default: %(default)s)")
+    add("--json", type=new_file, metavar="F", help="write the report as JSON")
     return found
 
 
 def main(argv: Sequence[str]) -> int:
     """Run the command; return its exit code: DONE or BAD_INPUT."""
+    options = parser().parse_args(argv)
     try:
-        options = parser().parse_args(argv)
         _check(options)
         run = traffic.run if options.trace else real.run if real.NAME in options.suite else _run_drawn
         report, told = run(options, list(argv))
@@ -90,19 +82,10 @@ def _check(options: argparse.Namespace) -> None:
     if "oracle" in options.policy and (trace or recorded):
         what, known = ("--trace", traffic.KNOWING) if trace else (f"--suite {real.NAME}", ORACLES)
         raise SimulationError(f"--policy oracle: needs random acceptance; {what} has {', '.join(known)}")
-    for name in options.suite:
-        if name not in (*SUITES, real.NAME):
-            raise SimulationError(f"--suite {name}: unknown; expected one of {', '.join((*SUITES, real.NAME))}")
     if recorded and len(set(options.suite)) > 1:
         raise SimulationError(f"--suite {real.NAME}: expected no other suite with it")
     if options.texts and not recorded:
         raise SimulationError(f"--texts {options.texts[0]}: only --suite {real.NAME} reads recordings")
-    for flag, least in (("traces", 1), ("rounds", FEWEST_ROUNDS), ("seed", 0)):
-        given = getattr(options, flag)
-        if given is not None and given < least:
-            raise SimulationError(f"--{flag} {given}: expected at least {least}")
-    if options.json is not None and not options.json.parent.is_dir():
-        raise SimulationError(f"--json {options.json}: the folder {options.json.parent} does not exist")
 
 
 def _run_drawn(options: argparse.Namespace, words: list[str]) -> Played:
