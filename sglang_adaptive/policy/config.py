@@ -181,12 +181,11 @@ def check_config(cfg: Mapping[str, Any], source: str) -> AdaptiveConfig:
     """Check the JSON object *cfg*, read from *source*, and return it frozen; raises ConfigError."""
     server = opt.options_of(AdaptiveConfig)
     known = {name: registered.options for name, registered in POLICIES.items()}
-    owners = {key: next((name for name, its in known.items() if its.owns(key)), None) for key in cfg}
-    for key, owner in owners.items():
-        if owner is None and key != "policy" and key not in server:
-            errors = (its.misplaced(key, source) for its in known.values())
-            unknown = opt.unknown_key(source, key, key, top_level_keys(), "a batch size as digits or one of")
-            raise next(filter(None, errors), unknown)
+    owners: dict[str, str | None] = {}
+    for key in cfg:
+        owners[key] = next((name for name, its in known.items() if its.owns(key, source)), None)
+        if owners[key] is None and key != "policy" and key not in server:
+            raise opt.unknown_key(source, key, key, top_level_keys(), "a batch size as digits or one of")
     policy = _policy(cfg, owners, source)
     for key, owner in owners.items():
         if owner not in (None, policy):

@@ -73,8 +73,14 @@ class EmaOptions(PolicyOptions):
         return tuple(TUNING)
 
     @classmethod
-    def owns(cls, key: str) -> bool:
-        return key in TUNING or (_SLOT_KEY.fullmatch(key) is not None and int(key) <= MAX_BATCH_SIZE)
+    def owns(cls, key: str, source: str) -> bool:
+        if key in TUNING or (_SLOT_KEY.fullmatch(key) is not None and int(key) <= MAX_BATCH_SIZE):
+            return True
+        if _LIKE_A_NUMBER.fullmatch(key):
+            raise ConfigError(source, key, "not a slot key", SLOT_KEY_EXPECTED)
+        if key == "candidate_steps":
+            raise ConfigError(source, key, "given outside a slot", f"it inside one, as in {_SLOT_EXAMPLE}")
+        return False
 
     @classmethod
     def beside(cls, key: str, chosen: str, source: str) -> ConfigError:
@@ -82,16 +88,8 @@ class EmaOptions(PolicyOptions):
         return ConfigError(source, key, problem, f'no such key with "policy": "{chosen}"; or "policy": "ema"')
 
     @classmethod
-    def misplaced(cls, key: str, source: str) -> ConfigError | None:
-        if _LIKE_A_NUMBER.fullmatch(key):
-            return ConfigError(source, key, "not a slot key", SLOT_KEY_EXPECTED)
-        if key == "candidate_steps":
-            return ConfigError(source, key, "given outside a slot", f"it inside one, as in {_SLOT_EXAMPLE}")
-        return None
-
-    @classmethod
     def read(cls, cfg: Mapping[str, Any], source: str) -> EmaOptions:
-        keys = sorted((key for key in cfg if cls.owns(key) and key not in TUNING), key=int)
+        keys = sorted((key for key in cfg if cls.owns(key, source) and key not in TUNING), key=int)
         if not keys:
             problem = f"no slot among the keys {shown(list(cfg))}"
             raise ConfigError(source, None, problem, f"at least one, as in {_SLOT_EXAMPLE}")

@@ -215,19 +215,17 @@ class PolicyOptions:
         return (cls.policy,)
 
     @classmethod
-    def owns(cls, key: str) -> bool:
-        """Whether *key* belongs to this policy, which may own more keys than it lists."""
+    def owns(cls, key: str, source: str) -> bool:
+        """Whether *key* belongs to this policy, which may own more keys than it lists.
+
+        Raises ConfigError for a key that belongs to no policy but was probably meant for this one.
+        """
         return key in cls.listed_keys()
 
     @classmethod
     def beside(cls, key: str, chosen: str, source: str) -> ConfigError:
         """Return the error for *key*, one of this policy's, in a file for the policy *chosen*."""
         return ConfigError(source, key, f'not an option of the policy "{chosen}"', "no options of another policy")
-
-    @classmethod
-    def misplaced(cls, key: str, source: str) -> ConfigError | None:
-        """Return the error for a key without an owner that was probably meant for this policy."""
-        return None
 
     @classmethod
     def read(cls, cfg: Mapping[str, Any], source: str) -> Self:

@@ -77,7 +77,7 @@ def test_a_depth_that_was_not_built_is_refused(config: AdaptiveConfig) -> None:
 
 
 def test_its_keys_are_refused_beside_another_policy(config: AdaptiveConfig) -> None:
-    own = [key for key in config.as_dict() if POLICIES[config.policy].options.owns(key)]
+    own = [key for key in config.as_dict() if POLICIES[config.policy].options.owns(key, "")]
     assert own
     for name in POLICIES:
         if name != config.policy:
