@@ -26,16 +26,6 @@ class Outlook(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Forecast:
-    """The expected speed of a round of one depth and batch size."""
-
-    tokens_per_second: float
-    """Output tokens of all requests of the round, bonus tokens included."""
-    speedup: float | None
-    """That rate over the rate at zero steps; None when the policy has no time for zero steps."""
-
-
-@dataclass(frozen=True, slots=True)
 class RoundPrices:
     """A policy's estimates for rounds at one batch size, by draft steps, based on rounds of one depth."""
 
@@ -49,6 +39,10 @@ class RoundPrices:
     """Relative standard deviation of ``tokens`` over those of the base depth; only for deeper ones."""
     lookups: Mapping[int, float] = field(default_factory=dict)
     """Wall time of a lookup round, by its drafts."""
+
+    def rate(self, steps: int) -> float | None:
+        """Return the expected tokens/s of a request in rounds of *steps*, with bonus tokens; None without a time."""
+        return self.tokens[steps] / self.seconds[steps] if steps in self.seconds else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,10 +159,6 @@ class AdaptivePolicy:
         """
 
     # -- figures for monitoring ------------------------------------------------------------------------------------
-
-    def forecast(self, batch_size: int, steps: int) -> Forecast | None:
-        """Return the forecast for *steps* at *batch_size*; None for a depth without a time."""
-        return None
 
     def acceptance_by_position(self) -> Sequence[float]:
         """Return, from position 1 on, the probability that a draft is accepted if the one before it was."""

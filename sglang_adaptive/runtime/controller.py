@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any
 
-from sglang_adaptive.policy.base import AdaptivePolicy, Forecast
+from sglang_adaptive.policy.base import AdaptivePolicy
 from sglang_adaptive.policy.choice import FORCED, Choice, Coming, Source, drafted
 from sglang_adaptive.policy.config import AdaptiveConfig
 from sglang_adaptive.policy.observation import RoundNote
@@ -369,12 +369,6 @@ class AdaptiveController:
     def figures(self) -> AdaptivePolicy:
         """The policy, to read its figures; once it has failed it is not asked again, and this one has none."""
         return self.policy if self.degraded is None else AdaptivePolicy()
-
-    def forecasts(self) -> dict[str, Forecast]:
-        """Return by batch region the policy's forecast for a round like its latest drafted one."""
-        latest = {name: region for name, region in self.counters.regions.items() if region.batch_size}
-        found = {name: self.figures.forecast(one.batch_size, one.steps) for name, one in latest.items()}
-        return {name: forecast for name, forecast in found.items() if forecast is not None}
 
     def alarms(self) -> list[dict[str, Any]]:
         """Return the alarms now raised, as JSON builtins."""

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
 
-from sglang_adaptive.policy.base import AdaptivePolicy, Forecast, Outlook, ProbeTotals, RoundPrices, register
+from sglang_adaptive.policy.base import AdaptivePolicy, Outlook, ProbeTotals, RoundPrices, register
 from sglang_adaptive.policy.choice import CapturedSteps, Choice, Coming, Source, drafted
 from sglang_adaptive.policy.errors import ConfigError, shown
 from sglang_adaptive.policy.observation import RoundObservation
@@ -264,13 +264,6 @@ class ThroughputPolicy(AdaptivePolicy):
             self._prober.take_round(row)
         elif not leads:
             self._prober.yield_round(choice.steps if choice.probe else None)
-
-    def forecast(self, batch_size: int, steps: int) -> Forecast | None:
-        row = self._times.at(batch_size)
-        if steps not in row.seconds:
-            return None
-        rate = self._acceptance.tokens[steps] / row.seconds[steps]
-        return Forecast(batch_size * rate, rate * row.seconds[0] if 0 in row.allowed else None)
 
     def acceptance_by_position(self) -> Sequence[float]:
         return tuple(self._acceptance.conditional)

@@ -91,9 +91,23 @@ def _hour(controller: AdaptiveController) -> Mapping[str, float]:
     return {str(one["steps"]): one["times"] for one in (hour["against"] if hour else ())}
 
 
+def _expected_rate(controller: AdaptiveController, region: Region, steps: int) -> float | None:
+    """Return the tokens/s that the policy expects of a batch like the latest drafted one of *region*, at *steps*."""
+    prices = controller.figures.prices(region.batch_size, region.steps) if region.batch_size else None
+    rate = None if prices is None else prices.rate(steps)
+    return None if rate is None else region.batch_size * rate
+
+
+def _expected_rates(controller: AdaptiveController) -> Mapping[str, float]:
+    regions = controller.counters.regions.items()
+    rates = {name: _expected_rate(controller, region, region.steps) for name, region in regions}
+    return {name: rate for name, rate in rates.items() if rate is not None}
+
+
 def _speedup(controller: AdaptiveController) -> float | None:
-    latest = controller.forecasts().get(controller.counters.latest)
-    return None if latest is None else latest.speedup
+    region = controller.counters.regions.get(controller.counters.latest, Region())
+    rate, plain = (_expected_rate(controller, region, steps) for steps in (region.steps, 0))
+    return None if rate is None or plain is None else rate / plain
 
 
 def _of_probes(of: Callable[[ProbeTotals], float]) -> Read:
@@ -144,8 +158,7 @@ METRICS = (
         _by_region(lambda region: region.seconds), REGION),
     Metric("expected_tokens_per_second", GAUGE,
         "Rate that the cost model expects from a round like the latest drafted one in this region of batch sizes.",
-        lambda controller: {name: expected.tokens_per_second for name, expected in controller.forecasts().items()},
-        REGION, needs="throughput"),
+        _expected_rates, REGION, needs="throughput"),
     Metric("expected_speedup_ratio", GAUGE,
         "Rate that the cost model expects from a round like the latest drafted one, over the rate without speculation.",
         _speedup, needs="throughput"),

@@ -116,18 +116,15 @@ def test_probe_totals_never_fall_and_end_at_what_was_charged() -> None:
     assert totals[-1].lost_seconds == policy.snapshot()["probes"]["charged_seconds"] > 0
 
 
-def test_forecasts_are_the_rates_of_the_report() -> None:
+def test_prices_have_the_rates_of_the_report() -> None:
     policy, _, _ = learnt()
     rates = {rate["steps"]: rate["tokens_per_second"] for rate in policy.snapshot()["rates"]}
     for steps, rate in rates.items():
-        forecast = policy.forecast(4, steps)
-        assert forecast is not None and forecast.speedup is not None
-        assert math.isclose(forecast.tokens_per_second, rate)
-        assert math.isclose(forecast.speedup, rate / rates[0])
-    assert policy.forecast(4, 4) is None
+        expected = policy.prices(4, steps).rate(steps)
+        assert expected is not None and math.isclose(4 * expected, rate)
+    assert policy.prices(4, 3).rate(4) is None
     assert list(policy.acceptance_by_position()) == [a["probability"] for a in policy.snapshot()["acceptance"]]
-    without_zero = ThroughputPolicy(3, ThroughputOptions(candidate_steps=(1, 3))).forecast(2, 3)
-    assert without_zero is not None and without_zero.speedup is None
+    assert ThroughputPolicy(3, ThroughputOptions(candidate_steps=(1, 3))).prices(2, 3).rate(0) is None
 
 
 ROUNDS = st.lists(

@@ -127,9 +127,8 @@ def test_throughput_policy_goes_on_from_what_the_former_one_learnt() -> None:
     assert abs(fresh.acceptance_by_position()[0] - known[0]) > 0.1
     timed = max(profile.cells, key=lambda cell: cell.rounds or 0)
     steps = timed.steps if timed.steps in (1, 3) else 3
-    ours, theirs = successor.forecast(2, steps), former.forecast(2, steps)
-    assert ours is not None and theirs is not None
-    assert ours.tokens_per_second == pytest.approx(theirs.tokens_per_second, rel=0.05)
+    ours, theirs = (policy.prices(2, steps).rate(steps) for policy in (successor, former))
+    assert ours == pytest.approx(theirs, rel=0.05)
     assert successor.probe_totals().started == former.probe_totals().started
     served(successor, 50, 0.9, lambda steps: 0.010 + 0.0005 * steps)
     successor.observe(RoundObservation(drafted(7), [7, 0], 2, 0.02))  # late, of a depth that it does not have

@@ -166,7 +166,7 @@ def test_a_fault_is_logged_once_and_reaches_nobody(served: Served, caplog: pytes
     def broken() -> Any:
         raise OSError("disk full")
 
-    served.controller.forecasts = broken  # type: ignore[method-assign]
+    served.controller.alarms = broken  # type: ignore[method-assign]
     with caplog.at_level(logging.ERROR):
         for _ in range(3):
             served.update()
