@@ -12,7 +12,6 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from types import TracebackType
 from typing import Any
 from uuid import uuid4
 
@@ -60,7 +59,7 @@ class SteadyLoad:
             thread.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         self._stop.set()
         while any(thread.is_alive() for thread in self._threads):
             for rid in list(self._running):

@@ -131,28 +131,18 @@ class History:
 
     def _described(self, index: int, bucket: Bucket, period: int) -> dict[str, Any]:
         end = min((index + 1) * period, self._second)
-        rows = [
-            {
-                "region": REGIONS[region],
-                "requests": round(row[REQUESTS]),
-                "tokens": round(row[TOKENS]),
-                "rounds": [round(value) for value in row[HEAD : HEAD + len(self.depths)]],
-            }
-            for region, row in sorted(bucket.items())
-        ]
+        rows = [self._counted(region, [row]) for region, row in sorted(bucket.items())]
         return {"ago": self._second - end, "seconds": end - index * period, "batches": rows}
 
     def _region(self, kept: list[tuple[int, Bucket]], region: int) -> dict[str, Any]:
         rows = [bucket[region] for _, bucket in kept if region in bucket]
-        count = len(self.depths)
-        return {
-            "region": REGIONS[region],
-            "requests": round(sum(row[REQUESTS] for row in rows)),
-            "tokens": round(sum(row[TOKENS] for row in rows)),
-            "seconds": sum(row[SECONDS] for row in rows),
-            "rounds": [round(sum(row[HEAD + place] for row in rows)) for place in range(count)],
-            "against": self._against(rows),
-        }
+        seconds = sum(row[SECONDS] for row in rows)
+        return {**self._counted(region, rows), "seconds": seconds, "against": self._against(rows)}
+
+    def _counted(self, region: int, rows: list[array[float]]) -> dict[str, Any]:
+        requests, tokens, _, *rounds = (sum(column) for column in zip(*rows, strict=True))
+        rounds = [round(count) for count in rounds[: len(self.depths)]]
+        return {"region": REGIONS[region], "requests": round(requests), "tokens": round(tokens), "rounds": rounds}
 
     def _speedup(self, kept: list[tuple[int, Bucket]], period: int) -> dict[str, Any] | None:
         against = self._against([row for _, bucket in kept for row in bucket.values()])

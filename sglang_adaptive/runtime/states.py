@@ -8,7 +8,6 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Any, Protocol, TypeAlias
 
 from sglang_adaptive.policy.base import AdaptivePolicy
@@ -94,9 +93,7 @@ class Progress:
         self._thread.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._ended.set()
         self._thread.join()
 
@@ -257,8 +254,7 @@ class RuntimeStates:
         self, kind: Kind, sizes: list[int] | None, seconds: float | None = None, taken: float | None = None
     ) -> None:
         self._graphs[kind] = sizes
-        build = {"steps": kind[1], "seconds": seconds, "gigabytes": taken, "graph_batch_sizes": sizes}
-        self.builds.append(build)
+        self.builds.append({"steps": kind[1], "seconds": seconds, "gigabytes": taken, "graph_batch_sizes": sizes})
 
 
 class WarmUp:
