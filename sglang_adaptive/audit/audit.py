@@ -15,7 +15,7 @@ from typing import Any
 
 from sglang_adaptive import ties
 from sglang_adaptive.audit import sampled
-from sglang_adaptive.audit.questions import LOGPROBS, PLAIN, Question, words_of
+from sglang_adaptive.audit.questions import LOGPROBS, PLAIN, Question
 from sglang_adaptive.client import AdaptiveServer, Client, NotReady, RequestError, in_parallel, in_words, read_info
 
 PATIENCE = 60.0
@@ -203,9 +203,10 @@ class Audit:
         for question, *answers in zip(block, alone, together, strict=True):
             if None in answers:
                 continue
-            bad = [words_of(answer) for answer in answers if not ties.is_whole(answer)]
-            if bad:
-                self.found.left_out[question.name] = bad[0]
+            bad = next((answer for answer in answers if not ties.is_whole(answer)), None)
+            if bad is not None:
+                why = bad if isinstance(bad, str) else str(bad["meta_info"]["finish_reason"])
+                self.found.left_out[question.name] = why
                 self._known[question.name] = []
                 continue
             self._known[question.name] = answers
@@ -229,7 +230,7 @@ class Audit:
         one = Compared(len(self.found.compared) + 1, way, question, [])
         self.found.compared.append(one)
         if not isinstance(answer, dict):
-            one.refused = words_of(answer)
+            one.refused = answer
             return
         one.parting, nearest = ties.nearest(answer["output_ids"], known or self._known[question.name])
         one.ids = list(answer["output_ids"]) if one.parting is not None else []

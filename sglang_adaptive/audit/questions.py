@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sglang_adaptive.ties import Answer
-
 SHIPPED = Path(__file__).with_name("prompts.json")
 SCHEMA = {
     "type": "array",
@@ -116,8 +114,3 @@ def _read(line: str, where: str) -> Prompt:
     if not (isinstance(prompt, str) or (isinstance(prompt, list) and all(type(token) is int for token in prompt))):
         raise ValueError(f"{where}: got {json.dumps(prompt)[:40]}; {accepted}")
     return prompt
-
-
-def words_of(answer: Answer | str) -> str:
-    """Return why a response is not an answer."""
-    return answer if isinstance(answer, str) else str(answer["meta_info"]["finish_reason"])

@@ -25,21 +25,17 @@ _OURS = ("forced", "released")
 class SwitchLog:
     """Switches since the state *before*, the `adaptive` block of /server_info; None without one."""
 
-    def __init__(self, before: dict[str, Any] | None, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, before: dict[str, Any] | None) -> None:
         self.switches: list[tuple[float, int]] = []
         self.unseen = 0
         """Switches that the server dropped from its list between two reads."""
         self._count = 0 if before is None else before["switches"]
-        self._clock = clock
-        self._read_at = clock()
-
-    def is_due(self) -> bool:
-        """Return whether the next read is due."""
-        return self._clock() - self._read_at >= READ_SECONDS
+        self.read_at = time.monotonic()
+        """Second of the latest read."""
 
     def read(self, state: dict[str, Any] | None) -> None:
         """Add the new switches of *state*."""
-        self._read_at = self._clock()
+        self.read_at = time.monotonic()
         if state is None:
             return
         new = state["switches"] - self._count
@@ -87,7 +83,7 @@ def measure_phase(
 
     def look() -> None:
         show()
-        if log.is_due():
+        if time.monotonic() - log.read_at >= READ_SECONDS:
             log.read(adaptive_state(client))
 
     begin, start = time.time(), time.perf_counter()

@@ -11,7 +11,7 @@ import pytest
 
 from sglang_adaptive.lab.demo import drawing
 from sglang_adaptive.lab.demo.drawing import spans, where_it_went, who_was_fastest
-from sglang_adaptive.lab.demo.measure import READ_SECONDS, SwitchLog
+from sglang_adaptive.lab.demo.measure import SwitchLog
 from sglang_adaptive.lab.demo.results import MISMATCHES_SHOWN, PhaseResult, Run, failures, mismatches
 from sglang_adaptive.lab.demo.terminal import console_of
 from sglang_adaptive.runtime.controller import AdaptiveController
@@ -165,12 +165,3 @@ def test_forced_depths_are_not_the_policys(controller: AdaptiveController) -> No
     log.read(rounds(controller, 2))  # released to 1 or 3, then the other
     assert [to_steps for _, to_steps in log.switches] in ([1], [3])
     assert log.unseen == 0
-
-
-def test_asks_again_after_a_while() -> None:
-    now = [0.0]
-    log = SwitchLog(None, clock=lambda: now[0])
-    now[0] = READ_SECONDS
-    assert log.is_due()
-    log.read(None)
-    assert not log.is_due()
