@@ -74,7 +74,6 @@ class AdaptiveConfig:
             TraceOptions,
             "write the rounds that the server runs to a file",
             'an object, as in {"file": "rounds.trace", "max_mb": 64}',
-            "none",
         ),
     ] = None
     audit: Annotated[
@@ -83,7 +82,6 @@ class AdaptiveConfig:
             AuditOptions,
             "decode some finished greedy requests again at zero steps, and compare the tokens",
             'an object, as in {"share": 0.001, "when": "idle"}',
-            "none",
         ),
     ] = None
 

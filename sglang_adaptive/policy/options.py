@@ -97,13 +97,13 @@ def depths(meaning: str) -> Option:
     return Option(meaning, expected, lambda value: isinstance(value, list) and bool(value), read)
 
 
-def nested(cls: type, meaning: str, expected: str, default: str) -> Option:
-    """Return an option for an object whose keys are the options of *cls*."""
+def nested(cls: type, meaning: str, expected: str) -> Option:
+    """Return an option for an object whose keys are the options of *cls*; by default there is none."""
 
     def read(value: Any, place: str, source: str) -> Any:
         return cls(**checked(cls, value, f"{place}.", source))
 
-    return Option(meaning, expected, lambda value: isinstance(value, dict), read, default)
+    return Option(meaning, expected, lambda value: isinstance(value, dict), read, "none")
 
 
 def at_start(option: Option) -> Option:

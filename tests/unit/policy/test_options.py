@@ -37,7 +37,7 @@ class Example:
     rounds: Annotated[int, integer("how many rounds", 1, 1_000_000)] = 8
     fast: Annotated[bool, flag("whether to hurry")] = False
     slow: Annotated[bool | None, flag("whether to wait", "true; false on a CPU")] = None
-    inner: Annotated[Inner | None, nested(Inner, "more", "an object", "nowhere")] = None
+    inner: Annotated[Inner | None, nested(Inner, "more", "an object")] = None
     when: Annotated[str, word("at what time", "now", "later")] = "now"
 
 
@@ -64,7 +64,7 @@ def test_the_reference_and_the_differences_come_from_the_fields() -> None:
         ("rounds", "8", "an integer from 1 to 1000000", "how many rounds"),
         ("fast", "false", "true or false", "whether to hurry"),
         ("slow", "true; false on a CPU", "true or false", "whether to wait"),
-        ("inner", "nowhere", "an object", "more"),
+        ("inner", "none", "an object", "more"),
         ("when", '"now"', '"now" or "later"', "at what time"),
     ]
     assert changed(made(steps=[7], fast=True, inner={"file": "x"}), "example.") == [
