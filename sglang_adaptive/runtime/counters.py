@@ -226,8 +226,8 @@ class Counters:
                 reached[index] += alive
                 alive -= counts[index]
                 accepted[index] += alive
-        counts = enumerate(zip(reached, accepted, strict=True), 1)
-        return [{"position": at, "reached": came, "accepted": stayed} for at, (came, stayed) in counts]
+        found = enumerate(zip(reached, accepted, strict=True), start=1)
+        return [{"position": at, "reached": came, "accepted": stayed} for at, (came, stayed) in found]
 
     def _summed(self, of: Callable[[int, Counter[int]], int]) -> dict[int, int]:
         """Return the result of *of* by steps; *of* gets the steps, and requests by accepted drafts."""
