@@ -177,7 +177,7 @@ def compare(lab: Stepper) -> list[dict[str, Any]]:
     deferred = lab.deferred
     with mock.patch.object(deferred, "_run", lambda *_, **__: deferred._pending.settle() or deferred._held.clear()):
         pairs.append(pair(lab, "retract", every=8, fault="never extended"))
-    with mock.patch.object(deferred, "kept_length", lambda owned, req: owned):
+    with mock.patch.object(deferred._pending, "owed", lambda key: 0):
         pairs.append(pair(lab, "second turn", every=8, fault="cached all the same"))
     return pairs
 

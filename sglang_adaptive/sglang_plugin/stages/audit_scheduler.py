@@ -173,22 +173,19 @@ class Audits(Stage):
     def update_running_batch(self, rest: Rest, scheduler: Any, batch: Any) -> Any:
         """Run a round of only audited requests at zero steps; abort them if the prepared batch has others."""
         found = rest(scheduler, batch)
-        if found is not None:  # otherwise SGLang skips this round
-            self.before_round(found)
+        if found is None:  # SGLang skips this round
+            return None
+        self._controller.audit_round = self.has_all(found.reqs)
+        # A joining request nearly always changes the batch size; one that replaces another is found at the next change.
+        if self._options is not None and len(found.reqs) != self._size:
+            self._size = len(found.reqs)
+            if not self._controller.audit_round:
+                self._rounds.attempt(self._make_room, found.reqs)
         return found
 
     def arrived(self, note: RoundNote, result: Any, batch: Any) -> None:
         """Note whether the round counts."""
         note.audit = self.has_all(batch.reqs)
-
-    def before_round(self, batch: Any) -> None:
-        """Run a round of only audited requests at zero steps; abort them if *batch* has others."""
-        self._controller.audit_round = self.has_all(batch.reqs)
-        # A joining request nearly always changes the batch size; one that replaces another is found at the next change.
-        if self._options is not None and len(batch.reqs) != self._size:
-            self._size = len(batch.reqs)
-            if not self._controller.audit_round:
-                self._rounds.attempt(self._make_room, batch.reqs)
 
     def has_all(self, reqs: Sequence[Any]) -> bool:
         """Whether all of a round's *reqs* are decoded again for the audit."""

@@ -24,6 +24,7 @@ from sglang_adaptive.sglang_plugin.stage import Rest, Stage
 SPARE = 32
 """Slots that must be free or in the prefix cache for each one that is reserved beyond a launch's, so that the cache
 keeps nearly as many prompts as with fixed steps."""
+_KNOWN_ALLOCATORS = ("TokenToKVPoolAllocator", "PagedTokenToKVPoolAllocator")
 
 
 def reserved_tokens(original: Callable[[], int]) -> int:
@@ -125,7 +126,7 @@ class Capacity(Stage):
         After a round, three times its draft tokens leave enough for rounds of the launch steps.
         """
         states, allocator = self._controller.states, batch.token_to_kv_pool_allocator
-        if type(allocator) not in _known_allocators():  # a pool with several kinds of layers
+        if type(allocator).__name__ not in _KNOWN_ALLOCATORS:  # a pool with several kinds of layers
             return widest
         launch, free = states.launch.steps, free_slots(batch)
         for steps in reversed(states.tiers):
@@ -142,14 +143,6 @@ def _grammars_take_back() -> bool:
     from sglang.srt.runtime_context import get_exec
 
     return bool(get_exec().kernel.grammar_backend != "outlines")
-
-
-@cache
-def _known_allocators() -> tuple[type, ...]:
-    from sglang.srt.mem_cache.allocator.paged import PagedTokenToKVPoolAllocator
-    from sglang.srt.mem_cache.allocator.token import TokenToKVPoolAllocator
-
-    return TokenToKVPoolAllocator, PagedTokenToKVPoolAllocator
 
 
 AHEAD = 32
@@ -205,10 +198,7 @@ def _is_covered(batch: Any) -> bool:
 
 def _more(batch: Any, reserve: int) -> int:
     """Return how many slots beyond *reserve* a request of *batch* may get."""
-    from sglang.srt.mem_cache.allocator.token import TokenToKVPoolAllocator
-
-    allocator = batch.token_to_kv_pool_allocator
-    if type(allocator) is not TokenToKVPoolAllocator:
+    if type(batch.token_to_kv_pool_allocator).__name__ != "TokenToKVPoolAllocator":
         return 0
     longest = max([req.kv.kv_committed_len for req in batch.reqs])
     if longest + reserve + AHEAD > batch.req_to_token_pool.req_to_token.shape[1]:

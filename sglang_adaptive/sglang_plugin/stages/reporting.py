@@ -12,6 +12,7 @@ import time
 from array import array
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from sglang_adaptive.policy.base import ProbeTotals
@@ -212,11 +213,21 @@ BURST_SECONDS = 0.01
 
 
 class Metrics(Stage):
-    """Our metrics next to SGLang's, from when SGLang creates its own."""
+    """The families of METRICS with the labels of SGLang's metrics, and the value last written to each series.
 
-    def __init__(self, controller: AdaptiveController) -> None:
-        self._controller = controller
-        self.made: AdaptiveMetrics | None = None
+    An update reads the controller and writes each series that changed. SGLang logs after every prefill, so updates
+    that would take more than SHARE of the time are skipped; the next one writes their changes.
+    """
+
+    def __init__(self, controller: AdaptiveController, clock: Callable[[], float] = time.perf_counter) -> None:
+        self._controller, self._clock = controller, clock
+        self.guard = Guard("metrics")
+        self._exist = False
+        self._labels: dict[str, str] = {}
+        self._families: dict[str, Any] = {}
+        self._children: dict[tuple[str, str | None], Any] = {}
+        self._written: dict[tuple[str, str | None], float] = {}
+        self._last, self._credit = clock(), BURST_SECONDS
 
     def init_metrics(self, rest: Rest, scheduler: Any, *args: Any, **kwargs: Any) -> None:
         """Create the metrics of a scheduler; ours as well, except on a rank that logs none, and after an error."""
@@ -224,45 +235,29 @@ class Metrics(Stage):
         context = scheduler.metrics_collector_context
         if context.collector is not None and context.current_scheduler_metrics_enabled:
             try:
-                self.made = AdaptiveMetrics(context.collector, self._controller)
+                self._create(context.collector)
             except Exception:
                 logger.exception("adaptive: no metrics of adaptive speculation, because they could not be created")
 
-    def log_stats(self, rest: Rest, *args: Any, **kwargs: Any) -> None:
-        rest(*args, **kwargs)
-        if self.made is not None:
-            self.made.update()
-
-
-class AdaptiveMetrics:
-    """The families of METRICS with a collector's labels, and the value last written to each series.
-
-    An update reads the controller and writes each series that changed. SGLang logs after every prefill, so updates
-    that would take more than SHARE of the time are skipped; the next one writes their changes.
-    """
-
-    def __init__(
-        self, collector: Any, controller: AdaptiveController, clock: Callable[[], float] = time.perf_counter
-    ) -> None:
+    def _create(self, collector: Any) -> None:
         # Imported here, because prometheus_client reads its multiprocess environment variable at import, and SGLang
         # sets it.
         from prometheus_client import Counter, Gauge
 
-        self._controller = controller
         self._labels = {name: str(value) for name, value in collector.labels.items()}
         # None unless a subclass of SGLang's collector reports to something other than Prometheus.
-        self._counter = collector._counter_cls or Counter
-        self._gauge = collector._gauge_cls or Gauge
-        self._families = {metric.name: self._family(metric) for metric in METRICS}
-        self._children: dict[tuple[str, str | None], Any] = {}
-        self._written: dict[tuple[str, str | None], float] = {}
-        self.guard = Guard("metrics")
-        self._clock = clock
-        self._last, self._credit = clock(), BURST_SECONDS
+        counter, gauge = collector._counter_cls or Counter, collector._gauge_cls or Gauge
+        for metric in METRICS:
+            make = counter if metric.kind == COUNTER else partial(gauge, multiprocess_mode="mostrecent")
+            names = [*self._labels, *([metric.label] if metric.label else [])]
+            self._families[metric.name] = make(name=PREFIX + metric.name, documentation=metric.help, labelnames=names)
         self._write_all()
+        self._exist = True
 
-    def update(self) -> None:
-        self.guard.attempt(self._update)
+    def log_stats(self, rest: Rest, *args: Any, **kwargs: Any) -> None:
+        rest(*args, **kwargs)
+        if self._exist:
+            self.guard.attempt(self._update)
 
     def _update(self) -> None:
         begin = self._clock()
@@ -296,11 +291,6 @@ class AdaptiveMetrics:
         else:
             child.set(value)
         self._written[key] = value
-
-    def _family(self, metric: Metric) -> Any:
-        names = [*self._labels, *([metric.label] if metric.label else [])]
-        how: dict[str, Any] = {"name": PREFIX + metric.name, "documentation": metric.help, "labelnames": names}
-        return self._counter(**how) if metric.kind == COUNTER else self._gauge(**how, multiprocess_mode="mostrecent")
 
 
 class ProposedDrafts(Stage):

@@ -137,12 +137,12 @@ def test_a_round_of_audited_requests_alone_runs_at_zero_steps_and_teaches_nothin
     controller.choose(1)
     controller.force_steps(3)
     reqs = [done(f"{AUDITED}{number}") for number in range(2)]
-    mine.before_round(SimpleNamespace(reqs=reqs))
+    mine.update_running_batch(lambda _, batch: batch, None, SimpleNamespace(reqs=reqs))
     controller.choose(2)
     assert worker.speculative_num_steps == 0 and mine.has_all(reqs)
     controller.verified([0, 0], 2, RoundNote(drafted(0), audit=True))
     assert not policy.seen and not controller.snapshot()["rounds_by_tier"]
-    mine.before_round(SimpleNamespace(reqs=[done("a user's")]))
+    mine.update_running_batch(lambda _, batch: batch, None, SimpleNamespace(reqs=[done("a user's")]))
     controller.choose(1)
     assert worker.speculative_num_steps == 3
     assert [switch["cause"] for switch in controller.snapshot()["recent_switches"]][1:] == ["audit", "forced"]

@@ -39,7 +39,7 @@ takes about as long as over one."""
 
 
 class DeferredDraftExtend(LeftForLater):
-    """Keeps the pending rows of one worker's draft and runs the draft extend over them."""
+    """Keeps the pending rows of one worker's draft, as `HeldRound`, and runs the draft extend over them."""
 
     def __init__(
         self, worker: Any, controller: AdaptiveController, every: int, looked_up: Callable[[Any], bool]
@@ -56,7 +56,6 @@ class DeferredDraftExtend(LeftForLater):
         pairs = worker.speculative_algorithm.is_eagle()
         super().__init__(guard, self._draft.req_to_token_pool, _states(worker, controller.states), every, pairs)
         self._context = self._draft.draft_runner.model_config.context_len
-        self._held: list[HeldRound] = []
         self._shadow_drafts: ShadowDrafts | None = None  # of the previous round's draft extend
         self._running = False  # this object is calling SGLang's extend
         self._can_write = not SEVERAL_LAYERS.holds(Setup.of(worker))
@@ -112,9 +111,7 @@ class DeferredDraftExtend(LeftForLater):
                 self._shadow_drafts = None
             hidden = result.logits_output.hidden_states
             block = HeldRound(None if hidden is None else hidden.clone(), result.next_token_ids)  # may raise, so first
-            self._pending.hold(keys)
-            self._held.append(block)
-            self._rounds += 1
+            self._hold(keys, block)
             curious = self._controller.wants_shadow_drafts
             held, writes = extend_schedule(len(keys), self._every_of(batch), curious)
             waits = self._pending.rounds < held
@@ -213,8 +210,7 @@ class DeferredDraftExtend(LeftForLater):
                 shadow_drafts = ShadowDrafts.of(self._draft, outcome.topk_index, [keys[row] for row in part.rows])
             self._extends += 1
             self._kv_only_since_output = 0
-        self._pending.settle(keys)
-        self._held.clear()
+        self._settle(keys)
         return shadow_drafts
 
     def _load_kernels(self, extend: Rest, batch: Any, keys: list[Key]) -> None:
@@ -258,7 +254,6 @@ class DeferredDraftExtend(LeftForLater):
             self._running = False
 
     def _give_up(self, error: Exception) -> None:
-        self._held.clear()
         self._shadow_drafts = None
         super()._give_up(error)
 

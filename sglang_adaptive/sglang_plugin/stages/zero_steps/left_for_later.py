@@ -35,6 +35,8 @@ class LeftForLater(Stage):
         self._pool, self._states, self._pairs = pool, states, int(pairs)
         self._every = min(every, self.max_every)
         self._pending = PendingDrafts()
+        self._held: list[Any] = []
+        """By pending round, what its rows need."""
         self.guard = guard
         self._rounds = self._extends = 0
         self._of_rows: tuple[Any, list[Key]] = None, []
@@ -63,16 +65,14 @@ class LeftForLater(Stage):
         }
 
     def owned_length(self, rest: Rest, req: Any) -> int:
-        return self.kept_length(rest(req), req)
-
-    def kept_length(self, owned: int, req: Any) -> int:
-        """Return how many of a leaving request's *owned* tokens the prefix cache may keep.
+        """Return how many tokens of a leaving request the prefix cache may keep.
 
         The prefix cache keeps the KV of target and draft in the same slots, so it must not keep tokens with pending
         rows; the next request with this prefix computes these few tokens again. With overlap one pending row belongs
         to a round that is not committed yet, so one more token is left out. Of n tokens, which are n - 1 pairs, the
         prefix cache keeps n - 1. It must never get fewer than it already protects, or SGLang ends the scheduler.
         """
+        owned: int = rest(req)
         try:
             row = req.kv.req_pool_idx
             owed = 0 if row is None else self._pending.owed((row, int(self._pool.req_generation[row])))
@@ -92,8 +92,19 @@ class LeftForLater(Stage):
             self._of_rows = rows, keys
         return self._of_rows[1]
 
+    def _hold(self, keys: list[Key], rows: Any) -> None:
+        """Keep the *rows* of a round of the requests *keys*, one each."""
+        self._pending.hold(keys)
+        self._held.append(rows)
+        self._rounds += 1
+
+    def _settle(self, keys: Sequence[Key] = ()) -> None:
+        """Drop all pending rows: those of the requests *keys* were processed."""
+        self._pending.settle(keys)
+        self._held.clear()
+
     def _give_up(self, error: Exception) -> None:
-        self._pending.settle()
+        self._settle()
         self.guard.close(error)
 
 
@@ -106,13 +117,9 @@ class DeferredAppend(LeftForLater):
 
     SGLang 0.5.23 makes them from the target's hidden states after every verify, for each layer of the draft. A token's
     keys and values depend only on its own hidden states, so the rows of several rounds can be made together: after
-    eight rounds, and before a block is drafted.
+    eight rounds, and before a block is drafted. A round's rows are hidden states [requests, features], KV slots and
+    positions [requests].
     """
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self._held: list[tuple[Tensor, Tensor, Tensor]] = []
-        """By pending round: hidden states [requests, features], KV slots and positions [requests]."""
 
     @classmethod
     def where_it_can(cls, worker: Any, controller: AdaptiveController) -> list[Stage]:
@@ -139,9 +146,7 @@ class DeferredAppend(LeftForLater):
                 keys = self._keys(batch)
                 # Copies, because the next round overwrites these tensors. Rows past the slots are padding.
                 rows = target_hidden[: len(keys)].clone(), cache_loc.clone(), positions.clone()
-                self._pending.hold(keys)
-                self._held.append(rows)
-                self._rounds += 1
+                self._hold(keys, rows)
                 if self._pending.rounds < self._every:
                     return False
                 self._run(append, keys)
@@ -169,9 +174,4 @@ class DeferredAppend(LeftForLater):
                 hidden, slots, positions = hidden[sources], slots[sources], positions[sources]
             append(target_hidden=hidden, cache_loc=slots, positions=positions)
             self._extends += 1
-        self._pending.settle(keys)
-        self._held.clear()
-
-    def _give_up(self, error: Exception) -> None:
-        self._held.clear()
-        super()._give_up(error)
+        self._settle(keys)

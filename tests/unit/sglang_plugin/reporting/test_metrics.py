@@ -47,11 +47,12 @@ class Served:
         )
         self.context = SimpleNamespace(collector=self.collector, current_scheduler_metrics_enabled=True)
 
-    def metrics(self) -> reporting.AdaptiveMetrics | None:
-        """Return the metrics that a scheduler would have."""
-        stage = reporting.Metrics(self.controller)
+    def metrics(self, clock: Callable[[], float] = time.perf_counter) -> reporting.Metrics:
+        """Return the metrics of a scheduler."""
+        stage = reporting.Metrics(self.controller, clock)
         stage.init_metrics(lambda scheduler: None, SimpleNamespace(metrics_collector_context=self.context))
-        return stage.made
+        self.update = lambda: stage.log_stats(lambda: None)
+        return stage
 
     def serve(self, accepted: list[int], rounds: int = 20) -> None:
         for _ in range(rounds):
@@ -72,11 +73,7 @@ class Served:
 @pytest.fixture
 def served() -> Served:
     made = Served()
-    attached = made.metrics()
-    assert attached is not None
-    # By the machine's clock, a slow update would skip the next one.
-    attached._clock, attached._last = made.ticks, made.ticks()
-    made.update = attached.update
+    made.metrics(made.ticks)  # by the machine's clock, a slow update would skip the next one
     return made
 
 
@@ -113,7 +110,7 @@ def test_a_degraded_controller_still_reports(served: Served, caplog: pytest.LogC
 
 def test_profile_age_is_the_time_since_it_was_saved() -> None:
     made = Served(saved_at=4400.0, now=lambda: 5000.0)
-    assert made.metrics() is not None
+    made.metrics()
     assert made.value("profile_age_seconds") == 600.0
 
 
@@ -137,7 +134,7 @@ def test_every_metric_that_is_named_is_reported() -> None:
 
 def test_updates_take_a_bounded_share_of_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
     made, now, writes = Served(), [0.0], []
-    told = reporting.AdaptiveMetrics(made.collector, made.controller, clock=lambda: now[0])
+    told = made.metrics(lambda: now[0])
 
     def slow() -> None:
         writes.append(now[0])
@@ -146,7 +143,7 @@ def test_updates_take_a_bounded_share_of_the_time(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(told, "_write_all", slow)
     while now[0] < 100.0:  # asked every millisecond, as by a server full of short prefills
         now[0] += 0.001
-        told.update()
+        made.update()
     assert 0.9 * reporting.SHARE <= 0.002 * len(writes) / now[0] <= 1.1 * reporting.SHARE
     assert len([begin for begin in writes if begin < 0.02]) >= 5  # a few at once are no burden
 
@@ -158,7 +155,8 @@ def test_nothing_is_made_where_sglang_logs_no_metrics(off: str) -> None:
         made.context.collector = None
     else:
         made.context.current_scheduler_metrics_enabled = False
-    assert made.metrics() is None
+    made.metrics()
+    made.update()
     assert not list(made.registry.collect())
 
 
@@ -175,5 +173,6 @@ def test_a_fault_is_logged_once_and_reaches_nobody(served: Served, caplog: pytes
     caplog.clear()
     again = Served()
     again.registry.register(Gauge(PREFIX + "degraded", "taken", registry=None))
-    assert again.metrics() is None
+    again.metrics()
+    again.update()
     assert len(caplog.records) == 1
