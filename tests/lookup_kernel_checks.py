@@ -123,11 +123,7 @@ def looked_up(
 ) -> torch.Tensor:  # fmt: skip
     """Return what ``Texts.follow`` does on a GPU."""
     told = torch.empty((len(slots), kernel.COLUMNS), dtype=torch.int32, device=texts.device)
-    kernel.append(texts._texts, texts._ends, slots, known, tokens, counts, texts._drafts, texts.matches, told)
-    kernel.look_up(
-        texts._texts, texts._ends, slots, texts._drafts, texts.matches, told, texts._best, texts._done, texts._sources,
-        block, parts,
-    )  # fmt: skip
+    texts.follow_on_device(slots, known, tokens, counts, told, block, parts)
     return told
 
 

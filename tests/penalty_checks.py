@@ -30,10 +30,7 @@ def rows_are_those_of_torch() -> None:
         wide = torch.cat([wanted, wanted.new_ones(len(wanted), padding)], 1)
         logits = wide[:, : shape[2]]
         penalties._penalize(wanted, table, known, verify_input)
-        penalties.penalize(
-            logits, shape[1], table, known.whole, known.each, verify_input.draft_token, verify_input.positions,
-            known.stops,
-        )  # fmt: skip
+        penalties.penalize(logits, table, known, verify_input)
         assert _equal(logits, wanted), (shape, stops)
         assert bool((wide[:, shape[2] :] == 1).all())
 
@@ -49,7 +46,7 @@ def accepted_tokens_are_counted_as_by_torch() -> None:
             index[0, width - dropped :] = -1
             mine, theirs = table.clone(), penalties.Sums()
             theirs._table, theirs._batch = table.clone(), known
-            penalties.count(mine, known.whole, known.each, verify_input.draft_token, index)
+            penalties.count(mine, known, verify_input.draft_token, index)
             batch = SimpleNamespace(sampling_info=SimpleNamespace(temperatures=known.made_for))
             with patch.object(penalties, "MOST", 0):  # so that torch counts on a device too
                 theirs.count(batch, verify_input, index)

@@ -18,11 +18,10 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
-import triton
 import triton.language as tl
 from torch import Tensor
 
-from sglang_adaptive.sglang_plugin.stages.fast_path.launches import Launches
+from sglang_adaptive.sglang_plugin.stages.fast_path.launches import launched
 
 TINY = 1e-30
 """Frequency penalties below this count as none: their sums could be 0, which means that a token is not in the text."""
@@ -123,12 +122,10 @@ class Sums:
         """Add to each row of *logits* [requests * width, vocabulary] the penalties of the text before it, in place."""
         known = self._of(batch, logits.shape[1])
         assert self._table is not None
-        width, drafts, positions = verify_input.draft_token_num, verify_input.draft_token, verify_input.positions
+        drafts, positions = verify_input.draft_token, verify_input.positions
         dense = logits.stride(1) == 1 and drafts.is_contiguous() and positions.is_contiguous()
-        if logits.is_cuda and dense and verify_input.tree_topk == 1 and logits.dtype == torch.float32:
-            penalize(logits, width, self._table, known.whole, known.each, drafts, positions, known.stops)
-        else:
-            _penalize(logits, self._table, known, verify_input)
+        by_kernel = logits.is_cuda and dense and verify_input.tree_topk == 1 and logits.dtype == torch.float32
+        (penalize if by_kernel else _penalize)(logits, self._table, known, verify_input)
 
     def count(self, batch: Any, verify_input: Any, index: Tensor) -> None:
         """Count the nodes that a verify accepted: *index* [requests, depth], int32, -1 for none."""
@@ -136,7 +133,7 @@ class Sums:
         known = self._of(batch, 0 if table is None else table.shape[1])
         assert table is not None
         if table.is_cuda and index.is_contiguous() and index.shape[1] <= MOST:
-            count(table, known.whole, known.each, drafts, index)
+            count(table, known, drafts, index)
             return
         places = known.whole[0, :, None] * table.shape[1] + drafts[index.clamp(min=0)]
         table.view(-1).scatter_add_(0, places.flatten(), (known.each[3, :, None] * (index >= 0)).flatten())
@@ -269,13 +266,7 @@ def _closure(links: Tensor) -> Tensor:
 # penalty. Trees of drafts, and a CPU, have the same in torch above.
 
 
-_POINTERS = ("logits", "table", "whole", "each", "drafts", "positions", "stops")
-
-
-@triton.jit(  # type: ignore[untyped-decorator, unused-ignore]
-    do_not_specialize=["row_stride", "width", "requests", "vocabulary", "listed"],
-    do_not_specialize_on_alignment=_POINTERS,
-)
+@launched
 def _penalized_rows(  # type: ignore[no-untyped-def, unused-ignore]
     logits, row_stride, width, requests, vocabulary, table, whole, each, drafts, positions, stops, listed,
     PARTS: tl.constexpr, BLOCK: tl.constexpr,
@@ -308,10 +299,7 @@ def _penalized_rows(  # type: ignore[no-untyped-def, unused-ignore]
             tl.store(logits + row * row_stride + here, new, mask=touched)
 
 
-@triton.jit(  # type: ignore[untyped-decorator, unused-ignore]
-    do_not_specialize=["requests", "vocabulary", "depth"],
-    do_not_specialize_on_alignment=["table", "whole", "each", "drafts", "index"],
-)
+@launched
 def _counted_tokens(  # type: ignore[no-untyped-def, unused-ignore]
     table, whole, each, requests, vocabulary, drafts, index, depth, MOST: tl.constexpr
 ):  # fmt: skip
@@ -326,29 +314,25 @@ def _counted_tokens(  # type: ignore[no-untyped-def, unused-ignore]
     tl.atomic_add(table + at * vocabulary + token, tl.zeros([MOST], tl.float32) + unit, mask=kept)
 
 
-_launch_penalized_rows, _launch_counted_tokens = Launches(_penalized_rows), Launches(_counted_tokens)
+def penalize(logits: Tensor, table: Tensor, known: Batch, verify_input: Any) -> None:
+    """Add penalties to float32 *logits* [requests * width, vocabulary], rows dense, in place.
 
-
-def penalize(
-    logits: Tensor, width: int, table: Tensor, whole: Tensor, each: Tensor, drafts: Tensor, positions: Tensor,
-    stops: Tensor | None,
-) -> None:  # fmt: skip
-    """Add penalties to float32 *logits* [requests * width, vocabulary], rows dense, in place; see `penalties.Batch`.
-
-    *drafts* and *positions* are [requests * width]. Nothing waits for the device.
+    Drafts and positions of *verify_input* are [requests * width]. Nothing waits for the device.
     """
     rows, vocabulary = logits.shape
+    whole, stops, drafts, positions = known.whole, known.stops, verify_input.draft_token, verify_input.positions
     listed = 0 if stops is None else stops.shape[1]
-    _launch_penalized_rows(
-        (drafts.dtype, positions.dtype), (rows, PARTS), logits, logits.stride(0), width, whole.shape[1],
-        vocabulary, table, whole, each, drafts, positions, whole if stops is None else stops, listed, PARTS, BLOCK,
+    _penalized_rows(
+        (drafts.dtype, positions.dtype), (rows, PARTS), logits, logits.stride(0), verify_input.draft_token_num,
+        whole.shape[1], vocabulary, table, whole, known.each, drafts, positions, whole if stops is None else stops,
+        listed, PARTS, BLOCK,
     )  # fmt: skip
 
 
-def count(table: Tensor, whole: Tensor, each: Tensor, drafts: Tensor, index: Tensor) -> None:
+def count(table: Tensor, known: Batch, drafts: Tensor, index: Tensor) -> None:
     """Add the tokens of *drafts* at *index* [requests, depth], -1 for none, to *table*; depth is at most MOST."""
     requests, depth = index.shape
-    _launch_counted_tokens(
-        (drafts.dtype, index.dtype), (requests, 1), table, whole, each, requests, table.shape[1], drafts, index, depth,
-        MOST,
+    _counted_tokens(
+        (drafts.dtype, index.dtype), (requests, 1), table, known.whole, known.each, requests, table.shape[1], drafts,
+        index, depth, MOST,
     )  # fmt: skip

@@ -12,19 +12,11 @@ from typing import Any
 import triton
 import triton.language as tl
 
-from sglang_adaptive.sglang_plugin.stages.fast_path.launches import Launches
+from sglang_adaptive.sglang_plugin.stages.fast_path.launches import launched
 from sglang_adaptive.sglang_plugin.stages.fast_path.length_kernel import BLOCK, PARTS, fill_pages, room
 
-_NUMBERS = ("table_stride", "table_width", "page_stride", "drafts_stride", "requests", "padded", "most_pages")
-_SOURCES = ("tokens", "rows", "seq_lens", "table", "chosen", "chances", "ids", "correct", "accepted", "select", "last")
-_WRITTEN = (
-    *("to_tokens", "to_positions", "to_slots", "to_rows", "to_lengths", "to_chosen", "to_chances", "to_ids"),
-    *("to_correct", "to_accepted", "to_select", "to_extended", "lengths", "key_ends", "page_table"),
-)
-_POINTERS = (*_SOURCES, *_WRITTEN, "addresses", "drafts", "positions", "links", "slots")
 
-
-@triton.jit(do_not_specialize=_NUMBERS, do_not_specialize_on_alignment=_POINTERS)  # type: ignore[untyped-decorator, unused-ignore]
+@launched
 def _fill_verify(  # type: ignore[no-untyped-def, unused-ignore]
     tokens, rows, seq_lens, table, table_stride, table_width,
     to_tokens, to_positions, to_slots, to_rows, to_lengths, lengths, key_ends, page_table, page_stride,
@@ -60,7 +52,7 @@ def _fill_verify(  # type: ignore[no-untyped-def, unused-ignore]
     fill_pages(slots, length + MORE, page_table, request, part, page_stride, most_pages, PAGE, BLOCK, PARTS)
 
 
-@triton.jit(do_not_specialize=_NUMBERS, do_not_specialize_on_alignment=_POINTERS)  # type: ignore[untyped-decorator, unused-ignore]
+@launched
 def _fill_draft(  # type: ignore[no-untyped-def, unused-ignore]
     chosen, chances, rows, seq_lens, table, table_stride, table_width,
     to_chosen, to_chances, to_positions, to_slots, to_rows, to_lengths, addresses, page_table, page_stride,
@@ -97,7 +89,7 @@ def _fill_draft(  # type: ignore[no-untyped-def, unused-ignore]
     fill_pages(slots, length + STEPS - 1, page_table, request, part, page_stride, most_pages, PAGE, BLOCK, PARTS)
 
 
-@triton.jit(do_not_specialize=_NUMBERS, do_not_specialize_on_alignment=_POINTERS)  # type: ignore[untyped-decorator, unused-ignore]
+@launched
 def _fill_extend(  # type: ignore[no-untyped-def, unused-ignore]
     ids, correct, accepted, select, rows, seq_lens, table, table_stride, table_width,
     to_ids, to_correct, to_accepted, to_select, to_extended, to_positions, to_slots, to_rows, to_lengths, requests,
@@ -123,7 +115,7 @@ def _fill_extend(  # type: ignore[no-untyped-def, unused-ignore]
     tl.store(to_slots + token, slot.to(tl.int64), mask=inside)
 
 
-@triton.jit(do_not_specialize=_NUMBERS, do_not_specialize_on_alignment=_POINTERS)  # type: ignore[untyped-decorator, unused-ignore]
+@launched
 def _link(  # type: ignore[no-untyped-def, unused-ignore]
     last, drafts, drafts_stride, rows, seq_lens, table, table_stride, table_width,
     tokens, positions, links, slots, requests, WIDTH: tl.constexpr, LANES: tl.constexpr,
@@ -144,10 +136,6 @@ def _link(  # type: ignore[no-untyped-def, unused-ignore]
     tl.store(slots + at, slot.to(tl.int64), mask=inside)
 
 
-_launch_verify, _launch_draft, _launch_extend = Launches(_fill_verify), Launches(_fill_draft), Launches(_fill_extend)
-_launch_link = Launches(_link)
-
-
 def fill_verify(
     buffers: Any, metadata: Any, tokens: Any, rows: Any, seq_lens: Any, table: Any, *, padded: int, width: int,
     more: int, filler: int, page: int, most_pages: int,
@@ -159,7 +147,7 @@ def fill_verify(
     page, *most_pages* the used width of the page table. Nothing waits for the device.
     """
     summed = room(padded)
-    _launch_verify(
+    _fill_verify(
         (width, more, filler, page, summed, tokens.dtype), (padded, PARTS), tokens, rows, seq_lens, table,
         table.stride(0), table.shape[1], buffers.input_ids, buffers.positions, buffers.out_cache_loc,
         buffers.req_pool_indices, buffers.seq_lens, metadata.cache_seqlens_int32, metadata.cu_seqlens_k,
@@ -178,7 +166,7 @@ def fill_draft(
     share one *page_table*.
     """
     summed = room(padded)
-    _launch_draft(
+    _fill_draft(
         (steps, filler, page, summed), (padded, PARTS), chosen, chances, rows, seq_lens, table, table.stride(0),
         table.shape[1], buffers.topk_index, buffers.topk_p, buffers.positions, buffers.out_cache_loc,
         buffers.req_pool_indices, buffers.seq_lens, addresses, page_table, page_table.stride(0), seq_lens.shape[0],
@@ -195,7 +183,7 @@ def fill_extend(
     *correct* and *accepted* are int32 [b], each request's accepted drafts and new tokens; *select* is int64 [b], the
     row whose output is used.
     """
-    _launch_extend(
+    _fill_extend(
         (width, filler), (padded, 1), ids, correct, accepted, select, rows, seq_lens, table, table.stride(0),
         table.shape[1], buffers.input_ids, buffers.num_correct_drafts, buffers.num_accept_tokens, buffers.select_index,
         buffers.extend_seq_lens, buffers.positions, buffers.out_cache_loc, buffers.req_pool_indices, buffers.seq_lens,
@@ -212,7 +200,7 @@ def linked(last: Any, drafts: Any, rows: Any, seq_lens: Any, table: Any) -> tupl
     requests, width = drafts.shape[0], drafts.shape[1] + 1
     tokens, positions, slots = (seq_lens.new_empty(requests * width) for _ in range(3))
     links = seq_lens.new_empty((3, requests, width))
-    _launch_link(
+    _link(
         (width, last.dtype, drafts.dtype), (requests, 1), last, drafts, drafts.stride(0), rows, seq_lens, table,
         table.stride(0), table.shape[1], tokens, positions, links, slots, requests, width,
         triton.next_power_of_2(width),

@@ -24,6 +24,7 @@ PARTS, BLOCK = 64, 1024
 """Thread blocks that read a row of logits, and logits that a block reads at a time."""
 
 
+@Launches
 @triton.jit  # type: ignore[untyped-decorator, unused-ignore]
 def _best_of_parts(  # type: ignore[no-untyped-def, unused-ignore]
     logits, row_stride, width, best, places, PARTS: tl.constexpr, BLOCK: tl.constexpr
@@ -46,6 +47,7 @@ def _best_of_parts(  # type: ignore[no-untyped-def, unused-ignore]
     tl.store(places + row * PARTS + part, tl.min(tl.where(value == most, place, width), 0))
 
 
+@Launches
 @triton.jit  # type: ignore[untyped-decorator, unused-ignore]
 def _best_of_rows(best, places, width, chosen, accept_lens, accept_index, PARTS: tl.constexpr):  # type: ignore[no-untyped-def]
     row = tl.program_id(0)
@@ -55,9 +57,6 @@ def _best_of_rows(best, places, width, chosen, accept_lens, accept_index, PARTS:
     tl.store(chosen + row, tl.min(tl.where(value == tl.max(value, 0), place, width), 0))
     tl.store(accept_lens + row, 1)
     tl.store(accept_index + row, row)
-
-
-_launch_best_of_parts, _launch_best_of_rows = Launches(_best_of_parts), Launches(_best_of_rows)
 
 
 def best_of_parts(logits: Tensor) -> tuple[Tensor, Tensor]:
@@ -70,7 +69,7 @@ def best_of_parts(logits: Tensor) -> tuple[Tensor, Tensor]:
     places = logits.new_empty((rows, PARTS), dtype=torch.int32)
     stride = logits.stride(0)
     kind = (logits.dtype, logits.data_ptr() % 16 == 0, stride % 16 == 0, width % 16 == 0)
-    _launch_best_of_parts(kind, (rows, PARTS), logits, stride, width, best, places, PARTS, BLOCK)
+    _best_of_parts(kind, (rows, PARTS), logits, stride, width, best, places, PARTS, BLOCK)
     return best, places
 
 
@@ -85,7 +84,7 @@ def choose(logits: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     best, places = best_of_parts(logits)
     # Separate allocations, because another pointer alignment would compile the kernel again.
     chosen, accept_lens, accept_index = (logits.new_empty(requests, dtype=torch.int32) for _ in range(3))
-    _launch_best_of_rows(width, (requests, 1), best, places, width, chosen, accept_lens, accept_index, PARTS)
+    _best_of_rows(width, (requests, 1), best, places, width, chosen, accept_lens, accept_index, PARTS)
     return chosen, accept_lens, accept_index.unsqueeze(1)
 
 
@@ -127,6 +126,7 @@ def takes_likeliest(info: Any) -> bool:
     return bool(info.is_all_greedy and not info.has_custom_logit_processor and not sanitizes)
 
 
+@Launches
 @triton.jit(do_not_specialize=["vocabulary"], do_not_specialize_on_alignment=["drafts", "seq_lens"])  # type: ignore[untyped-decorator, unused-ignore]
 def _accepted_chains(  # type: ignore[no-untyped-def, unused-ignore]
     best, places, vocabulary, drafts, seq_lens, predict, index, ids, lens, correct, select, lengths, bonus,
@@ -157,9 +157,6 @@ def _accepted_chains(  # type: ignore[no-untyped-def, unused-ignore]
     tl.store(bonus + request, last)
 
 
-_launch_accepted_chains = Launches(_accepted_chains)
-
-
 def commit(logits: Tensor, drafts: Tensor, seq_lens: Tensor, width: int) -> tuple[Any, ...]:
     """Accept the drafts of b > 0 requests that are the likeliest tokens, and prepare the next round's inputs.
 
@@ -178,7 +175,7 @@ def commit(logits: Tensor, drafts: Tensor, seq_lens: Tensor, width: int) -> tupl
     lens, correct, bonus = (logits.new_empty(requests, dtype=torch.int32) for _ in range(3))
     select, lengths = (logits.new_empty(requests, dtype=torch.int64) for _ in range(2))
     ids = logits.new_empty(rows, dtype=torch.int64)
-    _launch_accepted_chains(
+    _accepted_chains(
         (width, drafts.dtype), (requests, 1), best, places, vocabulary, drafts, seq_lens, predict, index, ids, lens,
         correct, select, lengths, bonus, PARTS, width,
     )  # fmt: skip

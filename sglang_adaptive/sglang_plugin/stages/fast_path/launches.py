@@ -6,10 +6,12 @@ names what a kernel was compiled for.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+import inspect
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 import torch
+import triton
 
 from sglang_adaptive.sglang_plugin.stage import Rest, Stage
 
@@ -18,7 +20,7 @@ class Launches:
     """Launches of one kernel."""
 
     def __init__(self, kernel: Any) -> None:
-        """*kernel* is from triton.jit and specialized for no numbers or alignments that a kind does not distinguish."""
+        """*kernel* is from triton.jit, specialized for no numbers or alignments that a kind does not distinguish."""
         self._kernel = kernel
         self._compiled: dict[Hashable, Any] = {}
 
@@ -33,6 +35,13 @@ class Launches:
             return
         stream = torch._C._cuda_getCurrentRawStream(torch._C._cuda_getDevice())
         compiled.run(grid[0], grid[1], 1, stream, compiled.function, compiled.packed_metadata, None, None, None, *args)
+
+
+def launched(function: Callable[..., None]) -> Launches:
+    """Return the launches of a kernel that is compiled for no numbers and no alignments; decorates its function."""
+    parameters = inspect.signature(function).parameters.values()
+    arguments = [one.name for one in parameters if one.annotation != "tl.constexpr"]
+    return Launches(triton.jit(function, do_not_specialize=arguments))
 
 
 ALIGNMENT = 16

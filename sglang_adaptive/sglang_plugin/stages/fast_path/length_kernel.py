@@ -14,17 +14,13 @@ import triton.language as tl
 
 from sglang_adaptive.sglang_plugin.guard import Guard
 from sglang_adaptive.sglang_plugin.stage import Rest, Stage
-from sglang_adaptive.sglang_plugin.stages.fast_path.launches import Launches
+from sglang_adaptive.sglang_plugin.stages.fast_path.launches import launched
 
 BLOCK, PARTS = 512, 4
 """Pages that a block copies at a time, and blocks per request."""
 
 LEAST_REQUESTS = 256
 """Batches up to this size share a variant of the prefix sum, which is compiled per power of two of requests."""
-
-
-_NUMBERS = ("request_stride", "page_stride", "requests", "most_pages")
-_POINTERS = ("seq_lens", "query_lens", "request_table", "rows", "lengths", "key_ends", "query_ends", "page_table")
 
 
 @triton.jit  # type: ignore[untyped-decorator, unused-ignore]
@@ -41,7 +37,7 @@ def fill_pages(  # type: ignore[no-untyped-def, unused-ignore]
         tl.store(page_table + request.to(tl.int64) * page_stride + page, slot // PAGE, mask=live)
 
 
-@triton.jit(do_not_specialize=_NUMBERS, do_not_specialize_on_alignment=_POINTERS)  # type: ignore[untyped-decorator, unused-ignore]
+@launched
 def _fill(  # type: ignore[no-untyped-def, unused-ignore]
     seq_lens, query_lens, request_table, request_stride, rows, lengths, key_ends, query_ends, page_table, page_stride,
     requests, most_pages,
@@ -62,9 +58,6 @@ def _fill(  # type: ignore[no-untyped-def, unused-ignore]
     slots = request_table + tl.load(rows + request).to(tl.int64) * request_stride
     tokens = tl.load(seq_lens + request).to(tl.int32) + MORE
     fill_pages(slots, tokens, page_table, request, part, page_stride, most_pages, PAGE, BLOCK, PARTS)
-
-
-_launch_fill = Launches(_fill)
 
 
 def room(requests: int) -> int:
@@ -93,7 +86,7 @@ def fill(
     requests = lengths.shape[0]
     most = room(requests)
     kind = (more, page, most, seq_lens.dtype, rows.dtype, request_table.dtype, getattr(query_lens, "dtype", None))
-    _launch_fill(
+    _fill(
         kind, (requests, PARTS), seq_lens, query_lens, request_table, request_table.stride(0), rows, lengths, key_ends,
         query_ends, page_table, page_table.stride(0), requests, most_pages, more, page, most, BLOCK, PARTS,
     )  # fmt: skip

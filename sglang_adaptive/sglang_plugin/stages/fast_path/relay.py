@@ -23,48 +23,31 @@ import triton.language as tl
 from sglang_adaptive.sglang_plugin.guard import Guard
 from sglang_adaptive.sglang_plugin.notes import NOTE
 from sglang_adaptive.sglang_plugin.stage import Rest, Stage
-from sglang_adaptive.sglang_plugin.stages.fast_path.launches import Launches
+from sglang_adaptive.sglang_plugin.stages.fast_path.launches import launched
 
-_POINTERS = ("indices", "tokens", "chosen", "chances", "hidden", "to_tokens", "to_chosen", "to_chances", "to_hidden")
 BLOCK = 1024
 
 
-@triton.jit(do_not_specialize=["width"], do_not_specialize_on_alignment=_POINTERS)  # type: ignore[untyped-decorator, unused-ignore]
-def _read(  # type: ignore[no-untyped-def, unused-ignore]
+@launched
+def _copy(  # type: ignore[no-untyped-def, unused-ignore]
     indices, tokens, chosen, chances, hidden, to_tokens, to_chosen, to_chances, to_hidden, width,
-    HIDDEN: tl.constexpr, BLOCK: tl.constexpr,
+    WRITES: tl.constexpr, DRAFT: tl.constexpr, HIDDEN: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
+    """Copy each request's state from its row of the pool or, if the kernel WRITES, into it."""
     request, part = tl.program_id(0), tl.program_id(1)
     row = tl.load(indices + request).to(tl.int64)
+    source = request if WRITES else row
+    target = row if WRITES else request
     if part == 0:
-        tl.store(to_tokens + request, tl.load(tokens + row))
-        tl.store(to_chosen + request, tl.load(chosen + row))
-        tl.store(to_chances + request, tl.load(chances + row))
-    if HIDDEN:
-        column = part * BLOCK + tl.arange(0, BLOCK)
-        inside = column < width
-        tl.store(to_hidden + request * width + column, tl.load(hidden + row * width + column, mask=inside), mask=inside)
-
-
-@triton.jit(do_not_specialize=["width"], do_not_specialize_on_alignment=_POINTERS)  # type: ignore[untyped-decorator, unused-ignore]
-def _write(  # type: ignore[no-untyped-def, unused-ignore]
-    indices, tokens, chosen, chances, hidden, to_tokens, to_chosen, to_chances, to_hidden, width,
-    DRAFT: tl.constexpr, HIDDEN: tl.constexpr, BLOCK: tl.constexpr,
-):  # fmt: skip
-    request, part = tl.program_id(0), tl.program_id(1)
-    row = tl.load(indices + request).to(tl.int64)
-    if part == 0:
-        tl.store(to_tokens + row, tl.load(tokens + request).to(tl.int64))
+        tl.store(to_tokens + target, tl.load(tokens + source).to(tl.int64))
         if DRAFT:
-            tl.store(to_chosen + row, tl.load(chosen + request))
-            tl.store(to_chances + row, tl.load(chances + request))
+            tl.store(to_chosen + target, tl.load(chosen + source))
+            tl.store(to_chances + target, tl.load(chances + source))
     if HIDDEN:
         column = part * BLOCK + tl.arange(0, BLOCK)
         inside = column < width
-        tl.store(to_hidden + row * width + column, tl.load(hidden + request * width + column, mask=inside), mask=inside)
-
-
-_launch_read, _launch_write = Launches(_read), Launches(_write)
+        read = tl.load(hidden + source * width + column, mask=inside)
+        tl.store(to_hidden + target * width + column, read, mask=inside)
 
 
 class Relay(Stage):
@@ -92,10 +75,10 @@ def _rows(indices: Any, chances: Any, chosen: Any, tokens: Any, hidden: Any) -> 
     requests, width = indices.shape[0], 1 if hidden is None else hidden.shape[1]
     to_chances, to_chosen = chances.new_empty((requests, 1)), chosen.new_empty((requests, 1))
     to_tokens, to_hidden = tokens.new_empty(requests), None if hidden is None else hidden.new_empty((requests, width))
-    kind = (indices.dtype, None if hidden is None else hidden.dtype)
-    _launch_read(
+    kind = (False, indices.dtype, None if hidden is None else hidden.dtype)
+    _copy(
         kind, (requests, triton.cdiv(width, BLOCK)), indices, tokens, chosen, chances, hidden, to_tokens, to_chosen,
-        to_chances, to_hidden, width, hidden is not None, BLOCK,
+        to_chances, to_hidden, width, False, True, hidden is not None, BLOCK,
     )  # fmt: skip
     return to_chances, to_chosen, to_tokens, to_hidden
 
@@ -116,11 +99,12 @@ def _put(future_map: Any, indices: Any, payload: Any) -> bool:
     if not all(part.is_contiguous() for part in parts):
         return False
     width = 1 if hidden is None else hidden.shape[1]
-    kind = (indices.dtype, tokens.dtype, chosen is None, None if hidden is None else hidden.dtype)
-    _launch_write(
+    kind = (True, indices.dtype, tokens.dtype, chosen is None, None if hidden is None else hidden.dtype)
+    _copy(
         kind, (indices.shape[0], triton.cdiv(width, BLOCK)), indices, tokens, chosen, chances, hidden,
         future_map.output_tokens_buf, future_map.topk_index_buf, future_map.topk_p_buf,
-        None if hidden is None else future_map.hidden_states_buf, width, chosen is not None, hidden is not None, BLOCK,
+        None if hidden is None else future_map.hidden_states_buf, width, True, chosen is not None, hidden is not None,
+        BLOCK,
     )  # fmt: skip
     return True
 

@@ -15,10 +15,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-import triton
 import triton.language as tl
 
-from sglang_adaptive.sglang_plugin.stages.fast_path.launches import Launches
+from sglang_adaptive.sglang_plugin.stages.fast_path.launches import launched
 from sglang_adaptive.sglang_plugin.stages.fast_path.length_kernel import BLOCK, room
 
 LEAST_KEYS = 128
@@ -30,14 +29,8 @@ MASK_BLOCK = 256
 TILE = 3
 """Index of the rows per tile in a prefill's plan."""
 
-_NUMBERS = (
-    *("table_stride", "at_request", "at_query", "at_part", "at_rows", "at_outputs", "at_keys", "at_live"),
-    *("requests", "blocks", "enough"),
-)
-_POINTERS = ("rows", "seq_lens", "table", "ends", "keys", "query_ends", "ints", "live", "mask", "mask_ends")
 
-
-@triton.jit(do_not_specialize=_NUMBERS, do_not_specialize_on_alignment=_POINTERS)  # type: ignore[untyped-decorator, unused-ignore]
+@launched
 def _lay_out(  # type: ignore[no-untyped-def, unused-ignore]
     rows, seq_lens, table, table_stride, ends, keys, query_ends, ints, live, mask, mask_ends,
     at_request, at_query, at_part, at_rows, at_outputs, at_keys, at_live, requests, blocks, enough,
@@ -109,9 +102,6 @@ def _lay_out(  # type: ignore[no-untyped-def, unused-ignore]
                     block = first + tl.arange(0, BLOCK)
                     used = block < TILES * (parts_before + parts_here)
                     tl.store(live + at_live + block, used.to(tl.uint8), mask=block < blocks)
-
-
-_launch = Launches(_lay_out)
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,7 +178,7 @@ def lay_out(
     requests, summed = seq_lens.shape[0], room(seq_lens.shape[0])
     constants = (more, layout.width, layout.tiles, layout.split, layout.has_queries, summed)
     kind = (*constants, rows.dtype, seq_lens.dtype, query_ends is None, mask is None)
-    _launch(
+    _lay_out(
         kind, (requests, PARTS), rows, seq_lens, table, table.stride(0), ends, keys, query_ends, layout.ints,
         layout.live, mask, mask_ends, *layout.places, requests, layout.blocks, layout.enough, *constants, LEAST_KEYS,
         BLOCK, MASK_BLOCK, PARTS,

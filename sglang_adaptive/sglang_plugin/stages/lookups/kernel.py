@@ -7,16 +7,11 @@ writes what ``Lookup`` defines.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import triton
 import triton.language as tl
 
-from sglang_adaptive.policy.observation import DRAFTS, LONGEST, SHORTEST, Lookup
-from sglang_adaptive.sglang_plugin.stages.fast_path.launches import Launches
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from sglang_adaptive.policy.observation import Lookup
+from sglang_adaptive.sglang_plugin.stages.fast_path.launches import launched
 
 PLACE_BITS, RANK_BITS = 32, 16
 """A match, the rank of its text and its place are compared as one 63-bit number: longer matches win, then the own text
@@ -27,18 +22,13 @@ BLOCK = 1024
 PROGRAMS = 132
 """Thread blocks that search a batch's texts at once."""
 
-_POINTERS = (
-    *("texts", "ends", "slots", "seq_lens", "tokens", "counts", "drafts", "matches", "told", "best", "done"),
-    "sources",
-)
-_NUMBERS = ("stride", "parts")
 
-
-@triton.jit(do_not_specialize=_NUMBERS, do_not_specialize_on_alignment=_POINTERS)  # type: ignore[untyped-decorator, unused-ignore]
-def _append(  # type: ignore[no-untyped-def, unused-ignore]
+@launched
+def append(  # type: ignore[no-untyped-def, unused-ignore]
     texts, stride, ends, slots, seq_lens, tokens, counts, drafts, matches, told,
     WIDTH: tl.constexpr, LANES: tl.constexpr, DRAFTS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
+    """Append each request's new tokens, the first *counts* of its WIDTH *tokens*, to its text."""
     request = tl.program_id(0)
     slot = tl.load(slots + request)
     end = tl.load(seq_lens + request).to(tl.int32) + 1  # with the last token, whose KV the round wrote
@@ -78,12 +68,13 @@ def _search(  # type: ignore[no-untyped-def, unused-ignore]
     return found
 
 
-@triton.jit(do_not_specialize=_NUMBERS, do_not_specialize_on_alignment=_POINTERS)  # type: ignore[untyped-decorator, unused-ignore]
-def _look_up(  # type: ignore[no-untyped-def, unused-ignore]
+@launched
+def look_up(  # type: ignore[no-untyped-def, unused-ignore]
     texts, stride, ends, slots, drafts, matches, told, best, done, parts, sources,
     BLOCK: tl.constexpr, SHORTEST: tl.constexpr, LONGEST: tl.constexpr, DRAFTS: tl.constexpr, PLACE_BITS: tl.constexpr,
     RANK_BITS: tl.constexpr, SOURCES: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
+    """Write the drafts after each text, and the match before them with whether it is from a source."""
     request, part = tl.program_id(0), tl.program_id(1)
     slot = tl.load(slots + request)
     row = slot * stride
@@ -122,42 +113,3 @@ def _look_up(  # type: ignore[no-untyped-def, unused-ignore]
         tl.store(told + request * COLUMNS + 4, remembered.to(tl.int32))
         tl.store(best + request, 0)
         tl.store(done + request, 0)
-
-
-_launch_append, _launch_look_up = Launches(_append), Launches(_look_up)
-
-
-def append(
-    texts: Tensor, ends: Tensor, slots: Tensor, seq_lens: Tensor, tokens: Tensor, counts: Tensor, drafts: Tensor,
-    matches: Tensor, told: Tensor,
-) -> None:  # fmt: skip
-    """Append the tokens that a round of b requests accepted to their texts, rows *slots* of *texts*.
-
-    *seq_lens* [b] are the tokens with KV before the round, one less than the known ones; *tokens* [b * width] hold each
-    request's new tokens first, and *counts* [b] their number. *drafts* and *matches*, by slot, are from the previous
-    lookup; *told* [b, COLUMNS] gets the fields of `Lookup` on it.
-    """
-    requests = slots.shape[0]
-    width = tokens.shape[0] // requests
-    _launch_append(
-        (width, tokens.dtype, counts.dtype, seq_lens.dtype), (requests, 1), texts, texts.stride(0), ends, slots,
-        seq_lens, tokens, counts, drafts, matches, told, width, triton.next_power_of_2(width), DRAFTS, COLUMNS,
-    )  # fmt: skip
-
-
-def look_up(
-    texts: Tensor, ends: Tensor, slots: Tensor, drafts: Tensor, matches: Tensor, told: Tensor, best: Tensor,
-    done: Tensor, sources: Tensor, block: int = BLOCK, parts: int | None = None,
-) -> None:  # fmt: skip
-    """Write each text's next drafts, and the match before them with whether it is from a source, also to *told*.
-
-    *sources* [b or more, 1 + most, 2] have the number of a request's ranges, then their begins and ends from the first
-    token of *texts* on; the end -1 - slot is that of a running text. *best* (int64) and *done* [b or more] are zero
-    before and after.
-    """
-    requests = slots.shape[0]
-    parts = parts or max(1, PROGRAMS // requests)
-    _launch_look_up(
-        (block,), (requests, parts), texts, texts.stride(0), ends, slots, drafts, matches, told, best, done, parts,
-        sources, block, SHORTEST, LONGEST, DRAFTS, PLACE_BITS, RANK_BITS, sources.shape[1] - 1, COLUMNS,
-    )  # fmt: skip

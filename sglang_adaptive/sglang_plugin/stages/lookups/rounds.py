@@ -96,8 +96,6 @@ class LookupRounds(Stage):
         """Whether the configuration has a memory, and its version when the latest round's sources were chosen."""
         # Ranks with different drafts would wait for one another.
         self.guard = Guard("lookups")
-        self._named: Sequence[str] = ()
-        """The requests of the coming round, if they are few."""
         self._marks: weakref.WeakKeyDictionary[Any, list[int]] = weakref.WeakKeyDictionary()
         """By request, the marks of its prompt (``memory.marks_of``)."""
         self._tracked: dict[str, _Tracked] = {}
@@ -123,10 +121,10 @@ class LookupRounds(Stage):
         found = rest(scheduler, batch)
         if found is not None:  # SGLang may skip this round
             few = len(found.reqs) <= self._controller.policy.lookup_requests
+            before = self._controller.requests
             self._controller.requests = rids = [req.rid for req in found.reqs] if few else ()
-            if self._memory is not None and rids != self._named:
-                new = [req for req in found.reqs if req.rid not in self._named] if few else []
-                self._named = rids
+            if self._memory is not None and rids != before:
+                new = [req for req in found.reqs if req.rid not in before] if few else []
                 self._attempt(self._joined, self._memory, found.reqs, new)
         return found
 

@@ -8,8 +8,10 @@ from typing import Any
 
 import numpy as np
 import torch
+import triton
 
-from sglang_adaptive.policy.observation import DRAFTS, LONGEST, SHORTEST, Lookup
+from sglang_adaptive.policy.observation import DRAFTS, LONGEST, SHORTEST
+from sglang_adaptive.sglang_plugin.stages.lookups import kernel
 from sglang_adaptive.sglang_plugin.stages.lookups.memory import END, SOURCES, Ints, Range
 
 SLOTS = 64
@@ -35,8 +37,12 @@ class Texts:
         self._all = torch.full((SLOTS * row + memory,), ABSENT, dtype=torch.int32, device=device)
         self._texts, self._memory = self._all[: SLOTS * row].view(SLOTS, row), self._all[SLOTS * row :]
         self._ends, self.matches, self._drafts = made(SLOTS), made(SLOTS, 2), made(SLOTS, DRAFTS)
+        """By slot: the text's end, the match before the next drafts with whether it is from a source, these drafts."""
         self._best, self._done = made(SLOTS).to(torch.int64), made(SLOTS)
+        """Zero between rounds."""
         self._sources = made(SLOTS, 1 + SOURCES, 2)
+        """By request of a round: the number of its ranges, then their begins and ends from the first token of all texts
+        on; the end -1 - slot is that of a running text."""
 
     def remember(self, begin: int, tokens: Ints) -> None:
         """Put *tokens* of finished texts into the memory from *begin* on."""
@@ -87,19 +93,32 @@ class Texts:
     ) -> torch.Tensor:
         """Append a round's tokens, look up the next drafts, and return each request's `Lookup`, int32 [b, 5].
 
-        The arguments are as in ``kernel.append``.
+        *seq_lens* [b] are the tokens with KV before the round, one less than the known ones; *tokens* [b * width] hold
+        each request's new tokens first, and *counts* [b] their number.
         """
-        told = torch.empty((slots.shape[0], len(Lookup._fields)), dtype=torch.int32, device=self.device)
-        if self.device.type != "cuda":
-            self._follow_on_host(slots, seq_lens, tokens, counts, told)
-            return told
-        from sglang_adaptive.sglang_plugin.stages.lookups import kernel
-
-        kernel.append(self._texts, self._ends, slots, seq_lens, tokens, counts, self._drafts, self.matches, told)
-        kernel.look_up(
-            self._texts, self._ends, slots, self._drafts, self.matches, told, self._best, self._done, self._sources,
-        )  # fmt: skip
+        told = torch.empty((slots.shape[0], kernel.COLUMNS), dtype=torch.int32, device=self.device)
+        follow = self.follow_on_device if self.device.type == "cuda" else self._follow_on_host
+        follow(slots, seq_lens, tokens, counts, told)
         return told
+
+    def follow_on_device(
+        self, slots: Any, seq_lens: Any, tokens: Any, counts: Any, told: Any, block: int = kernel.BLOCK,
+        parts: int | None = None,
+    ) -> None:  # fmt: skip
+        """Do it with two kernels; *parts* programs look up a request's drafts, *block* places at a time."""
+        requests, stride = slots.shape[0], self._texts.stride(0)
+        width = tokens.shape[0] // requests
+        kernel.append(
+            (width, tokens.dtype, counts.dtype, seq_lens.dtype), (requests, 1), self._texts, stride, self._ends, slots,
+            seq_lens, tokens, counts, self._drafts, self.matches, told, width, triton.next_power_of_2(width), DRAFTS,
+            kernel.COLUMNS,
+        )  # fmt: skip
+        parts = parts or max(1, kernel.PROGRAMS // requests)
+        kernel.look_up(
+            (block,), (requests, parts), self._texts, stride, self._ends, slots, self._drafts, self.matches, told,
+            self._best, self._done, parts, self._sources, block, SHORTEST, LONGEST, DRAFTS, kernel.PLACE_BITS,
+            kernel.RANK_BITS, SOURCES, kernel.COLUMNS,
+        )  # fmt: skip
 
     def _follow_on_host(self, slots: Any, seq_lens: Any, tokens: Any, counts: Any, told: Any) -> None:
         rows = tokens.view(slots.shape[0], -1)
