@@ -39,7 +39,8 @@ _NICENESS = 5
 """Lower priority than the server's own start-up, where cores are few."""
 _SLOW = 1.0
 """Seconds above which a module was compiled, not just found."""
-_started: subprocess.Popen[bytes] | None = None
+started: subprocess.Popen[bytes] | None = None
+"""The process that compiles for this launcher; None where nothing is compiled ahead."""
 
 Job = tuple[str, Callable[[], Any]]
 """A module's name, and the function that compiles it if needed."""
@@ -71,17 +72,12 @@ def start(setup: Setup) -> subprocess.Popen[bytes]:
 
 def begin(server_args: Any) -> None:
     """Start compiling what a server with *server_args* will need, if it is adaptive and on CUDA."""
-    global _started
+    global started
     try:
         if adapts(server_args) and not runs_on_cpu(server_args):
-            _started = start(_setup(server_args))
+            started = start(_setup(server_args))
     except Exception:
         logger.warning("adaptive: nothing is compiled ahead; first uses will compile", exc_info=True)
-
-
-def compiler() -> subprocess.Popen[bytes] | None:
-    """Return the process that compiles for this launcher; None where nothing is compiled ahead."""
-    return _started
 
 
 def _setup(server_args: Any) -> Setup:

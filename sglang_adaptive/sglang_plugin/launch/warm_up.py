@@ -42,17 +42,18 @@ LONG = 200
 """Tokens of a batch's one long prompt, plus one per request."""
 VOCABULARY = 256
 """Prompts consist of token ids below this; every vocabulary has that many."""
-GREEDY: Mapping[str, Any] = {"temperature": 0.0}
-PENALIZED: Mapping[str, Any] = {**GREEDY, "frequency_penalty": 0.1, "presence_penalty": 0.1}
+GREEDY: Mapping[str, Any] = {"sampling_params": {"temperature": 0.0}}
+PENALIZED: Mapping[str, Any] = {
+    "sampling_params": {"temperature": 0.0, "frequency_penalty": 0.1, "presence_penalty": 0.1}
+}
 """Without a minimum length, which a server without a tokenizer refuses; the kernels are the same."""
-SAMPLED: Mapping[str, Any] = {"temperature": 1.0, "top_p": 0.9, "top_k": 20}
-UNFILTERED: Mapping[str, Any] = {"temperature": 1.0}
+SAMPLED: Mapping[str, Any] = {"sampling_params": {"temperature": 1.0, "top_p": 0.9, "top_k": 20}}
+UNFILTERED: Mapping[str, Any] = {"sampling_params": {"temperature": 1.0}}
 """Without top-k and top-p SGLang draws with other kernels; seeded, it compiles a function for each kind."""
-NOTHING: Mapping[str, Any] = {}
-LOGPROBS: Mapping[str, Any] = {"return_logprob": True, "logprob_start_len": 0}
+LOGPROBS: Mapping[str, Any] = {**GREEDY, "return_logprob": True, "logprob_start_len": 0}
 """SGLang prepares rounds with these requests (``fast_path``), with kernels that other rounds do not need. A prompt's
 log-probabilities have a kernel of their own."""
-GRAMMAR: Mapping[str, Any] = {**GREEDY, "regex": "[0-9]{300}"}
+GRAMMAR: Mapping[str, Any] = {"sampling_params": {"temperature": 0.0, "regex": "[0-9]{300}"}}
 """Long enough that no text ends in the warm-up; compiled in a millisecond."""
 FEW_SIZES = (1, 3)
 """For passes whose kernels depend only on whether the batch size is 1."""
@@ -203,22 +204,22 @@ class _Server:
                 tiers, largest = first["adaptive"]["tiers"], _largest(states)
                 built = [tier for state in states for tier in state["adaptive"]["startup"]["tiers"]]
                 missed, compiles = [], False
-                for name, sampling, more, sizes in (
-                    ("greedy", GREEDY, NOTHING, batch_sizes(largest)),
-                    ("logprobs", GREEDY, LOGPROBS, few_sizes(FEW_SIZES, built)),
-                    ("penalties", PENALIZED, NOTHING, few_sizes(FEW_SIZES, built)),
-                    ("grammar", GRAMMAR, NOTHING, few_sizes(GRAMMAR_SIZES, built) if _takes_grammars(first) else []),
-                    ("sampled", SAMPLED, NOTHING, few_sizes(SAMPLED_SIZES, built)),
-                    ("unfiltered", UNFILTERED, NOTHING, few_sizes(FEW_SIZES, built)),
+                for name, request, sizes in (
+                    ("greedy", GREEDY, batch_sizes(largest)),
+                    ("logprobs", LOGPROBS, few_sizes(FEW_SIZES, built)),
+                    ("penalties", PENALIZED, few_sizes(FEW_SIZES, built)),
+                    ("grammar", GRAMMAR, few_sizes(GRAMMAR_SIZES, built) if _takes_grammars(first) else []),
+                    ("sampled", SAMPLED, few_sizes(SAMPLED_SIZES, built)),
+                    ("unfiltered", UNFILTERED, few_sizes(FEW_SIZES, built)),
                 ):
                     pass_begun = time.perf_counter()
-                    if sampling is SAMPLED:  # asked when the other passes have given the compiler time
-                        compiles = not self._can_sample(states, compile_ahead.compiler())
+                    if request is SAMPLED:  # asked when the other passes have given the compiler time
+                        compiles = not self._can_sample(states, compile_ahead.started)
                     # Unfiltered requests need one module, SGLang's verify; with rejection sampling it is Triton's.
-                    in_triton = sampling is UNFILTERED and first.get("speculative_use_rejection_sampling")
+                    in_triton = request is UNFILTERED and first.get("speculative_use_rejection_sampling")
                     fitting = [size for size in sizes if size <= largest]
-                    if fitting and (sampling["temperature"] == 0.0 or in_triton or not compiles):
-                        missed += self._pass(name, fitting, tiers, sampling, more)
+                    if fitting and (in_triton or not compiles):
+                        missed += self._pass(name, fitting, tiers, request)
                     seconds[name] = time.perf_counter() - pass_begun
                 pass_begun = time.perf_counter()
                 self._progress.now("prefills")
@@ -268,15 +269,8 @@ class _Server:
                 self._generate([LONG], 2, SAMPLED)
                 logger.info("adaptive: sampling kernels are compiled and loaded")
 
-    def _pass(
-        self,
-        name: str,
-        sizes: Sequence[int],
-        tiers: Sequence[int],
-        sampling: Mapping[str, Any],
-        more: Mapping[str, Any],
-    ) -> list[int]:
-        """Run every size with *sampling* and *more*; return the sizes at which not all steps ran."""
+    def _pass(self, name: str, sizes: Sequence[int], tiers: Sequence[int], request: Mapping[str, Any]) -> list[int]:
+        """Run every size with requests like *request*; return the sizes at which not all steps ran on every replica."""
         self._set(BEGIN)
         missed = list(sizes)
         for attempt in range(ATTEMPTS):
@@ -286,35 +280,26 @@ class _Server:
                 self._progress.now(f"{name} batches of {size}, {done} of {len(missed)} sizes are done")
                 # One prompt is long and the others are short, so that prefills of several lengths run as well.
                 lengths = [5 + row % 12 if row else LONG + size for row in range(size)]
-                self._generate(lengths, tokens, sampling, more)
-            missed = self._missed(missed)
+                self._generate(lengths, tokens, request)
+            covered = [state["adaptive"]["startup"]["warmed_batch_sizes"] for state in self._states()]
+            missed = [size for size in missed if not all(size in replica for replica in covered)]
             if not missed:
                 break
         return missed
 
     def _generate(
-        self,
-        lengths: Sequence[int],
-        tokens: int,
-        sampling: Mapping[str, Any],
-        more: Mapping[str, Any] = NOTHING,
-        prefix: Sequence[int] = (),
+        self, lengths: Sequence[int], tokens: int, request: Mapping[str, Any], prefix: Sequence[int] = ()
     ) -> list[dict[str, Any]]:
         """Run prompts of *lengths* tokens after *prefix* at once on each replica; one message makes them one batch."""
         # Drawn again each time, because a prompt in the prefix cache would be a shorter prefill.
         prompts = [[*prefix, *self._tokens(length)] for length in [*lengths] * self._replicas]
-        parameters = {**sampling, "max_new_tokens": tokens, "ignore_eos": True}
-        body = {"input_ids": prompts, "sampling_params": parameters, **more}
+        parameters = {**request["sampling_params"], "max_new_tokens": tokens, "ignore_eos": True}
+        body = {**request, "input_ids": prompts, "sampling_params": parameters}
         texts: list[dict[str, Any]] = self._send("POST", "/generate", body).json()
         return texts
 
     def _tokens(self, length: int) -> list[int]:
         return [self._draw.randrange(VOCABULARY) for _ in range(length)]
-
-    def _missed(self, sizes: Iterable[int]) -> list[int]:
-        """Return those of *sizes* at which not all steps have run on every replica."""
-        covered = [set(state["adaptive"]["startup"]["warmed_batch_sizes"]) for state in self._states()]
-        return [size for size in sizes if not all(size in replica for replica in covered)]
 
     def _states(self) -> list[dict[str, Any]]:
         states: list[dict[str, Any]] = self._send("GET", "/server_info").json()["internal_states"]

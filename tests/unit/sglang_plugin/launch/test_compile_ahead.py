@@ -48,7 +48,7 @@ def test_a_server_that_does_not_adapt_or_has_no_gpu_compiles_nothing(monkeypatch
     for note, device in (({"reason": "no draft"}, "cuda"), ({"reason": None}, "cpu")):
         compile_ahead.begin(SimpleNamespace(device=device, **{NOTE: note}))
     compile_ahead.begin(SimpleNamespace(device="cuda"))
-    assert compile_ahead.compiler() is None
+    assert compile_ahead.started is None
 
 
 def test_a_host_without_a_cache_says_so_in_one_line(tmp_path: Path) -> None:
