@@ -20,6 +20,16 @@ POLL_SECONDS = 1.0
 """Seconds between checks of a watched file; it is read once two checks agree, so never half written."""
 
 
+_tasks: set[asyncio.Task[None]] = set()
+
+
+def in_background(work: Coroutine[Any, Any, None]) -> None:
+    """Run *work* in the running event loop, which itself keeps no reference to a task."""
+    task = asyncio.get_running_loop().create_task(work)
+    _tasks.add(task)
+    task.add_done_callback(_tasks.discard)
+
+
 class ConfigChanges:
     """Checks configurations as the launch does, and sends them to the schedulers, one at a time."""
 
@@ -44,16 +54,15 @@ class ConfigChanges:
         self._path = path
         self._handled = stamp
         self._one_at_a_time = asyncio.Lock()
-        self._tasks: set[asyncio.Task[None]] = set()
 
     def start(self) -> None:
         """Listen for SIGHUP and watch the file, in the running event loop; errors are only logged."""
         try:
             if threading.current_thread() is threading.main_thread():  # Python's rule for signals
                 loop = asyncio.get_running_loop()
-                loop.add_signal_handler(signal.SIGHUP, lambda: self._begin(self._reread("SIGHUP")))
+                loop.add_signal_handler(signal.SIGHUP, lambda: in_background(self._reread("SIGHUP")))
             if self._path is not None:
-                self._begin(self._watch(self._path))
+                in_background(self._watch(self._path))
             self._changed()
         except Exception:
             logger.exception("adaptive: the configuration file will not be read again")
@@ -107,8 +116,3 @@ class ConfigChanges:
             last, seen = seen, await asyncio.to_thread(file_stamp, path)
             if seen == last != self._handled:
                 await self._reread(WATCH)
-
-    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)  # the loop itself keeps no reference
-        task.add_done_callback(self._tasks.discard)

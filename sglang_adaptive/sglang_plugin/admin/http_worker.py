@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 import os
 import signal
-from typing import Any
 
 from uvicorn.importer import import_from_string
 
@@ -24,7 +23,10 @@ logger = logging.getLogger(__name__)
 
 def _add_all() -> None:
     """Add hooks, the admin layer and the page; after an error the worker serves without them."""
+    from sglang.srt.arg_groups.overrides import resolving_view
+    from sglang.srt.entrypoints import http_server
     from sglang.srt.managers import multi_tokenizer_mixin as workers
+    from sglang.srt.utils import auth
 
     try:
         shared = workers.read_from_shared_memory(f"multi_tokenizer_args_{workers.get_main_process_id()}")
@@ -34,23 +36,13 @@ def _add_all() -> None:
         hooks.install_now(hooks.hooks(Process.HTTP))
         route.add_layer(server_args, scheduler_info)
         routes.install()
-        _check_admin_key(server_args)
+        if key := resolving_view(server_args).admin_api_key:  # SGLang 0.5.23 does not require it in workers
+            auth.add_api_key_middleware(http_server.app, api_key=None, admin_api_key=key)
         signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until the running application handles it
     except Exception:
         logger.exception(
             "adaptive: this HTTP worker serves no page and accepts neither a configuration nor a held depth"
         )
-
-
-def _check_admin_key(server_args: Any) -> None:
-    """Require the administrator's key, which SGLang 0.5.23 does not do in workers."""
-    from sglang.srt.arg_groups.overrides import resolving_view
-    from sglang.srt.entrypoints.http_server import app
-    from sglang.srt.utils import auth
-
-    key = resolving_view(server_args).admin_api_key
-    if key:
-        auth.add_api_key_middleware(app, api_key=None, admin_api_key=key)
 
 
 _add_all()

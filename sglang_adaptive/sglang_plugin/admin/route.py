@@ -19,6 +19,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 import orjson
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -28,7 +29,7 @@ from sglang_adaptive.policy.errors import ConfigError, printable, shown
 from sglang_adaptive.policy.options import nearest
 from sglang_adaptive.sglang_plugin import env
 from sglang_adaptive.sglang_plugin.admin.audit_http import DecodesAgain
-from sglang_adaptive.sglang_plugin.admin.config_changes import ConfigChanges
+from sglang_adaptive.sglang_plugin.admin.config_changes import ConfigChanges, in_background
 from sglang_adaptive.sglang_plugin.admin.handlers import (
     CONFIG_KEY,
     EXTEND_KEY,
@@ -155,7 +156,6 @@ class AdminRoute:
     ):
         self._app, self._tiers, self._inactive, self._changes = app, tiers, inactive, changes
         self._send, self._zero_steps = to_schedulers, zero_steps
-        self._tasks: set[asyncio.Task[None]] = set()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Check a request for PATH; pass all others to SGLang unchanged."""
@@ -163,7 +163,10 @@ class AdminRoute:
             return await self._app(scope, receive, _once_started(send, self._changes.start))
         if not _is_ours(scope):
             return await self._app(scope, receive, send)
-        body = await _read(receive)
+        try:
+            body = await Request(scope, receive).body()
+        except ClientDisconnect:
+            return None
         names = _names(body)
         if any(name.partition(" ")[0] == CONFIG_KEY for name in names):
             answer = await self._configure(scope, body)
@@ -205,9 +208,7 @@ class AdminRoute:
             await self._app(scope, _once(replaced, receive), send)
         finally:  # the schedulers may have it even if the answer failed
             if lease is not None:
-                task = asyncio.create_task(self._end(lease, seconds))
-                self._tasks.add(task)  # the loop itself keeps no reference
-                task.add_done_callback(self._tasks.discard)
+                in_background(self._end(lease, seconds))
 
     def _problem(self, values: dict[str, Any]) -> str | None:
         """Return what is wrong with the keys of this package, as far as it is known without the schedulers."""
@@ -273,17 +274,6 @@ def _configuration(body: bytes) -> Any:
     if others:
         raise ConfigError(CONFIG_KEY, None, f"comes together with {shown(others)}", "it in a request of its own")
     return values[CONFIG_KEY]
-
-
-async def _read(receive: Receive) -> bytes:
-    chunks, more = [], True
-    while more:
-        message = await receive()
-        if message["type"] != "http.request":
-            break
-        chunks.append(message.get("body", b""))
-        more = message.get("more_body", False)
-    return b"".join(chunks)
 
 
 def _once(body: bytes, receive: Receive) -> Receive:
