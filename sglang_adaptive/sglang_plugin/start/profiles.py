@@ -154,19 +154,15 @@ class CostSharing:
             return
         atexit.unregister(self._close)  # it would overwrite newer times
         policy, self._policy = self._policy, None
-        try:
-            learnt = _learnt(policy)
-        except Exception:
-            logger.warning("adaptive: measured round times could not be kept", exc_info=True)
-            return
-        if learnt.cells:
-            save = threading.Thread(target=self._saver.close, args=(learnt,), name="profile-saver", daemon=True)
-            save.start()
+        threading.Thread(target=self._close, args=(policy,), name="profile-saver", daemon=True).start()
 
     def _close(self, policy: AdaptivePolicy) -> None:
-        """Save the profile once more when the scheduler process ends."""
-        if (learnt := _learnt(policy)).cells:
-            self._saver.close(learnt)
+        """Save the profile of *policy* once more: it is replaced, or the scheduler process ends."""
+        try:
+            if (learnt := _learnt(policy)).cells:
+                self._saver.close(learnt)
+        except Exception:
+            logger.warning("adaptive: measured round times could not be kept", exc_info=True)
 
 
 @cache
