@@ -19,6 +19,7 @@ from typing import Any
 
 from sglang_adaptive.runtime.states import Device, SpecRuntimeState
 from sglang_adaptive.sglang_plugin.contract import draft_placement
+from sglang_adaptive.sglang_plugin.stages.fast_path.kv_only import swapped
 
 logger = logging.getLogger(__name__)
 
@@ -151,10 +152,11 @@ def draft_parts_in_their_scope(draft: Any, drafts_nothing: bool = False) -> Iter
 def _draft_scope(draft: Any, drafts_nothing: bool) -> Iterator[None]:
     from sglang.srt.layers.moe.utils import speculative_moe_a2a_backend_context, speculative_moe_backend_context
 
-    steps = draft.speculative_num_steps
-    draft.speculative_num_steps = 1 if drafts_nothing else steps  # SGLang builds none for one step
-    try:
-        with draft_placement(draft), speculative_moe_backend_context(), speculative_moe_a2a_backend_context():
-            yield
-    finally:
-        draft.speculative_num_steps = steps
+    steps = 1 if drafts_nothing else draft.speculative_num_steps  # SGLang builds none for one step
+    with (
+        swapped((draft, {"speculative_num_steps": steps})),
+        draft_placement(draft),
+        speculative_moe_backend_context(),
+        speculative_moe_a2a_backend_context(),
+    ):
+        yield

@@ -38,6 +38,7 @@ from sglang.srt.speculative.spec_utils import draft_pp_context
 from sglang_adaptive.runtime.states import SpecRuntimeState
 from sglang_adaptive.sglang_plugin.contract import draft_placement
 from sglang_adaptive.sglang_plugin.notes import note_of
+from sglang_adaptive.sglang_plugin.stages.fast_path.kv_only import swapped
 from sglang_adaptive.sglang_plugin.stages.zero_steps.left_for_later import DeferredAppend
 from sglang_adaptive.sglang_plugin.start.state_builds import new_backend, target_parts
 from sglang_adaptive.sglang_plugin.workers.own_rounds import NOTHING, OwnRounds, Parts, begin_rounds, parts_of
@@ -151,12 +152,9 @@ class AdaptiveDFlashWorker(OwnRounds, DFlashWorkerV2):  # type: ignore[misc]  # 
             if self.deferred is not None:
                 self.deferred.before_draft(super()._append_target_hidden_to_draft_kv_by_loc, batch)
             return super().forward_batch_generation(batch, *args, **kwargs)
-        self._zero_step_batch, self._appended = batch, True
-        try:
-            with _without_a_pass(self.draft_model_runner):
-                result = super().forward_batch_generation(batch, *args, **kwargs)
-        finally:
-            self._zero_step_batch = None
+        self._appended = True
+        with swapped((self, {"_zero_step_batch": batch})), _without_a_pass(self.draft_model_runner):
+            result = super().forward_batch_generation(batch, *args, **kwargs)
         note_of(result, self.rounds.controller.states).extended = self._appended
         return result
 

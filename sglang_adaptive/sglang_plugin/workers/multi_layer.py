@@ -10,8 +10,7 @@ same shape after any number of steps. At zero steps the target decodes, and the 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 from sglang.srt.layers.moe.utils import speculative_moe_backend_context
@@ -22,6 +21,7 @@ from sglang.srt.speculative.spec_utils import draft_pp_context
 
 from sglang_adaptive.runtime.states import SpecRuntimeState
 from sglang_adaptive.sglang_plugin.contract import draft_placement
+from sglang_adaptive.sglang_plugin.stages.fast_path.kv_only import swapped
 from sglang_adaptive.sglang_plugin.start.state_builds import target_parts
 from sglang_adaptive.sglang_plugin.workers.own_rounds import NOTHING, OwnRounds, Parts, begin_rounds
 
@@ -47,7 +47,7 @@ class AdaptiveMultiLayerWorker(OwnRounds, MultiLayerEagleWorkerV2):  # type: ign
         chain = {name: getattr(draft, name) for name in _CHAIN}
         try:
             with get_spec().override(speculative_num_draft_tokens=width):
-                with _steps(draft, steps):
+                with swapped((draft, {"speculative_num_steps": steps})):
                     draft._rebuild_topk1_chain_buffers()
                 with draft_pp_context(), draft_placement(draft), speculative_moe_backend_context():
                     draft.init_attention_backend()
@@ -90,7 +90,7 @@ def draft(original: Callable[..., Any], worker: Any, batch: Any) -> Any:
     if steps == layers:
         return original(worker, batch)
     batch.spec_info = first_drafts(batch.spec_info, steps)
-    with _steps(worker, steps):
+    with swapped((worker, {"speculative_num_steps": steps})):  # elsewhere its steps are all of its layers
         return original(worker, batch)
 
 
@@ -117,16 +117,6 @@ def begin_within(graphs: Any) -> None:
     """
     if graphs is not None:
         graphs.buffers.num_correct_drafts.zero_()
-
-
-@contextmanager
-def _steps(worker: Any, steps: int) -> Iterator[None]:
-    """Set the draft worker's steps to *steps*; outside they are the number of layers that its draft extend runs."""
-    layers, worker.speculative_num_steps = worker.speculative_num_steps, steps
-    try:
-        yield
-    finally:
-        worker.speculative_num_steps = layers
 
 
 def _extend_of(draft: Any) -> Parts:

@@ -11,8 +11,6 @@ one buffer, and one batch can have requests from rounds of different widths.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -22,6 +20,7 @@ from sglang.srt.speculative.ngram_worker import NGRAMWorker
 from sglang_adaptive.runtime.states import SpecRuntimeState
 from sglang_adaptive.sglang_plugin.guard import Guard
 from sglang_adaptive.sglang_plugin.stage import Stage
+from sglang_adaptive.sglang_plugin.stages.fast_path.kv_only import swapped
 from sglang_adaptive.sglang_plugin.start.state_builds import target_parts
 from sglang_adaptive.sglang_plugin.workers.ngram_inputs import Ints, Prompts, cut, prepare_roots, read_lengths
 from sglang_adaptive.sglang_plugin.workers.own_rounds import NOTHING, OwnRounds, Parts, begin_rounds
@@ -43,6 +42,8 @@ class AdaptiveNgramWorker(OwnRounds, NGRAMWorker):  # type: ignore[misc]  # SGLa
     def __init__(self, server_args: Any, gpu_id: int, *args: Any, **kwargs: Any) -> None:
         self.gpu_id = gpu_id
         self._widest = max_speculative_num_draft_tokens()
+        self._at_the_widest = {"draft_token_num": self._widest}
+        """The width while SGLang reads the previous round's tokens and the corpus's trees."""
         # SGLang's constructor builds the corpus at the widest width; the launch width is restored before any draft.
         with get_spec().override(speculative_num_draft_tokens=self._widest):
             super().__init__(server_args, gpu_id, *args, **kwargs)
@@ -105,22 +106,13 @@ class AdaptiveNgramWorker(OwnRounds, NGRAMWorker):  # type: ignore[misc]  # SGLa
             super()._prepare_for_speculative_decoding(batch)
 
     def _prepare_draft_tokens(self, batch: Any) -> tuple[Ints, Ints]:
-        with self._at_the_widest():
+        with swapped((self, self._at_the_widest)):
             tokens, mask = super()._prepare_draft_tokens(batch)
         return cut(tokens, mask, self._widest, self.draft_token_num)
 
     def _update_ngram_corpus(self, batch: Any) -> None:
-        with self._at_the_widest():
+        with swapped((self, self._at_the_widest)):
             super()._update_ngram_corpus(batch)
-
-    @contextmanager
-    def _at_the_widest(self) -> Iterator[None]:
-        """Use the widest width while SGLang reads the previous round's tokens and the corpus's trees."""
-        live, self.draft_token_num = self.draft_token_num, self._widest
-        try:
-            yield
-        finally:
-            self.draft_token_num = live
 
     def _widen(self, handed_over: Any) -> None:
         accepted = handed_over.accept_tokens.view(-1, handed_over.draft_token_num)

@@ -20,8 +20,7 @@ NOTHING: Parts = (None, None)
 
 def begin_rounds(worker: Any) -> Rounds:
     """Make this process's rounds for *worker*, with the configured policy."""
-    spec = get_spec()
-    made = begin(worker, build_policy(worker.speculative_num_steps, configuration(), spec))
+    made = begin(worker, build_policy(worker.speculative_num_steps, configuration(), get_spec()))
     worker.adaptive_controller = ForWorker(made.controller)
     return made
 
