@@ -8,8 +8,6 @@ from sglang_adaptive.sglang_plugin.stage import Stage
 
 _TRITON = SRT + "layers.attention.triton_backend.TritonAttnBackend."
 _FLASHINFER = SRT + "layers.attention.flashinfer_backend.FlashInferAttnBackend."
-_DECODING = (_TRITON, _FLASHINFER)
-"""Backends that can run a zero-step round with the plain decode kernel."""
 _FLASHINFER_DRAFT = SRT + "layers.attention.flashinfer_backend.FlashInferMultiStepDraftBackend."
 
 
@@ -35,18 +33,13 @@ for _event, _maker in (
     to_stages(_event, _maker, "self forward_batch", process=Process.SCHEDULER_CUDA)
 
 _ATTENTION = "self q k v layer forward_batch"
-for _backend in _DECODING:
+for _backend in (_TRITON, _FLASHINFER):  # these can run a zero-step round with the plain decode kernel
     to_stages(Stage.forward_extend, _backend + "forward_extend", _ATTENTION, process=Process.SCHEDULER_CUDA)
 _FA3 = FA3 + "FlashAttentionBackend."
 for _forward in ("forward_extend", "forward_decode"):
     to_stages(Stage.fa3_attention, _FA3 + _forward, _ATTENTION, process=Process.SCHEDULER_CUDA)
 to_stages(Stage.fa3_kernel, FA3 + "flash_attn_with_kvcache", "scheduler_metadata", process=Process.SCHEDULER_CUDA)
-to_stages(
-    Stage.fa3_metadata,
-    FA3 + "FlashAttentionBackend.init_forward_metadata_out_graph",
-    "self forward_batch in_capture",
-    process=Process.SCHEDULER_CUDA,
-)
+to_stages(Stage.fa3_metadata, _FA3 + _GRAPH, "self forward_batch in_capture", process=Process.SCHEDULER_CUDA)
 to_stages(
     Stage.fa3_decode_metadata,
     FA3 + "normal_decode_set_metadata",
