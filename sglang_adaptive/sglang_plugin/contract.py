@@ -70,7 +70,7 @@ class Need:
 
     def problem(self) -> str | None:
         """Return the problem with the installed SGLang, or None."""
-        if self.since is not None and _installed() in RELEASES[: RELEASES.index(self.since)]:
+        if self.since is not None and sglang_release() in RELEASES[: RELEASES.index(self.since)]:
             return None
         try:
             found = pkgutil.resolve_name(self.target)
@@ -83,7 +83,8 @@ class Need:
         return f"{self.named} has no {', '.join(missing)}" if missing else None
 
 
-def _installed() -> str:
+def sglang_release() -> str:
+    """Return the version of the SGLang that is imported here."""
     import sglang
 
     return str(sglang.__version__)

@@ -28,7 +28,7 @@ from types import ModuleType
 from typing import Any, TypeVar
 
 from sglang_adaptive.sglang_plugin import bodies
-from sglang_adaptive.sglang_plugin.contract import RELEASES, ContractError, Need, parameters_of, verdict
+from sglang_adaptive.sglang_plugin.contract import RELEASES, ContractError, Need, parameters_of, sglang_release, verdict
 from sglang_adaptive.sglang_plugin.stage import current
 
 logger = logging.getLogger(__name__)
@@ -198,9 +198,8 @@ def problems(on_cuda: bool = False) -> list[str]:
 
 def problems_in_source() -> list[str]:
     """Return the mismatches of hooks that can be imported only with a CUDA device, as SGLang's source shows them."""
-    _import_seams()
     found = []
-    for hook in (hook for hook in _hooks if hook.on_cuda):
+    for hook in hooks(Process.SCHEDULER_CUDA):
         defined = bodies.definitions(hook.target, bodies.installed())
         lacking = f"{hook.named} is missing (its source does not define it)"
         found.append(hook.misfit(bodies.parameters(defined[0])) if defined else lacking)
@@ -209,8 +208,7 @@ def problems_in_source() -> list[str]:
 
 def targets() -> list[str]:
     """Return every hooked function of SGLang."""
-    _import_seams()
-    return [hook.target for hook in _hooks]
+    return [hook.target for hook in hooks(*Process)]
 
 
 def changed() -> list[str]:
@@ -222,17 +220,13 @@ def changed() -> list[str]:
 def require(found: Iterable[str]) -> None:
     """Raise ContractError, in one line, if any problem was *found*."""
     if described := "; ".join(found):
-        import sglang
-
-        raise ContractError(f"sglang {verdict(sglang.__version__, [described], ())}")
+        raise ContractError(f"sglang {verdict(sglang_release(), [described], ())}")
 
 
 def warn_when_untested() -> None:
     """Log how the installed SGLang fits, if it is not a supported release."""
-    import sglang
-
-    if sglang.__version__ not in RELEASES:
-        logger.warning("adaptive: sglang %s", verdict(sglang.__version__, (), changed()))
+    if (release := sglang_release()) not in RELEASES:
+        logger.warning("adaptive: sglang %s", verdict(release, (), changed()))
 
 
 def install(wanted: Iterable[Hook]) -> None:

@@ -19,7 +19,7 @@ from typing import Any
 
 from sglang_adaptive.sglang_plugin import features, hooks
 from sglang_adaptive.sglang_plugin.configuration import reading_of
-from sglang_adaptive.sglang_plugin.contract import ContractError, Need
+from sglang_adaptive.sglang_plugin.contract import ContractError, Need, sglang_release
 from sglang_adaptive.sglang_plugin.hooks import SRT, Process
 from sglang_adaptive.sglang_plugin.launch import activation, line
 from sglang_adaptive.sglang_plugin.notes import NOTE
@@ -38,7 +38,7 @@ WARM_UP_LEFT_OUT = "the warm-up: a decode server takes no requests of its own"
 def main(question: Path, answer: Path) -> None:
     """Run the checks one by one; a check that raises is recorded as ``failure`` and ends the run."""
     arguments = json.loads(question.read_text())["arguments"]
-    parts = {"device": device, "sglang": sglang_version, "contract": contract, "doors": doors}
+    parts = {"device": device, "sglang": sglang_release, "contract": contract, "doors": doors}
     if arguments is not None:
         parts["launch"] = lambda: launch(arguments)
     found: dict[str, Any] = {}
@@ -55,22 +55,16 @@ def device() -> dict[str, Any]:
     """Return the GPUs that torch finds; without one, restart this process with the environment of the CPU engine."""
     import torch
 
-    from sglang_adaptive.serve_cpu import SWITCH
+    from sglang_adaptive.serve_cpu import SWITCH, environment
 
     if torch.cuda.is_available():
         cards = [torch.cuda.get_device_properties(index) for index in range(torch.cuda.device_count())]
         found = {"names": [card.name for card in cards], "gibibytes": [round(c.total_memory / 2**30) for c in cards]}
         return {"kind": "gpu", **found, "torch": torch.__version__}
     if SWITCH not in os.environ:
-        _again_on_cpu()
+        command = [sys.executable, "-m", "sglang_adaptive.sglang_plugin.launch.checkup", *sys.argv[1:]]
+        os.execve(command[0], command, {**os.environ, **environment()})
     return {"kind": "cpu", "torch": torch.__version__}
-
-
-def sglang_version() -> str:
-    """Return the version of the SGLang that is imported here."""
-    import sglang
-
-    return str(sglang.__version__)
 
 
 def contract() -> dict[str, list[str]]:
@@ -195,13 +189,6 @@ def _cannot_resolve(server_args: Any) -> str | None:
         except Exception:  # perhaps known to SGLang, which reports it itself
             continue
     return None
-
-
-def _again_on_cpu() -> None:
-    from sglang_adaptive.serve_cpu import environment
-
-    command = [sys.executable, "-m", "sglang_adaptive.sglang_plugin.launch.checkup", *sys.argv[1:]]
-    os.execve(command[0], command, {**os.environ, **environment()})
 
 
 def _first_line(error: Exception) -> str:

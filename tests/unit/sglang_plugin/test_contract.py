@@ -101,7 +101,7 @@ def test_changed_bodies_of_the_installed_sglang_are_named(tmp_path: Path, monkey
     assert bodies.changed(record) == ["sglang.worker.Worker", "sglang.worker.Worker.draft"]
 
 
-def test_record_is_that_of_the_installed_release() -> None:
+def test_record_is_that_of_the_sglang_release() -> None:
     release = version("sglang")
     if release not in RELEASES:
         pytest.skip(f"sglang {release} is not one of those that are served")
@@ -152,5 +152,5 @@ def test_what_is_missing_is_named() -> None:
 def test_what_a_release_has_not_yet_is_needed_of_later_ones_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     need = Need("json.nothing", since=RELEASES[-1])
     for release, missing in ((RELEASES[0], False), (RELEASES[-1], True), ("0.5.99", True)):
-        monkeypatch.setattr(contract, "_installed", lambda release=release: release)
+        monkeypatch.setattr(contract, "sglang_release", lambda release=release: release)
         assert (need.problem() is not None) is missing, release

@@ -25,7 +25,7 @@ SCRIPT = f"""
 import contextlib, io, json
 from sglang_adaptive.sglang_plugin import hooks
 from sglang_adaptive.sglang_plugin.launch import checkup
-found = {{"release": checkup.sglang_version(), **checkup.contract()}}
+found = {{"release": checkup.sglang_release(), **checkup.contract()}}
 from sglang.srt.plugins import load_plugins
 load_plugins()
 from sglang.srt.server_args import prepare_server_args
