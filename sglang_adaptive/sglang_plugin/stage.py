@@ -223,8 +223,6 @@ Event = Callable[..., Any]
 """A method of `Stage`."""
 S = TypeVar("S", bound=Stage)
 
-_EVENTS: list[Event] = [event for name, event in vars(Stage).items() if not name.startswith("_")]
-
 
 class Stages(Stage):
     """The stages of a server, in the order in which they act. It is the first one itself."""
@@ -236,22 +234,23 @@ class Stages(Stage):
     def use(self, stages: Iterable[Stage]) -> None:
         """Let *stages* act from now on, in this order."""
         self.stages = tuple(stages)
-        self._acting: dict[Event, list[Event]] = {}
-        """By event, the methods of the stages that act at it, in order."""
-        for event in _EVENTS:
-            acting = [stage for stage in (self, *self.stages) if getattr(type(stage), event.__name__) is not event]
-            self._acting[event] = [getattr(stage, event.__name__) for stage in acting]
+        self._acting = cache(self._methods)
         self.around = cache(self._around)
         """Called with an event and SGLang's function; returns that with the stages that act at the event around it."""
 
+    def _methods(self, event: Event) -> list[Event]:
+        """Return the methods of the stages that act at *event*, in order."""
+        acting = [stage for stage in (self, *self.stages) if getattr(type(stage), event.__name__) is not event]
+        return [getattr(stage, event.__name__) for stage in acting]
+
     def _around(self, event: Event, original: Rest) -> Rest:
-        for act in reversed(self._acting[event]):
+        for act in reversed(self._acting(event)):
             original = partial(act, original)
         return original
 
     def tell(self, notice: Event, *args: Any) -> None:
         """Give the stages *notice*, in order."""
-        for act in self._acting[notice]:
+        for act in self._acting(notice):
             act(*args)
 
     def shortened(self) -> Mapping[str, int]:
