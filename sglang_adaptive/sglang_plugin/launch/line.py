@@ -107,11 +107,8 @@ def refused(server_args: Any, adapts: bool) -> str | None:
     if (server_args.speculative_algorithm or "").upper() == "DSPARK" and not Path(server_args.model_path).is_dir():
         return None  # SGLang would look for a draft next to the target on its hub
     asked = copy.deepcopy(server_args)
-    steps, topk, tokens = (
-        asked.speculative_num_steps,
-        asked.speculative_eagle_topk,
-        asked.speculative_num_draft_tokens,
-    )
+    steps, topk = asked.speculative_num_steps, asked.speculative_eagle_topk
+    tokens = asked.speculative_num_draft_tokens
     if steps is None and adapts and not drafts_blocks(asked):  # the configuration has them
         asked.speculative_num_steps, asked.speculative_eagle_topk, asked.speculative_num_draft_tokens = 3, topk or 1, 4
     asked.speculative_adaptive, asked.speculative_adaptive_config = False, None
@@ -128,10 +125,8 @@ def refused(server_args: Any, adapts: bool) -> str | None:
                 "out --speculative-eagle-topk and --speculative-num-draft-tokens"
             )
     except (ValueError, NotImplementedError) as error:
-        by_sglang = traceback.extract_tb(error.__traceback__)[-1].filename in (
-            speculative_hook.__file__,
-            spec_info.__file__,
-        )
+        file = traceback.extract_tb(error.__traceback__)[-1].filename
+        by_sglang = file in (speculative_hook.__file__, spec_info.__file__)
         words = (str(error).strip().splitlines() or [""])[0]
         return words if by_sglang and "None" not in words else None
     except Exception:  # what the check needs is not here
