@@ -1,6 +1,6 @@
 """Named checks that need their own process: one side runs them, the other reads the results.
 
-``TRITON_INTERPRET=1 python -m tests.checks NAME_checks`` runs those of a module without a device and prints one JSON
+``TRITON_INTERPRET=1 python -m tests.checks NAME_checks`` runs those of modules without a device and prints one JSON
 object: null for each check that passes, else the reason. tests/gpu runs those of most kernels on a device.
 """
 
@@ -66,12 +66,15 @@ def _told(outcome: forked_servers.Outcome) -> Any:
     return json.loads(outcome.output.splitlines()[-1])
 
 
-def main(module: str) -> None:
-    """Run the checks of tests/*module*.py, after its prepare() if it has one, and print the results."""
-    here = vars(import_module(f"tests.{module}"))
-    here.get("prepare", lambda: None)()
-    print(json.dumps(run({name: here[name] for name in named_in(module)})))
+def main(modules: list[str]) -> None:
+    """Run the checks of each tests/*module*.py, after its prepare() if it has one, and print the results."""
+    found: Findings = {}
+    for module in modules:
+        here = vars(import_module(f"tests.{module.replace('/', '.')}"))
+        here.get("prepare", lambda: None)()
+        found |= run({name: here[name] for name in named_in(module)})
+    print(json.dumps(found))
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(sys.argv[1:])

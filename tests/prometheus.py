@@ -7,7 +7,6 @@ import subprocess
 import time
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 from urllib.parse import urlencode
 
 import yaml
@@ -77,11 +76,6 @@ class Prometheus(Client):
     def by(self, label: str, expression: str) -> dict[str, float]:
         """Return the values of *expression* keyed by one label."""
         return {labels[label]: value for labels, value in self.query(expression)}
-
-    def alerts(self) -> dict[str, str]:
-        """Return the state of every active alert, "pending" or "firing", by name."""
-        found: list[dict[str, Any]] = self.get("/api/v1/alerts")["data"]["alerts"]
-        return {alert["labels"]["alertname"]: alert["state"] for alert in found}
 
     def _is_ready(self) -> bool:
         try:

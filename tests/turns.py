@@ -12,9 +12,9 @@ from xdist.scheduler import LoadScopeScheduling
 
 WITH_SERVERS = ("tests/engine/", "tests/campaign/")
 FORKS = (
-    *("tests/engine/without_servers/", "tests/campaign/without_servers/", "tests/unit/sglang_plugin/"),
-    *("tests/unit/cpu_engine/", "tests/launch_lines/", "tests/unit/policy/test_ema_matches_sglang.py"),
-    *("tests/unit/cli/test_serve_cpu.py", "tests/unit/train/test_smollm2_together.py"),
+    *("tests/engine/without_servers/", "tests/unit/sglang_plugin/", "tests/unit/cpu_engine/", "tests/launch_lines/"),
+    *("tests/unit/policy/test_ema_matches_sglang.py", "tests/unit/cli/test_serve_cpu.py"),
+    "tests/unit/train/test_smollm2_together.py",
 )
 OWN = ("tests/campaign/test_campaign.py", "tests/engine/test_demo.py")
 """Files that share no server. Those of SmolLM2 do not either, but its demo runs five, too many to run in parallel."""

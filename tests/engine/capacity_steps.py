@@ -9,7 +9,7 @@ from typing import Any
 from unittest import mock
 
 from sglang_adaptive.lab.cpu_engine import models
-from tests.engine.stepping import Stepped
+from tests.engine.stepping import Asked, Stepped
 from train import cut
 
 DEPTHS = (0, 1, 3, 7, 15)
@@ -28,19 +28,24 @@ RUNS: dict[str, list[Ask]] = {
     **{f"{length} tokens, {new} new": [(0, length, new)] for length in (230, 249) for new in (ANY, 252 - length)},
     "others": [(0, 40, 24), (0, 247, ANY), (3, 70, 16), (9, 246, ANY), (10, 40, 20)],
     "full": [(0, 40, 2), (0, 60, 30), (4, 50, 2)],
+    "grammars": [(now, 40, 30) for now in (0, 1, 3, 4, 7, 9)],
     "pool": [(0, 150, 44)],
 }
-"""In the last one, SMALL_POOL has exactly the slots that a round of LAUNCH steps needs. In the one before, SGLang finds
-no memory whenever the result under way ends a request, and skips the round of the others."""
+"""In "pool", SMALL_POOL has exactly the slots that a round of LAUNCH steps needs. In "full", SGLang finds no memory
+whenever the result under way ends a request, and skips the round of the others."""
 
-CONTEXT_RUNS = [name for name in RUNS if name != "pool"]
+GRAMMAR = {"ebnf": 'root ::= ("yes" | "no") (" " [a-z]{1,6}){2,9} "."', "ignore_eos": False}
+UNCONSTRAINED = (1, 4)
+"""Requests of "grammars" without one, by place."""
+
+CONTEXT_RUNS = [name for name in RUNS if name not in ("grammars", "pool")]
 SHORT_CONTEXT = ("--context-length", str(CONTEXT), "--max-total-tokens", str(POOL))
 SETUPS: dict[str, tuple[str | None, tuple[str, ...], list[str]]] = {
-    "none": (None, SHORT_CONTEXT, list(RUNS)),
+    "none": (None, (*SHORT_CONTEXT, "--disable-overlap-schedule"), list(RUNS)),
     "EAGLE3": ("EAGLE3", SHORT_CONTEXT, CONTEXT_RUNS),
     "STANDALONE": ("STANDALONE", SHORT_CONTEXT, ["others"]),
     "NGRAM": ("NGRAM", SHORT_CONTEXT, ["others"]),
-    "mixed": ("EAGLE3", (*SHORT_CONTEXT, "--enable-mixed-chunk"), ["others"]),
+    "mixed": ("EAGLE3", (*SHORT_CONTEXT, "--enable-mixed-chunk"), ["others", "grammars"]),
     "pool": ("EAGLE3", ("--max-total-tokens", str(SMALL_POOL), "--disable-radix-cache"), ["pool"]),
     "cached": ("EAGLE3", ("--max-total-tokens", str(SMALL_POOL)), ["pool"]),
 }
@@ -71,26 +76,26 @@ class CapacityStepper(Stepped):
         """Run the requests of RUNS[*name*], forcing each of *depths* in turn, one turn each."""
         from sglang.srt.managers.schedule_batch import ScheduleBatch
 
-        asks, mix = RUNS[name], ScheduleBatch.mix_with_running
+        mix, mixed = ScheduleBatch.mix_with_running, list[bool]()
         self.rounds.clear()
-        text = self.encode(" ".join(models.prompts("easy")))
+        text = self.encode(" ".join(models.prompts("easy"))) * 9
+        asked: dict[str, Asked] = {}
+        for place, (arrival, length, new) in enumerate(RUNS[name]):
+            more = GRAMMAR if name == "grammars" and place not in UNCONSTRAINED else {}
+            asked[str(place)] = (arrival, text[place : place + length], new, more)
 
-        def step(now: int) -> bool:
-            for place, (arrival, length, new) in enumerate(asks):
-                if arrival == now:
-                    self.ask(str(place), (text * 9)[place : place + length], new)
-            return len(self.reqs) == len(asks) and self.ended()
+        def logged(batch: Any, running: Any) -> None:
+            mixed.append(any(req.grammar for req in running.reqs))
+            mix(batch, running)
 
         full = self._full_where_one_ends() if name == "full" else nullcontext([])
-        with (
-            mock.patch.object(ScheduleBatch, "mix_with_running", side_effect=mix, autospec=True) as mixed,
-            full as skips,
-        ):
-            self.play_depths(depths, overlap, step)
+        with mock.patch.object(ScheduleBatch, "mix_with_running", logged), full as skips:
+            found = self.serve(asked, depths, overlap)
         return {
-            "outputs": self.outputs(),
+            "outputs": found["outputs"],
             "rounds": list(self.rounds),
-            "mixed": mixed.call_count,
+            "mixed": len(mixed),
+            "mixed with a grammar": sum(mixed),
             "skipped": len(skips),
             "lost": self.scheduler.max_total_num_tokens - self.free_slots(),
         }
@@ -120,10 +125,6 @@ class CapacityStepper(Stepped):
             mock.patch.object(ScheduleBatch, "check_decode_mem", fits),
         ):
             yield skips
-
-    def ended(self) -> bool:
-        """Whether every request has ended; one that runs out of slots ends without a reason."""
-        return all((req.finished() or req.to_finish) and not req.kv.holds_kv for req in self.reqs.values())
 
     def _log_rounds(self) -> None:
         activate, forward = self.worker.activate_step_by_batch, self.worker.forward_batch_generation

@@ -11,12 +11,13 @@ from typing import Any
 from unittest import mock
 
 import torch
+from sglang.srt.sampling.custom_logit_processor import CustomLogitProcessor
 
 from sglang_adaptive.lab.cpu_engine import models
-from tests.engine import processors
-from tests.engine.stepping import EAGLE3, Stepped
+from tests.engine.servers import TIERS, WIDTHS
+from tests.engine.stepping import EAGLE3, Asked, Stepped
 
-DEPTHS = {"EAGLE3": (0, 1, 3, 7), "NGRAM": (0, 2, 5, 11), "nothing": ()}
+DEPTHS = {"EAGLE3": TIERS, "NGRAM": WIDTHS, "nothing": ()}
 TOKENS = 40
 STOPS = list(range(97, 110))
 KINDS: dict[str, dict[str, Any]] = {
@@ -41,12 +42,39 @@ KINDS: dict[str, dict[str, Any]] = {
     "another seed": {"temperature": 2.5, "top_k": 9, "top_p": 0.9, "sampling_seed": 11, "presence_penalty": 0.4},
 }
 """Sampling parameters by name; one request arrives every second turn."""
-PROCESSORS = {
-    "banned": processors.Banned,
-    "countdown": processors.Countdown,
-    "penalised countdown": processors.Countdown,
-}
 ABORTED = "rewards"
+
+
+class Banned(CustomLogitProcessor):  # type: ignore[misc]
+    """Bans the tokens in its parameters."""
+
+    def __call__(self, logits: Any, custom_param_list: Any = None) -> Any:
+        for row, parameters in enumerate(custom_param_list):
+            logits[row, parameters["banned"]] = -float("inf")
+        return logits
+
+
+class Countdown(CustomLogitProcessor):  # type: ignore[misc]
+    """Reads its request: every third token is the one in its parameters."""
+
+    def __call__(self, logits: Any, custom_param_list: Any = None) -> Any:
+        for row, parameters in enumerate(custom_param_list):
+            if len(parameters["__req__"].output_ids) % 3 == 2:
+                logits[row] = -float("inf")
+                logits[row, parameters["token"]] = 0.0
+        return logits
+
+
+PROCESSORS = {"banned": Banned, "countdown": Countdown, "penalised countdown": Countdown}
+
+
+def to_str(processor: type) -> str:
+    """Return *processor* as a request sends it: by value, so that no server must import this module."""
+    import dill
+
+    dill.settings["recurse"] = True
+    processor.__module__ = "__main__"
+    return str(processor.to_str())  # type: ignore[attr-defined]
 
 
 def _penalize_in_one_order() -> None:
@@ -66,45 +94,43 @@ class ExactStepper(Stepped):
     """A scheduler that drafts with *algorithm*, if any."""
 
     def __init__(self, folder: Path, algorithm: str) -> None:
-        self.depths = DEPTHS[algorithm]
+        self.depths, self._returns_states = DEPTHS[algorithm], algorithm == "NGRAM"
         more = {
             "EAGLE3": EAGLE3,
-            "NGRAM": ("--speculative-algorithm", "NGRAM"),
+            "NGRAM": ("--speculative-algorithm", "NGRAM", "--enable-return-hidden-states"),
             "nothing": ("--disable-overlap-schedule",),
         }[algorithm]
         config = {"throughput": {"candidate_steps": list(self.depths)}} if self.depths else None
         super().__init__(folder, config, "--enable-custom-logit-processor", "--enable-deterministic-inference", *more)
         _penalize_in_one_order()
+        self._states: dict[str, torch.Tensor] = {}
+        """Hidden states of each request's output in the first run."""
 
     def write(
         self, depths: Sequence[int] = (), overlap: bool = False, retract: bool = False, plainly: bool = False
     ) -> dict[str, Any]:
         """Run requests of all KINDS with each of *depths* in turn, one turn each; *plainly* without parameters."""
-        arrivals = iter(KINDS)
-
-        def step(now: int) -> bool:
-            kind = next(arrivals, None) if now % 2 == 0 else None
-            if kind is not None:
-                family = "hard" if len(self.reqs) % 3 == 2 else "easy"
-                ids = self.encode(models.prompts(family)[len(self.reqs) % 8])
-                if plainly:
-                    self.ask(kind, ids, TOKENS)
-                else:
-                    sent = processors.to_str(PROCESSORS[kind]) if kind in PROCESSORS else None
-                    self.ask(kind, ids, TOKENS, processor=sent, **KINDS[kind])
-            if now == 14:
-                self.abort(ABORTED)
-            return len(self.reqs) == len(KINDS) and self.done()
+        asked: dict[str, Asked] = {}
+        for index, (kind, sampling) in enumerate(KINDS.items()):
+            ids = self.encode(models.prompts("hard" if index % 3 == 2 else "easy")[index % 8])
+            sent = to_str(PROCESSORS[kind]) if kind in PROCESSORS else None
+            more = {} if plainly else {"processor": sent, "hidden_states": self._returns_states, **sampling}
+            asked[kind] = (2 * index, ids, TOKENS, more)
 
         from sglang.srt.managers import scheduler as module
 
         with mock.patch.object(module, "TEST_RETRACT", retract), mock.patch.object(module, "TEST_RETRACT_INTERVAL", 9):
-            self.play_depths(depths, overlap, step)
-        return {
-            "outputs": {rid: ids for rid, ids in self.outputs().items() if rid != ABORTED},
-            "rounds": {rid: req.spec_verify_ct for rid, req in self.reqs.items()},
-            "retracted": self.retractions(),
-        }
+            found = self.serve(asked, depths, overlap, aborted=(ABORTED, 14))
+        compared = found["outputs"] if self._returns_states and not retract else ()
+        return {**found, "hidden_states_differ_by": max(map(self._differ_by, compared), default=0.0)}
+
+    def _differ_by(self, rid: str) -> float:
+        """Return the relative difference of the hidden states of a request's output from those of the first run."""
+        req = self.reqs[rid]
+        written = [row for row in req.hidden_states if not isinstance(row[0], list)]  # lists of rows belong to a prompt
+        found = torch.tensor(written[: len(req.output_ids_through_stop) - 1])
+        first = self._states.setdefault(rid, found)
+        return float((found - first).norm(dim=1).max() / first.norm(dim=1).min())
 
 
 def run(folder: Path, algorithm: str) -> list[dict[str, Any]]:
@@ -113,7 +139,5 @@ def run(folder: Path, algorithm: str) -> list[dict[str, Any]]:
         return [lab.write(), lab.write(plainly=True)]
     none, shallow, middle, deep = lab.depths
     switching = (deep, none, middle, shallow, shallow, none)
-    runs = [lab.write((deep,), overlap=True), lab.write(switching), lab.write(switching, overlap=True, retract=True)]
-    if algorithm == "EAGLE3":
-        runs.append(lab.write((none,), overlap=True))
-    return runs
+    ways = ((none,), True), ((deep,), True), (switching, False)
+    return [*(lab.write(depths, overlap) for depths, overlap in ways), lab.write(switching, overlap=True, retract=True)]

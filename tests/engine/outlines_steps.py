@@ -31,12 +31,6 @@ def run(folder: Path, setup: str) -> dict[str, Any]:
         lab.hear(told)
         lab.force(TIERS[-1])
 
-    def turn() -> bool:
-        if not lab.reqs:
-            text = "6024 brown hens\n6025 brown"
-            lab.ask("g", lab.encode(text), 60, regex=GRAMMAR, ignore_eos=False)
-            lab.ask("a", lab.encode(text), 120)
-        return lab.done()
-
-    lab.play(turn, overlap=False)
-    return {"outputs": lab.outputs(), "steps": steps}
+    ids = lab.encode("6024 brown hens\n6025 brown")
+    constrained = {"regex": GRAMMAR, "ignore_eos": False}
+    return {**lab.serve({"g": (0, ids, 60, constrained), "a": (0, ids, 120, {})}), "steps": steps}

@@ -38,10 +38,9 @@ EAGLE3 = (
     *("--speculative-algorithm", "EAGLE3", "--speculative-draft-model-path", models.draft_path()),
     *("--speculative-eagle-topk", "1"),
 )
-ARRIVALS = {0: ("a", 44), 4: ("b", 5), 9: ("c", 30), 10: ("d", 70)}
-"""By turn: the request that arrives in `Arriving`, and its number of tokens."""
-ABORTED = ("d", 14)
 Script = Callable[["Stepper"], Iterator[None]]
+Asked = tuple[int, list[int], int, Mapping[str, Any]]
+"""The turn at which a request arrives, its prompt, its new tokens, and what else `Stepped.ask` gets."""
 
 
 class Stepped:
@@ -101,6 +100,52 @@ class Stepped:
             return turn(next(number))
 
         self.play(step, overlap)
+
+    def serve(
+        self,
+        asked: Mapping[str, Asked],
+        depths: Sequence[int] = (),
+        overlap: bool = False,
+        aborted: tuple[str, int] | None = None,
+    ) -> dict[str, Any]:
+        """Run requests, with each of *depths* in turn, one turn each; return what they and the controller tell.
+
+        *aborted* is the request that is aborted, which is left out, and the turn of that.
+        """
+        self.drafts.clear()
+        before = {} if self.controller is None else self.controller.snapshot()
+
+        def step(now: int) -> bool:
+            for rid, (turn, ids, tokens, more) in asked.items():
+                if turn == now:
+                    self.ask(rid, ids, tokens, **more)
+            if now == abort_at:
+                self.abort(gone)
+            return now > last and self.over()
+
+        gone, abort_at = aborted or ("", -1)
+        last = max(abort_at, *(turn for turn, *_ in asked.values()))
+        self.play_depths(depths, overlap, step)
+        whole = {rid: req for rid, req in self.reqs.items() if rid != gone}
+        found = {
+            "outputs": {rid: list(req.output_ids_through_stop) for rid, req in whole.items()},
+            "verified": {rid: req.spec_verify_ct for rid, req in whole.items()},
+            "retracted": self.retractions(),
+            "free_slots": self.free_slots(),
+        }
+        if self.controller is not None:
+            after = self.controller.snapshot()
+            ran, accepted = (
+                {int(steps): n - before[what].get(steps, 0) for steps, n in after[what].items()}
+                for what in ("rounds_by_tier", "accepted_by_tier")
+            )
+            found |= {"ran": [steps for steps, n in ran.items() if n], "accepted": sum(accepted.values())}
+            found |= {"drafts": list(self.drafts), "degraded": after["degraded_reason"]}
+        return found
+
+    def over(self) -> bool:
+        """Whether all that `serve` runs has ended."""
+        return self.done()
 
     def outputs(self) -> dict[str, list[int]]:
         """Return the tokens of each request; a last round may accept more than requested, which are not sent."""
@@ -162,7 +207,9 @@ class Stepped:
         return len(self.reqs[rid].output_ids)
 
     def done(self, *rids: str) -> bool:
-        return all(self.reqs[rid].finished() and not self.reqs[rid].kv.holds_kv for rid in rids or self.reqs)
+        """Whether these requests, or all, have ended; one that runs out of slots ends without a reason."""
+        reqs = [self.reqs[rid] for rid in rids or self.reqs]
+        return all((req.finished() or req.to_finish) and not req.kv.holds_kv for req in reqs)
 
     def rest(self, *rids: str) -> Iterator[None]:
         """Go on until these requests, or all, are done."""
@@ -192,45 +239,6 @@ class Stepped:
             return verify_input
 
         draft_worker.draft = logged
-
-
-class Arriving(Stepped):
-    """A scheduler that gets the requests of ARRIVALS, one of which is aborted."""
-
-    def write(self, depths: Sequence[int], overlap: bool) -> dict[str, Any]:
-        """Run the requests of ARRIVALS with each of *depths* in turn, one turn each."""
-        self.drafts.clear()
-        before = self.controller.snapshot()
-        ran_before = before["rounds_by_tier"]
-
-        def step(now: int) -> bool:
-            if now in ARRIVALS:
-                name, tokens = ARRIVALS[now]
-                self.arrive(name, self.encode(models.prompts("easy")[len(self.reqs)] * (1 + now // 9)), tokens)
-            if now == ABORTED[1]:
-                self.abort(ABORTED[0])
-            return now > ABORTED[1] and self.over()
-
-        self.play_depths(depths, overlap, step)
-        after = self.controller.snapshot()
-        return {
-            "outputs": {name: self.outputs()[name] for name, _ in self.whole()},
-            "drafts": list(self.drafts),
-            "ran": [int(steps) for steps, n in after["rounds_by_tier"].items() if n > ran_before.get(steps, 0)],
-            "accepted": sum(after["accepted_by_tier"].values()) - sum(before["accepted_by_tier"].values()),
-            "degraded": after["degraded_reason"],
-            "free_slots": self.free_slots(),
-        }
-
-    def arrive(self, name: str, ids: list[int], tokens: int) -> None:
-        self.ask(name, ids, tokens)
-
-    def over(self) -> bool:
-        return self.done()
-
-    def whole(self) -> list[tuple[str, Any]]:
-        """Return the requests that were not aborted."""
-        return [(name, req) for name, req in self.reqs.items() if name != ABORTED[0]]
 
 
 class Stepper(Stepped):

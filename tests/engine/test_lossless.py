@@ -39,7 +39,7 @@ def _tokens(plain: CpuServer, texts: list[str], length: int) -> tuple[int, ...]:
 def test_outputs_while_the_depth_switches(ema: CpuServer, expected: Expected, cases: list[Case], at_once: int) -> None:
     wanted = expected(cases)
     assert any(len(output.ids) == 48 for output in wanted)
-    require_while_switching(ema, cases, wanted, at_once, streaming=True)
+    require_while_switching(ema, cases, wanted, at_once)
 
 
 def test_outputs_under_the_policy(ema: CpuServer, expected: Expected, cases: list[Case]) -> None:

@@ -18,47 +18,32 @@ from safetensors.torch import save_file
 from sglang_adaptive.lab.cpu_engine import models
 from tests.engine import assistant
 from tests.engine.round_scripts import pair
-from tests.engine.servers import BLOCK_DEPTHS, WIDTHS
+from tests.engine.servers import BLOCK_DEPTHS
 from tests.engine.servers import TIERS as DEPTHS
-from tests.engine.stepping import ARRIVALS, Arriving, Stepper, forget_keys_and_values
+from tests.engine.stepping import Asked, Stepped, Stepper, forget_keys_and_values
 from train import cut
 
+ARRIVALS = {"a": (0, 44), "b": (4, 5), "c": (9, 30), "d": (10, 70)}
+"""Requests: the turn at which each arrives, and its number of tokens."""
+ABORTED = ("d", 14)
 Ladders = dict[bool, tuple[Sequence[int], ...]]
 """Depths of the runs, by whether the loop overlaps."""
 
 
-def _written(lab: Arriving, ladders: Ladders) -> list[dict[str, Any]]:
-    return [lab.write(depths, overlap) for overlap in ladders for depths in ladders[overlap]]
-
-
-# -- NGRAM: what was written before ----------------------------------------------------------------------------------
-
-
-class NgramStepper(Arriving):
-    """A scheduler whose worker drafts from a corpus."""
-
-    def __init__(self, folder: Path) -> None:
-        config = {"throughput": {"candidate_steps": list(WIDTHS)}}
-        super().__init__(folder, config, "--speculative-algorithm", "NGRAM", "--enable-return-hidden-states")
-        self._hidden_states: dict[str, torch.Tensor] = {}
+class Arriving(Stepped):
+    """A scheduler that gets the requests of ARRIVALS, one of which is aborted."""
 
     def write(self, depths: Sequence[int], overlap: bool) -> dict[str, Any]:
-        found = super().write(depths, overlap)
-        return {**found, "hidden_states_differ_by": max(self._differ_by(name, req) for name, req in self.whole())}
-
-    def arrive(self, name: str, ids: list[int], tokens: int) -> None:
-        self.ask(name, ids, tokens, hidden_states=True)
-
-    def _differ_by(self, name: str, req: Any) -> float:
-        """Return the relative difference of the hidden states of *req*'s output from those of the first run."""
-        written = [row for row in req.hidden_states if not isinstance(row[0], list)]  # lists of rows belong to a prompt
-        found = torch.tensor(written[: len(req.output_ids_through_stop) - 1])
-        first = self._hidden_states.setdefault(name, found)
-        return float((found - first).norm(dim=1).max() / first.norm(dim=1).min())
+        """Run the requests with each of *depths* in turn, one turn each."""
+        asked: dict[str, Asked] = {}
+        for index, (name, (turn, tokens)) in enumerate(ARRIVALS.items()):
+            text = self.encode(models.prompts("easy")[index] * (1 + turn // 9))
+            asked[name] = (turn, [100 + index, *text], tokens, {})
+        return self.serve(asked, depths, overlap, ABORTED)
 
 
-def ngram(folder: Path) -> list[dict[str, Any]]:
-    return _written(NgramStepper(folder), {False: ((0,), WIDTHS, (11, 0)), True: ((11,), WIDTHS, (5, 5, 2, 2, 2, 0))})
+def _written(lab: Arriving, ladders: Ladders) -> list[dict[str, Any]]:
+    return [lab.write(depths, overlap) for overlap in ladders for depths in ladders[overlap]]
 
 
 # -- STANDALONE: a model of its own ----------------------------------------------------------------------------------
@@ -94,9 +79,6 @@ class FrozenKvStepper(Arriving):
         drafting = ("--speculative-algorithm", "EAGLE", "--speculative-draft-model-path", draft)
         super().__init__(folder, {"throughput": {"candidate_steps": list(DEPTHS)}}, "--model-path", target, *drafting)
         self._log_drafts()
-
-    def arrive(self, name: str, ids: list[int], tokens: int) -> None:
-        self.ask(name, [100 + len(self.reqs), *ids], tokens)
 
     def built(self) -> dict[str, Any]:
         """Build another state while the draft has a graph, switch through all, and return what the draft holds."""
@@ -146,7 +128,7 @@ class BlockStepper(Arriving):
         return {**super().write(depths, overlap), "left_for_later": self._left_for_later()}
 
     def over(self) -> bool:
-        if AGAIN[0] in self.reqs:
+        if AGAIN[0] in self.reqs or AFTER not in self.reqs:
             return self.done()
         if self.done(AFTER):
             before = self.reqs[AFTER]
@@ -193,22 +175,12 @@ class BlockStepper(Arriving):
             memories.append(chances.data_ptr())
             return found
 
-        names = [name for name, _ in ARRIVALS.values()]
-
-        def step(now: int) -> bool:
-            for name in names[len(self.reqs) :]:
-                self.ask(name, self.encode(models.prompts("easy")[len(self.reqs)]), 40, temperature=1.0)
-            return self.done()
-
-        with mock.patch.object(self.worker, "_selector_sampling_accept", logged):
-            self.play_depths((1, 0, 3, 7, 15, 7, 0, 15, 1), True, step)
-        return {
-            "tokens": [len(req.output_ids_through_stop) for req in self.reqs.values()],
-            "shapes": shapes,
-            "memories": len(set(memories[len(memories) // 2 :])),
-            "free_slots": self.free_slots(),
-            "degraded": self.controller.snapshot()["degraded_reason"],
+        asked: dict[str, Asked] = {
+            text: (0, self.encode(text), 40, {"temperature": 1.0}) for text in models.prompts("easy")[:4]
         }
+        with mock.patch.object(self.worker, "_selector_sampling_accept", logged):
+            found = self.serve(asked, (1, 0, 3, 7, 15, 7, 0, 15, 1), overlap=True)
+        return {**found, "shapes": shapes, "memories": len(set(memories[len(memories) // 2 :]))}
 
     def built(self) -> dict[str, Any]:
         """Return whether each width has its own backends."""
@@ -265,7 +237,6 @@ def blocks(folder: Path, draft: str) -> dict[str, Any]:
 
 
 DRAFTS: dict[str, Callable[[Path], Any]] = {
-    "NGRAM": ngram,
     "STANDALONE": standalone,
     "FROZEN_KV_MTP": frozen_kv,
     "DFLASH": lambda folder: blocks(folder, models.block_draft_path()),

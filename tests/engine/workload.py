@@ -39,15 +39,6 @@ class Case:
         answer: dict[str, Any] = server.generate(self._prompt(), self.max_new_tokens, rid=rid, **self.sampling)
         return answer
 
-    def streamed(self, server: Client) -> dict[str, Any]:
-        """Return the last part of a streamed answer, after checking that each part continues the one before."""
-        ids: list[int] = []
-        part: dict[str, Any] = {}
-        for part in server.stream(self._prompt(), self.max_new_tokens, **self.sampling):
-            assert part["output_ids"][: len(ids)] == ids, "a streamed answer took tokens back"
-            ids = part["output_ids"]
-        return part
-
     def stream(self, server: Client, rid: str | None = None) -> Iterator[dict[str, Any]]:
         """Yield the parts of a streamed answer."""
         return server.stream(self._prompt(), self.max_new_tokens, rid=rid, **self.sampling)
@@ -76,11 +67,15 @@ Expected = Callable[[list[Case]], list[Output]]
 """Type of the fixture `expected`: it returns the outputs of cases without speculation."""
 
 
-def run(server: Client, cases: Sequence[Case], at_once: int, streaming: bool = False) -> list[Output]:
-    """Return the outputs of *cases*, sent *at_once* at a time."""
-    ask = Case.streamed if streaming else Case.whole
+def answers(server: Client, cases: Sequence[Case], at_once: int) -> list[dict[str, Any]]:
+    """Return the answers to *cases*, sent *at_once* at a time."""
     with ThreadPoolExecutor(at_once) as pool:
-        return [Output.of(answer) for answer in pool.map(lambda case: ask(case, server), cases)]
+        return list(pool.map(lambda case: case.whole(server), cases))
+
+
+def run(server: Client, cases: Sequence[Case], at_once: int) -> list[Output]:
+    """Return the outputs of *cases*, sent *at_once* at a time."""
+    return list(map(Output.of, answers(server, cases, at_once)))
 
 
 def run_together(server: Client, cases: Sequence[Case]) -> list[dict[str, Any]]:
@@ -178,7 +173,6 @@ def require_while_switching(
     cases: Sequence[Case],
     wanted: Sequence[Output],
     at_once: int,
-    streaming: bool = False,
     *,
     positions: Callable[[Iterable[int]], bool] = any,
 ) -> None:
@@ -190,7 +184,7 @@ def require_while_switching(
     before = adaptive(server)
     while True:
         with rotating_depth(server):
-            assert run(server, cases, at_once, streaming) == wanted
+            assert run(server, cases, at_once) == wanted
         require_whole_pool(server)
         now = adaptive(server)
         ran = set(map(int, grown(before["rounds_by_tier"], now["rounds_by_tier"])))

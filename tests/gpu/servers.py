@@ -11,7 +11,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -110,12 +109,6 @@ def run_while_switching(client: Client, cases: Sequence[Case] = CASES) -> None:
     with rotating_depth(client):
         outputs = run(client, cases, at_once=len(CASES))
     assert [output.completion_tokens for output in outputs] == [case.max_new_tokens for case in cases]
-
-
-def answers(client: Client, cases: Sequence[Case], at_once: int) -> list[dict[str, Any]]:
-    """Return the answers to *cases*, running *at_once* of them together."""
-    with ThreadPoolExecutor(at_once) as pool:
-        return list(pool.map(lambda case: case.whole(client), cases))
 
 
 def wait_until_ready(process: subprocess.Popen[bytes], log: Path) -> None:

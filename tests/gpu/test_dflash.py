@@ -11,8 +11,8 @@ import pytest
 from sglang_adaptive.client import Client
 from sglang_adaptive.lab.cpu_engine import models
 from tests.engine.worker_steps import choosing
-from tests.engine.workload import Case, adaptive
-from tests.gpu.servers import STARTS, Line, answers, serving_together, tiny_pair
+from tests.engine.workload import Case, adaptive, answers
+from tests.gpu.servers import STARTS, Line, serving_together, tiny_pair
 
 WIDTHS = (0, 1, 3, 7, 15)
 CASES = [Case(f"{start} the", max_new_tokens=120) for start in STARTS]

@@ -21,8 +21,7 @@ import pytest
 from sglang_adaptive import ties
 from sglang_adaptive.client import Client
 from sglang_adaptive.lab.cpu_engine import models
-from tests.engine import processors
-from tests.engine.exact_steps import KINDS, PROCESSORS
+from tests.engine.exact_steps import KINDS, PROCESSORS, to_str
 from tests.gpu.servers import TIERS, Line, serving_together, smollm2_pair, tiny_pair
 
 PROMPTS, TOKENS = 8, 64
@@ -36,7 +35,7 @@ def body_of(kind: str) -> dict[str, Any]:
     sampling = {"temperature": 0, "ignore_eos": kind != "grammar", "max_new_tokens": TOKENS, **KINDS[kind]}
     body: dict[str, Any] = {"text": prompts, "sampling_params": sampling}
     if kind in PROCESSORS:
-        body["custom_logit_processor"] = processors.to_str(PROCESSORS[kind])
+        body["custom_logit_processor"] = to_str(PROCESSORS[kind])
     return body
 
 

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from sglang_adaptive.lab.cpu_engine import models
-from tests.engine.workload import Case, adaptive, rotating_depth
-from tests.gpu.servers import CACHE, TIERS, Line, answers, serving_together, tiny_pair
+from tests.engine.workload import Case, adaptive, answers, rotating_depth
+from tests.gpu.servers import CACHE, TIERS, Line, serving_together, tiny_pair
 
 PROMPTS, LENGTH, NEW = 12, 640, 96
 HOST = (CACHE, "--page-size", "64", "--max-total-tokens", "3072", "--hicache-ratio", "8")

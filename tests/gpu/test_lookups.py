@@ -6,8 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from sglang_adaptive.policy.throughput.lookups import KINDS
-from tests.engine.workload import Case, adaptive
-from tests.gpu.servers import STARTS, Line, answers, serving_together, tiny_pair
+from tests.engine.workload import Case, adaptive, answers
+from tests.gpu.servers import STARTS, Line, serving_together, tiny_pair
 from tests.lookup_kernel_checks import check
 
 CONFIG = {"throughput": {"candidate_steps": [0, 1, 3, 7], "lookup": True}}

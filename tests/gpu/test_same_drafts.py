@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from sglang_adaptive.sglang_plugin.env import OFF
-from tests.engine.workload import Case
-from tests.gpu.servers import STARTS, TIERS, Line, answers, serving_together, smollm2_pair, tiny_pair
+from tests.engine.workload import Case, answers
+from tests.gpu.servers import STARTS, TIERS, Line, serving_together, smollm2_pair, tiny_pair
 
 STATIC = (3, 7)
 CASES = [Case(f"{start} the", max_new_tokens=200) for start in STARTS]

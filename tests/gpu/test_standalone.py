@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from sglang_adaptive.client import Client
-from tests.engine.workload import Case, adaptive, grown, wait_until
-from tests.gpu.servers import STARTS, Line, answers, serving_together, tiny_pair
+from tests.engine.workload import Case, adaptive, answers, grown, wait_until
+from tests.gpu.servers import STARTS, Line, serving_together, tiny_pair
 
 STEPS, PENDING = 3, 32
 """Rounds that a draft of its own may leave pending."""

@@ -5,8 +5,11 @@ There are no models, KV pools or sockets; all code that decides, counts or repor
 
 from __future__ import annotations
 
-PATCHED = (
-    *("feedback", "first_end", "graph_sizes", "mamba_width", "mixed_grammar", "override_log", "reserves"),
-    *("target_backends", "target_scope", "zero_step_sampling"),
+PATCHED = tuple(
+    f"repair_checks/{name}"
+    for name in (
+        *("feedback", "first_end", "graph_sizes", "mamba_width", "mixed_grammar", "override_log", "reserves"),
+        *("target_backends", "target_scope", "zero_step_sampling"),
+    )
 )
-"""Modules with checks of repairs that both make."""
+"""Modules of `tests.checks` with checks of repairs that both make."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
+from importlib import import_module
 from types import SimpleNamespace
 from typing import Any
 from unittest import mock
@@ -11,6 +13,12 @@ from unittest import mock
 from tests.repair_checks.parts import adaptive_worker, buildable, published
 
 CAPTURED = [1, 2, 4, 8, 16]
+
+
+def prepare() -> None:
+    """Keep each capture from scanning all that SGLang's modules hold, which takes two seconds."""
+    import_module("sglang.srt.speculative.eagle_worker_v2")
+    gc.freeze()
 
 
 def a_tier_captures_only_its_batch_sizes() -> None:

@@ -1,4 +1,4 @@
-"""The checks, with this package's hooks on the SGLang functions that they run."""
+"""Lets the checks of later modules run with this package's hooks on the SGLang functions that they run."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ TARGETS = (
 """Name suffixes of the functions."""
 
 
-def install() -> None:
+def prepare() -> None:
     """Install the hooks, and let the checks use this package's controller."""
     set_current(Rounds(None, None))
     hooks.install_now(hook for hook in hooks.hooks(Process.SCHEDULER) if hook.target.endswith(TARGETS))

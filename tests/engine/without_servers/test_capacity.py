@@ -28,6 +28,7 @@ def test_text_at_the_end_is_that_without_speculation(
         # The last position stays free for a round that may start before the last one's end is known.
         assert max(position for _, position in run["rounds"]) <= CONTEXT - 2
         assert bool(run["mixed"]) == (setup == "mixed")
+        assert bool(run["mixed with a grammar"]) == (run["name"] == "grammars")
         assert bool(run["skipped"]) == (run["name"] == "full" and run["overlap"])
     steps = {steps for run in found for steps, _ in run["rounds"]}
     possible = {depth for depth in DEPTHS if setup != "cached" or depth <= LAUNCH}

@@ -1,4 +1,4 @@
-"""Drafts other than EAGLE's, stepped round by round: NGRAM, a model, and the target's KV."""
+"""Drafts other than EAGLE's, stepped round by round: a model, the target's KV, and blocks."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.engine.servers import BLOCK_DEPTHS, TIERS, WIDTHS
+from tests.engine.servers import BLOCK_DEPTHS, TIERS
 from tests.engine.stepping import SLOTS
 
 
@@ -19,18 +19,6 @@ def require_one_text(runs: list[dict[str, Any]], depths: Iterable[int]) -> None:
     for found in runs:
         assert found["outputs"] == without_drafts["outputs"]
         assert (found["free_slots"], found["degraded"]) == (SLOTS, None)
-
-
-@pytest.fixture(scope="module")
-def ngram_runs(stepped: Callable[..., Any]) -> list[dict[str, Any]]:
-    """The outputs of each run: both loops of the scheduler, several orders of widths."""
-    return stepped("worker_steps", "NGRAM")
-
-
-def test_an_ngram_width_a_turn_in_both_loops(ngram_runs: list[dict[str, Any]]) -> None:
-    require_one_text(ngram_runs, WIDTHS)
-    assert sum(run["accepted"] for run in ngram_runs) > 100
-    assert all(run["hidden_states_differ_by"] < 1e-4 for run in ngram_runs)
 
 
 @pytest.fixture(scope="module")
@@ -142,7 +130,7 @@ def test_choices_that_were_sampled_are_verified_by_their_chances(blocks: dict[st
     widths = {(steps + 1, steps) for steps in BLOCK_DEPTHS if steps} if blocks["draft"] == "DFlash2" else set()
     assert {(width, drafts) for width, drafts, _ in sampled["shapes"]} == widths
     assert not any(left for *_, left in sampled["shapes"]) and sampled["memories"] == bool(widths)
-    assert sampled["tokens"] == [40] * 4
+    assert [len(ids) for ids in sampled["outputs"].values()] == [40] * 4
     assert (sampled["free_slots"], sampled["degraded"]) == (SLOTS, None)
 
 
