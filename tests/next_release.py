@@ -125,22 +125,6 @@ def move_module(copy: Copy) -> None:
     )
 
 
-def make_a_function_of_a_method(copy: Copy) -> None:
-    """A method of requests becomes a function of one, in the module that used it most."""
-    batch, common = SRT + "managers/schedule_batch.py", SRT + "mem_cache/common.py"
-    text = copy.read(batch)
-    (method,) = re.findall(r"    def owned_kv_len\(self\) -> int:\n(?:        .*\n|\n)+", text)
-    copy.write(batch, text.replace(method, ""))
-    lines = [line.removeprefix("    ") for line in method.replace("self", "req").splitlines()]
-    head = ["def owned_kv_len(req: Req) -> int:", "    from sglang.srt.runtime_context import get_serving", ""]
-    function = "\n".join([*head, *lines[1:]])
-    copy.edit(common, "    owned_kv_len = req.owned_kv_len()\n", "    kept_len = owned_kv_len(req)\n")
-    copy.write(common, re.sub(r"\bowned_kv_len(?=[,)])", "kept_len", copy.read(common)))
-    copy.edit(common, "def release_kv_cache(", f"{function}\n\ndef release_kv_cache(")
-    copy.edit(RESULTS, "    release_kv_cache,\n", "    owned_kv_len,\n    release_kv_cache,\n")
-    copy.edit(RESULTS, "req.owned_kv_len()", "owned_kv_len(req)")
-
-
 def give_a_parameter(copy: Copy) -> None:
     """Callers pass it."""
     copy.edit(
@@ -210,9 +194,6 @@ CHANGES = (
         },
     ),
     Change(
-        make_a_function_of_a_method, "managers.schedule_batch.Req.owned_kv_len", _SCHEDULING, {"": "Stage.owned_length"}
-    ),
-    Change(
         give_a_parameter, "managers.scheduler.Scheduler._forward_isolation", _SCHEDULING, {"": "Stage.isolate"},
         "also takes forward_ct, and our function does not",
     ),
@@ -231,7 +212,7 @@ CHANGES = (
         {"": "Stage.fa3_extend_metadata"},
     ),
 )  # fmt: skip
-"""Ten hooked functions, or classes or modules with several, which were renamed, moved, or got other parameters."""
+"""Nine hooked functions, or classes or modules with several, which were renamed, moved, or got other parameters."""
 
 
 def write(folder: Path, changes: Sequence[Change] = CHANGES) -> Path:

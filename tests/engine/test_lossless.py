@@ -1,4 +1,7 @@
-"""Adaptive output equals the output without speculation, token for token, while the depth keeps changing."""
+"""Adaptive output equals the output without speculation, token for token, while the depth keeps changing.
+
+Sampled text has the same distribution.
+"""
 
 from __future__ import annotations
 
@@ -6,13 +9,25 @@ from typing import Any
 
 import pytest
 
+from sglang_adaptive.audit.sampled import ALPHA, compared
 from sglang_adaptive.client import RequestError
 from sglang_adaptive.lab.cpu_engine.server import CpuServer
+from tests.campaign.clients import samples_of
 from tests.engine.servers import CHUNK, TIERS
-from tests.engine.workload import Case, Expected, require_while_switching, require_whole_pool, run, tokens
+from tests.engine.workload import (
+    Case,
+    Expected,
+    require_while_switching,
+    require_whole_pool,
+    rotating_depth,
+    run,
+    tokens,
+)
 
 LENGTHS = (1, 2, 17, CHUNK - 1, CHUNK, CHUNK + 1, 2 * CHUNK + 41, 3 * CHUNK)
 """Tokens in a prompt: from one to several prefill chunks."""
+SAMPLES = 210
+SAMPLING = {"temperature": 2.0, "top_k": 6, "top_p": 0.9}
 
 
 @pytest.fixture
@@ -78,3 +93,13 @@ def test_a_grammar_s_end_is_the_end_with_speculation_and_a_token_later_without(
 
 def test_draft_trees_fall_back_without_loss(tree: CpuServer, expected: Expected, cases: list[Case]) -> None:
     assert run(tree, cases[-5:], at_once=2) == expected(cases[-5:])
+
+
+@pytest.mark.parametrize("name", ["ema", "blocks"])
+def test_tokens_come_as_often_as_without_speculation(server: CpuServer, plain: CpuServer, easy: list[str]) -> None:
+    wanted = samples_of(plain, easy[0], SAMPLING, SAMPLES)
+    assert any(len(set(at)) > 2 for at in list(zip(*wanted, strict=True))[1:]), "a text without a choice tells nothing"
+    with rotating_depth(server):
+        found = samples_of(server, easy[0], SAMPLING, SAMPLES)
+    unlikely = [one for one in compared(found, wanted) if one[2] < ALPHA]
+    assert not unlikely

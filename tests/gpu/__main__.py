@@ -18,10 +18,10 @@ import signal
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -111,7 +111,7 @@ def judged(
 
 
 class Run:
-    """The parts of a command, those that are left, and the results."""
+    """The parts of a command, and the results."""
 
     def __init__(self, given: argparse.Namespace, argv: Sequence[str]) -> None:
         self.given, self.end = given, time.monotonic() + given.budget - END_SECONDS
@@ -121,11 +121,10 @@ class Run:
         self.commit = source["commit"]
         self.about = {"commit": self.commit, "on": _name(gpu()), "date": source["date"][:10]}
         self.tests: dict[str, dict[str, Any]] = {}
-        self.left: list[Part] = []
-        self._running, self._number = 0, 0
+        self._number = 0
 
-    def collect(self) -> None:
-        """Find the tests, those that have passed, and the parts of the others."""
+    def collect(self) -> list[Part]:
+        """Find the tests and those that have passed; return the parts of the others."""
         earlier: dict[str, Any] = {}
         if self.given.results.exists():
             earlier = read(self.given.results).get("tests", {})
@@ -140,8 +139,8 @@ class Run:
                 self.tests[event["broken"]] = {"outcome": FAILED, "lines": event["lines"], **self.about}
         if not self.tests:
             raise BadResult(f"{' '.join(paths)}: pytest found no test (exit code {code}): {' '.join(last(console, 3))}")
-        self.left = parts(test for test in self.tests if "::" in test and not self.has_passed(test))
         self.write()
+        return parts(test for test in self.tests if "::" in test and not self.has_passed(test))
 
     def has_passed(self, test: str) -> bool:
         """Return whether a test has passed at this commit, which must be known and without later changes."""
@@ -159,24 +158,14 @@ class Run:
         found = self.counts()
         self.report.add(**{name: found[name] for name in (PASSED, FAILED, NOT_RUN)}, tests=self.tests)
 
-    def work(self) -> None:
-        """Run parts until none is left and none runs that could leave some."""
-        while time.monotonic() < self.end - LEAST_SECONDS:
-            with self.report.lock:
-                part = self.left.pop(0) if self.left else None
-                self._running += part is not None
-                idle = part is None and not self._running
-            if part is not None:
-                with self.report.noting(part.name):
-                    self._run(part)
-                with self.report.lock:
-                    self._running -= 1
-            elif idle:
-                return
-            else:
-                time.sleep(POLL_SECONDS)
+    def work(self, part: Part) -> None:
+        """Run a part, and what a process that ended leaves of it in another one."""
+        with self.report.noting(part.name):
+            while part.tests and time.monotonic() < self.end - LEAST_SECONDS:
+                part = self._run(part)
 
-    def _run(self, part: Part) -> None:
+    def _run(self, part: Part) -> Part:
+        """Run a part in one process; return what is left of it."""
         begin = time.monotonic()
         until = min(begin + self.given.limit, self.end)
         events, code, console = self._pytest(part.name, ["-q", *part.tests], until)
@@ -199,12 +188,11 @@ class Run:
                 # What did not run leaves an earlier result, whose commit it names, as it is.
                 if told["outcome"] != NOT_RUN or self.tests[test]["outcome"] == NOT_RUN:
                     self.tests[test] = {**told, **self.about}
-            if rest and not over:
-                self.left.append(Part(f"{part.name}-rest", rest))
             self.write()
         told = Counter(each["outcome"] for each in found.values())
         parts_told = [f"{told[name]} {name}" for name in (PASSED, FAILED, NOT_RUN) if told[name]]
         self.report.say(f"{part.name}: {', '.join(parts_told) or 'nothing'}, {seconds:.0f} s")
+        return Part(f"{part.name}-rest", () if over else rest)
 
     def _pytest(self, name: str, words: Sequence[str], until: float) -> tuple[list[dict[str, Any]], int | None, str]:
         """Run pytest; return the recorded events, the exit code, None if it was ended at *until*, and its console."""
@@ -305,17 +293,14 @@ def main(argv: Sequence[str]) -> int:
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, run.stop)
         getting = get_smollm2(given.work)
-        run.collect()
+        left = run.collect()
     except BadResult as error:
         print(f"test-gpu: {error}", file=sys.stderr)
         return 2
     if getting is not None and getting.wait():
         run.report.note(f"without SmolLM2: {' '.join(last((given.work / 'smollm2.txt').read_text(), 2))}")
-    workers = [threading.Thread(target=run.work) for _ in range(given.jobs)]
-    for worker in workers:
-        worker.start()
-    for worker in workers:
-        worker.join()
+    with ThreadPoolExecutor(given.jobs) as pool:
+        list(pool.map(run.work, left))
     run.write()
     found = run.counts()
     for test, told in run.tests.items():

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import shutil
-import signal
-import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,9 +15,10 @@ from typing import Any
 
 import pytest
 
+from benchmarks.harness.start import Policy, Server
 from sglang_adaptive.client import Client
 from sglang_adaptive.lab.cpu_engine import models
-from sglang_adaptive.lab.cpu_engine.server import BootLog, free_port
+from sglang_adaptive.lab.cpu_engine.server import free_port
 from sglang_adaptive.lab.models.smollm2 import target_folder
 from tests.engine.workload import Case, rotating_depth, run
 
@@ -79,26 +77,16 @@ class Line:
 def serving_together(*lines: Line) -> Iterator[list[Client]]:
     """Run a server of each line; they start at the same time, and each logs to its own file."""
     with ExitStack() as stack:
-        launched = [(line, *stack.enter_context(_launched(line))) for line in lines]
-        for line, _, process in launched:
-            wait_until_ready(process, line.log)
-        yield [client for _, client, _ in launched]
-
-
-@contextmanager
-def _launched(line: Line) -> Iterator[tuple[Client, subprocess.Popen[bytes]]]:
-    client = Client("127.0.0.1", free_port())
-    with line.log.open("wb") as out:
-        process = subprocess.Popen(
-            line.command(client.port), env={**os.environ, **line.variables}, stdout=out, stderr=out,
-            start_new_session=True,
-        )  # fmt: skip
-        try:
-            yield client, process
-        finally:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
+        servers = []
+        for line in lines:
+            port, environment = free_port(), {**os.environ, **line.variables}
+            server = Server(Policy(line.log.stem), line.log.parent, line.command(port), environment, port)
+            stack.callback(server.stop, grace=0)
+            server.launch()
+            servers.append(server)
+        for server in servers:
+            server.wait(time.monotonic() + START_SECONDS)
+        yield [server.client for server in servers]
 
 
 def run_while_switching(client: Client, cases: Sequence[Case] = CASES) -> None:
@@ -109,17 +97,6 @@ def run_while_switching(client: Client, cases: Sequence[Case] = CASES) -> None:
     with rotating_depth(client):
         outputs = run(client, cases, at_once=len(CASES))
     assert [output.completion_tokens for output in outputs] == [case.max_new_tokens for case in cases]
-
-
-def wait_until_ready(process: subprocess.Popen[bytes], log: Path) -> None:
-    """Return once the server is ready, after its warm-up."""
-    boot, end = BootLog(log), time.monotonic() + START_SECONDS
-    while not boot.ready:
-        said = log.read_text(errors="replace")[-3000:]
-        assert process.poll() is None and not boot.port_taken, said
-        assert time.monotonic() < end, f"not ready after {START_SECONDS:.0f} s: {said}"
-        time.sleep(1)
-        boot.new_stages()
 
 
 def smollm2_pair() -> tuple[str, ...]:

@@ -8,8 +8,8 @@ from __future__ import annotations
 PATCHED = tuple(
     f"repair_checks/{name}"
     for name in (
-        *("feedback", "first_end", "graph_sizes", "mamba_width", "mixed_grammar", "override_log", "reserves"),
-        *("target_backends", "target_scope", "zero_step_sampling"),
+        *("feedback", "first_end", "mamba_width", "mixed_grammar", "override_log", "reserves", "tiers"),
+        "zero_step_sampling",
     )
 )
 """Modules of `tests.checks` with checks of repairs that both make."""

@@ -29,7 +29,7 @@ def prepare() -> None:
     """Install the hooks, and let the checks use this package's controller."""
     set_current(Rounds(None, None))
     hooks.install_now(hook for hook in hooks.hooks(Process.SCHEDULER) if hook.target.endswith(TARGETS))
-    for module in ("feedback", "graph_sizes", "override_log", "target_scope", "zero_step_sampling"):
+    for module in ("feedback", "override_log", "tiers", "zero_step_sampling"):
         setattr(import_module(f"tests.repair_checks.{module}"), adaptive_worker.__name__, worker_in_a_round)
 
 

@@ -1,4 +1,7 @@
-"""The end of a context and of the KV cache: adaptive steps serve what the launch line serves with fixed steps."""
+"""The end of a context and of the KV cache: adaptive steps serve what the launch line serves with fixed steps.
+
+In a nearly full pool later turns find as much of their prompts in the prefix cache as with fixed steps.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,14 @@ from typing import Any
 import pytest
 
 from tests.engine.capacity_steps import CONTEXT, DEPTHS, LAUNCH, SETUPS
+from tests.engine.conversation_steps import ALL, CONVERSATIONS
+
+POOL = 600
+"""KV slots; all conversations together have ALL tokens."""
+LARGE_POOL = 16384
+LOOKED_UP = 31
+"""Drafts of the widest rounds, which accept the most tokens beyond what a request wants."""
+WITHIN = 0.005
 
 
 @pytest.fixture(scope="module")
@@ -61,3 +72,24 @@ def test_as_many_tokens_are_taken_as_with_fixed_steps(stepped: Callable[..., Any
     taken = {(length, new) for length, new, refused in static["asked"] if refused is None}
     assert {(497, 11), (500, 8), (507, None)} <= taken
     assert not {(497, 12), (500, 9), (508, None)} & taken
+
+
+def test_later_turns_are_cached_as_with_fixed_steps(stepped: Callable[..., Any]) -> None:
+    """Deeper rounds reserve slots that the cache would lose; they wait until the pool has many to spare."""
+    [plain], static = (stepped("conversation_steps", setup, str(POOL)) for setup in ("none", "static"))
+    fixed = {run["overlap"]: run["share"] for run in static}
+    for run in stepped(
+        "conversation_steps", "lookups", str(POOL), str(LAUNCH)
+    ):  # the policy's choice ends requests in another order
+        assert run["outputs"] == plain["outputs"]
+        assert run["share"] >= fixed[run["overlap"]] - WITHIN
+
+
+def test_the_cache_has_only_what_clients_got(stepped: Callable[..., Any]) -> None:
+    """A round may accept more tokens than the request wanted: no later turn has them.
+
+    Depths are held because of zero steps: tokens whose draft keys and values are pending at the end are not kept.
+    """
+    for run in stepped("conversation_steps", "lookups", str(LARGE_POOL), str(LOOKED_UP)):
+        # Without the last token, whose KV no round needed; the keys of EAGLE's cache are pairs.
+        assert ALL - 2 * CONVERSATIONS <= run["kept"] <= ALL - CONVERSATIONS

@@ -24,8 +24,6 @@ SHOWN = {
         "# the same body: _build_zero_step_verify_input in sglang/srt/speculative/eagle_worker_v2.py",
     "speculative.eagle_utils.eagle_sample (seams/worker.py: Stage.sample)":
         "# the same name: in sglang/srt/speculative/eagle_sampling.py",
-    "managers.schedule_batch.Req.owned_kv_len (seams/scheduling.py: Stage.owned_length)":
-        "# the same name: in sglang/srt/mem_cache/common.py",
     "managers.scheduler.Scheduler._forward_isolation (seams/scheduling.py: Stage.isolate)":
         "+def _forward_isolation(self, batch: ScheduleBatch, *, overlap: bool, forward_ct: int):",
 }  # fmt: skip

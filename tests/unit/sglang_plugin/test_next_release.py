@@ -1,4 +1,4 @@
-"""The next SGLang, rehearsed: ten changes of `tests.next_release`, each named with the place that relies on it."""
+"""The next SGLang, rehearsed: nine changes of `tests.next_release`, each named with the place that relies on it."""
 
 from __future__ import annotations
 
