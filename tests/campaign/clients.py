@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import threading
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -56,19 +55,13 @@ def abort(client: Client, draw: random.Random) -> str:
 def abort_all(client: Client, draw: random.Random) -> str:
     """Abort everything while streams run; some may not have started."""
     streams = [client.stream(text(draw), ENDLESS, ignore_eos=True) for _ in range(3)]
-    ends: list[Any] = []
-
-    def read(stream: Any) -> None:
-        *_, last = stream
-        ends.append(last["meta_info"]["finish_reason"]["type"])
-
-    readers = [threading.Thread(target=read, args=(stream,), daemon=True) for stream in streams]
-    for reader in readers:
-        reader.start()
-    time.sleep(draw.uniform(0, 0.3))
-    while any(reader.is_alive() for reader in readers):
-        client.post("/abort_request", {"abort_all": True})
-        time.sleep(0.02)
+    with ThreadPoolExecutor(len(streams)) as pool:
+        read = [pool.submit(list, stream) for stream in streams]
+        time.sleep(draw.uniform(0, 0.3))
+        while not all(one.done() for one in read):
+            client.post("/abort_request", {"abort_all": True})
+            time.sleep(0.02)
+    ends = [one.result()[-1]["meta_info"]["finish_reason"]["type"] for one in read]
     if "abort" in ends and set(ends) == {"abort", "length"}:
         return TOO_LATE
     return "" if ends == ["abort"] * 3 else f"finished with {ends}"

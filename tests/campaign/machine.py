@@ -16,6 +16,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import redirect_stdout
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -28,8 +29,6 @@ from sglang_adaptive.lab.cpu_engine import models
 from sglang_adaptive.policy.choice import drafted
 from tests.engine.stepping import SLOTS, TIERS, Stepper, no_memory
 
-MOST_EVENTS = 120
-"""Of a sequence."""
 FEW = 5
 """Up to this many sequences, references are made only as needed, at the end."""
 MOST_LIVE = 7
@@ -283,9 +282,9 @@ EVENTS = [
 
 @draw.composite
 def sequences(one: draw.DrawFn) -> list[Event]:
-    """Draw a sequence of some kinds of events; a list's own length would mostly be below ten."""
+    """Draw a sequence of some kinds of events, about 60: several lists, because hypothesis draws about five for one."""
     kinds = one(draw.lists(draw.sampled_from(EVENTS), min_size=3, unique=True))
-    return [one(draw.one_of(kinds)) for _ in range(one(draw.integers(1, MOST_EVENTS)))]
+    return list(chain(*one(draw.lists(draw.lists(draw.one_of(kinds)), min_size=6, max_size=24))))
 
 
 def configure(lab: Stepper, config: dict[str, Any]) -> None:

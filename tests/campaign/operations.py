@@ -6,10 +6,8 @@ import json
 import os
 import random
 import signal
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +19,7 @@ from sglang_adaptive.sglang_plugin.page import routes
 from tests.campaign.counts import process_of
 from tests.campaign.record import Unit
 from tests.campaign.servers import COPYING
-from tests.engine.workload import adaptive
+from tests.engine import workload
 
 PAUSE, LONG_PAUSE = 0.15, 1.0
 """Most seconds between two operations; longer where lookups are to begin again after a new configuration."""
@@ -147,7 +145,7 @@ def starve(desk: Desk) -> None:
 
 
 def look(desk: Desk) -> None:
-    adaptive(desk.server)
+    workload.adaptive(desk.server)
     for path in (routes.PAGE, routes.DATA, f"{routes.HISTORY_PATH}?span=60", "/metrics"):
         with suppress(RequestError):  # a busy scheduler answers 503 after five seconds
             desk.server.get(path)
@@ -173,29 +171,24 @@ OPERATIONS: dict[str, tuple[Callable[[Desk], None], int]] = {
 @contextmanager
 def meanwhile(unit: Unit, server: CpuServer, draw: random.Random, first: Mapping[str, Any]) -> Iterator[None]:
     """Run random operations until the block ends; then restore the *first* configuration."""
-    desk, done = Desk(server, draw, unit, first), threading.Event()
+    desk = Desk(server, draw, unit, first)
     names, weights = list(OPERATIONS), [weight for _, weight in OPERATIONS.values()]
 
     def operate() -> None:
-        while not done.is_set():
-            (name,) = draw.choices(names, weights)
+        time.sleep(draw.uniform(0.0, LONG_PAUSE if desk.copies else PAUSE))
+        (name,) = draw.choices(names, weights)
+        if server.is_running():
             try:
                 OPERATIONS[name][0](desk)
                 unit.tried[name] += 1
             except Exception as error:
                 unit.check(False, name, f"{type(error).__name__}: {error}")
-                if not server.is_running():
-                    return
-            done.wait(draw.uniform(0.0, LONG_PAUSE if desk.copies else PAUSE))
 
-    with ThreadPoolExecutor(1) as pool:
-        work = pool.submit(operate)
-        try:
+    try:
+        with workload.meanwhile(operate):
             yield
-        finally:
-            done.set()
-            work.result()
-            if server.is_running():
-                server.force_steps(None)
-                desk.file.write_text(json.dumps(first))
-                server.configure(dict(first))
+    finally:
+        if server.is_running():
+            server.force_steps(None)
+            desk.file.write_text(json.dumps(first))
+            server.configure(dict(first))

@@ -126,10 +126,9 @@ class Stepped:
         gone, abort_at = aborted or ("", -1)
         last = max(abort_at, *(turn for turn, *_ in asked.values()))
         self.play_depths(depths, overlap, step)
-        whole = {rid: req for rid, req in self.reqs.items() if rid != gone}
         found = {
-            "outputs": {rid: list(req.output_ids_through_stop) for rid, req in whole.items()},
-            "verified": {rid: req.spec_verify_ct for rid, req in whole.items()},
+            "outputs": {rid: ids for rid, ids in self.outputs().items() if rid != gone},
+            "verified": {rid: req.spec_verify_ct for rid, req in self.reqs.items()},
             "retracted": self.retractions(),
             "free_slots": self.free_slots(),
         }

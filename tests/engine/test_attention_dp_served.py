@@ -36,6 +36,16 @@ def asked(server: CpuServer, load: Sequence[int], **more: Any) -> list[list[list
         return list(pool.map(lambda pair: ask(server, *pair, **more) if pair[1] else [], enumerate(load)))
 
 
+def texts(server: CpuServer, loads: Sequence[Sequence[int]], **more: Any) -> list[Any]:
+    """Return the outputs under each load by the policy; fail if they differ from those at the ends of the depths."""
+    held = []
+    for depth in (0, TIERS[-1], None):
+        server.force_steps(depth)
+        held.append([asked(server, load, **more) for load in loads])
+    assert held[0] == held[1] == held[2]
+    return held[2]
+
+
 @contextmanager
 def decoding(server: CpuServer, rank: int) -> Iterator[None]:
     """Keep one request decoding on a rank for the whole block."""
@@ -51,13 +61,7 @@ def decoding(server: CpuServer, rank: int) -> Iterator[None]:
 
 
 def test_both_ranks_run_the_same_depths_and_text_does_not_depend_on_them(attention_dp: CpuServer) -> None:
-    held = {}
-    for depth in (0, TIERS[-1]):
-        attention_dp.force_steps(depth)
-        held[depth] = [asked(attention_dp, load) for load in LOADS]
-    attention_dp.force_steps(None)
-    assert held[0] == held[TIERS[-1]] == [asked(attention_dp, load) for load in LOADS]
-
+    texts(attention_dp, LOADS)
     started = len(rank_rounds(attention_dp, 0))
     wait_until(lambda: len(rank_rounds(attention_dp, 1)) >= started, "rank 1 has started as many rounds")
     first, second = ([line.split()[1] for line in rank_rounds(attention_dp, rank)[:started]] for rank in (0, 1))
@@ -66,14 +70,9 @@ def test_both_ranks_run_the_same_depths_and_text_does_not_depend_on_them(attenti
 
 
 def test_penalties_count_every_token_at_any_depth(attention_dp: CpuServer) -> None:
-    load, penalties = (2, 1), {"frequency_penalty": 1.5, "repetition_penalty": 1.2}
-    held = []
-    for depth in (0, TIERS[-1]):
-        attention_dp.force_steps(depth)
-        held.append(asked(attention_dp, load, **penalties))
-    attention_dp.force_steps(None)
-    assert held[0] == held[1] == asked(attention_dp, load, **penalties)
-    assert held[0] != asked(attention_dp, load), "they change what follows"
+    load = (2, 1)
+    (penalized,) = texts(attention_dp, [load], frequency_penalty=1.5, repetition_penalty=1.2)
+    assert penalized != asked(attention_dp, load), "they change what follows"
 
 
 def test_round_times_are_those_of_the_largest_batch(attention_dp: CpuServer) -> None:
