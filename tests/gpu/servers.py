@@ -20,6 +20,7 @@ from sglang_adaptive.client import Client
 from sglang_adaptive.lab.cpu_engine import models
 from sglang_adaptive.lab.cpu_engine.server import free_port
 from sglang_adaptive.lab.models.smollm2 import target_folder
+from tests.engine.servers import adapting
 from tests.engine.workload import Case, rotating_depth, run
 
 START_SECONDS = 600.0
@@ -35,10 +36,8 @@ def speculation(log: Path, tiers: Sequence[int] | Mapping[str, Any] | int) -> tu
     """Return EAGLE-3's arguments with chains; several *tiers*, or a configuration, are written next to *log*."""
     launch, adaptive = tiers if isinstance(tiers, int) else 3, ()
     if not isinstance(tiers, int):
-        config = log.with_suffix(".json")
-        whole = tiers if isinstance(tiers, Mapping) else {"1": {"candidate_steps": list(tiers)}}
-        config.write_text(json.dumps(whole))
-        adaptive = ("--speculative-adaptive-config", str(config))
+        config = tiers if isinstance(tiers, Mapping) else {"1": {"candidate_steps": list(tiers)}}
+        adaptive = adapting(log.parent, log.stem, config)
     return (
         *("--speculative-algorithm", "EAGLE3", "--speculative-eagle-topk", "1"),
         *("--speculative-num-steps", str(launch), "--speculative-num-draft-tokens", str(launch + 1)),

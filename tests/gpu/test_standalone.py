@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 import pytest
 
 from sglang_adaptive.client import Client
+from tests.engine.servers import adapting
 from tests.engine.workload import Case, adaptive, answers, grown, wait_until
 from tests.gpu.servers import STARTS, Line, serving_together, tiny_pair
 
@@ -25,10 +25,9 @@ LATER = 200
 def client(tmp_path_factory: pytest.TempPathFactory) -> Any:
     """The model drafts for itself: nearly all drafts are correct, unless keys and values are missing."""
     folder = tmp_path_factory.mktemp("standalone")
-    pair, config = tiny_pair(folder, "fa3"), folder / "config.json"
-    config.write_text(json.dumps({"throughput": {"candidate_steps": [0, 1, STEPS]}}))
-    drafting = ("--speculative-algorithm", "STANDALONE", "--speculative-draft-model-path", pair[1])
-    extra = (*drafting, "--speculative-adaptive-config", str(config))
+    pair = tiny_pair(folder, "fa3")
+    depths = adapting(folder, "config", {"throughput": {"candidate_steps": [0, 1, STEPS]}})
+    extra = ("--speculative-algorithm", "STANDALONE", "--speculative-draft-model-path", pair[1], *depths)
     with serving_together(Line(folder / "server.log", pair, "fa3", extra=extra)) as (found,):
         yield found
 
