@@ -67,6 +67,12 @@ def launch(argv: Sequence[str], before: str = "", **variables: str) -> Outcome:
         return Outcome(code, output.read().decode(errors="replace"))
 
 
+def run(command: list[str], **_: Any) -> subprocess.CompletedProcess[str]:
+    """Run ``python -m MODULE ARGUMENTS`` by `launch`, in place of `subprocess.run`; each output has both."""
+    outcome = launch(command[2:])
+    return subprocess.CompletedProcess(command, outcome.code, outcome.output, outcome.output)
+
+
 class ForkedServer(CpuServer):
     """The same server with a faster start, unless its command line runs another program."""
 

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import subprocess
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
@@ -18,16 +16,10 @@ from tests.campaign.record import ATTEMPTS, Record, Unit
 from tests.campaign.stages import OPERATIONS, STEPPED
 
 
-def forked(command: list[str], **_: Any) -> subprocess.CompletedProcess[str]:
-    """Run a module in a fork of a process that has imported SGLang."""
-    outcome = forked_servers.launch(command[2:])
-    return subprocess.CompletedProcess(command, outcome.code, outcome.output, outcome.output)
-
-
 @pytest.mark.parametrize("stage", [OPERATIONS, STEPPED])
 def test_nothing_is_lost(stage: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Requests during all of an operator's actions on servers, and the stepped scheduler."""
-    monkeypatch.setattr(stages, "subprocess", SimpleNamespace(run=forked))
+    monkeypatch.setattr(stages, "subprocess", SimpleNamespace(run=forked_servers.run))
     code = main(["--seed", "20", "--units", "1", "--short", "--stage", stage, "--folder", str(tmp_path)])
     found = json.loads((tmp_path / "report.json").read_text())["stages"][stage]
     assert (code, found["losses"]) == (0, []), json.dumps(found["losses"], indent=1)

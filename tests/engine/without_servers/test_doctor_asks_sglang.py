@@ -6,7 +6,6 @@ import subprocess
 from importlib.metadata import version
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
@@ -21,12 +20,8 @@ from tests.engine.examples import PROGRAM, examples
 @pytest.fixture
 def asked(elsewhere: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Send the doctor's questions to forks of one process, which imports SGLang once."""
-
-    def run(command: list[str], **_: Any) -> subprocess.CompletedProcess[str]:
-        outcome = forked_servers.launch(command[2:])  # after "python -m"
-        return subprocess.CompletedProcess(command, outcome.code, "", outcome.output)
-
-    monkeypatch.setattr(doctor, "subprocess", SimpleNamespace(run=run, TimeoutExpired=subprocess.TimeoutExpired))
+    forking = SimpleNamespace(run=forked_servers.run, TimeoutExpired=subprocess.TimeoutExpired)
+    monkeypatch.setattr(doctor, "subprocess", forking)
 
 
 @pytest.mark.parametrize("words", examples("doctor", server=False), ids=" ".join)
