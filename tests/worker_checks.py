@@ -10,6 +10,7 @@ from typing import Any
 from unittest.mock import patch
 
 import torch
+from sglang.srt.model_executor.runner.shape_key import ShapeKey
 
 from sglang_adaptive.sglang_plugin import hooks
 from sglang_adaptive.sglang_plugin.hooks import Process
@@ -80,23 +81,57 @@ def only_the_first_graph_of_a_kind_has_runs_before_it() -> None:
 
 
 def a_capture_that_fails_without_a_run_is_repeated_with_one() -> None:
-    runs: list[str] = []
-    captures = Captures()
-
-    def original(backend: Any, key: int, forward: Callable[[], Any]) -> None:
-        forward(), forward(), forward()
+    """The pass fails in the middle, and leaves the batch's slots of one step in place of those of all."""
+    captures, runs = Captures(), list[str]()
+    forward_batch = SimpleNamespace(slots=3, spec_info=SimpleNamespace(hidden="all"))
 
     def forward() -> None:
+        assert (forward_batch.slots, forward_batch.spec_info.hidden) == (3, "all")
         runs.append("run" if captures.without_run.closed else "failed")
+        forward_batch.slots, forward_batch.spec_info.hidden = 1, "one"
         if runs[-1] == "failed":
-            raise RuntimeError("a kernel loads")
+            raise RuntimeError("torch.compile cannot JIT compile during CUDA graph capture")
+        forward_batch.slots, forward_batch.spec_info.hidden = 3, "all"
 
-    backend = SimpleNamespace(
-        _graphs={8: object()}, _tp_group=SimpleNamespace(world_size=1), _cuda_graph_runner=SimpleNamespace()
-    )
-    for key in (4, 2):
-        captures.capture_one(original, backend, key, forward)
+    for size in (4, 2):
+        captures.capture_one(_thrice, _with_graphs(ShapeKey(8)), ShapeKey(size), forward)
     assert runs == ["failed", *["run"] * 6], runs
+
+
+def the_first_graph_of_a_kind_and_of_size_one_have_runs_before_them() -> None:
+    """For either, torch.compile may compile a function, which it refuses within a capture."""
+    captures, compiled, runs = Captures(), set[tuple[bool, str | None]](), list[int]()
+    backend = _with_graphs()
+
+    def captured(key: ShapeKey) -> int:
+        left = 3
+
+        def forward() -> None:
+            nonlocal left
+            left -= 1
+            runs.append(key.size)
+            kind = (key.size == 1, key.variant_label)
+            if kind not in compiled and not left:
+                raise RuntimeError("torch.compile cannot JIT compile during CUDA graph capture")
+            compiled.add(kind)
+
+        before = len(runs)
+        captures.capture_one(_thrice, backend, key, forward)
+        backend._graphs[key] = object()
+        return len(runs) - before
+
+    sizes = [captured(ShapeKey(size, variant_label=label)) for size in (8, 4, 2, 1) for label in (None, "greedy")]
+    assert sizes == [3, 3, 1, 1, 1, 1, 3, 3] and not captures.without_run.closed, sizes
+
+
+def _thrice(backend: Any, key: ShapeKey, forward: Callable[[], Any]) -> None:
+    """Call *forward* as SGLang does: two runs and the capture."""
+    forward(), forward(), forward()
+
+
+def _with_graphs(*keys: ShapeKey) -> Any:
+    runner, group = SimpleNamespace(), SimpleNamespace(world_size=1)
+    return SimpleNamespace(_graphs=dict.fromkeys(keys, object()), _tp_group=group, _cuda_graph_runner=runner)
 
 
 def depths_of_fa3_share_their_page_tables() -> None:
@@ -384,10 +419,10 @@ def _joined_in_a_capture(
     runner = SimpleNamespace(capture_forward_mode=ForwardMode[mode], enable_torch_compile=compiles)
     kept: list[Any] = []
 
-    def capture(backend: Any, key: int, forward: Any) -> None:
+    def capture(backend: Any, key: ShapeKey, forward: Any) -> None:
         kept.extend(captures.join_hidden_states(pack_aux_hidden_states, parts) for _ in range(2))
 
-    captures.capture_one(capture, SimpleNamespace(_cuda_graph_runner=runner, _graphs={}), 4, None)
+    captures.capture_one(capture, SimpleNamespace(_cuda_graph_runner=runner, _graphs={}), ShapeKey(4), None)
     return pack_aux_hidden_states(parts), kept[-1]
 
 
@@ -435,7 +470,6 @@ def _captured(
     kind: str, *, before: bool = True, ranks: int = 1, compiles: bool = False, off: bool = False
 ) -> tuple[list[str], Any]:
     """Capture one shape, the second if *before*; return the events in order, and the output that SGLang keeps."""
-    from sglang.srt.model_executor.runner.shape_key import ShapeKey
     from sglang.srt.model_executor.runner_backend import breakable_cuda_graph_backend, full_cuda_graph_backend
     from sglang.srt.model_executor.runner_utils.pool import GraphPoolPrecarve
 
@@ -446,7 +480,8 @@ def _captured(
     breakable.BreakableCUDAGraph, breakable.BreakableCUDAGraphCapture = lambda _: object(), device.graph
     kinds = {"full": full_cuda_graph_backend.FullCudaGraphBackend, "breakable": breakable.BreakableCudaGraphBackend}
     backend = object.__new__(kinds[kind])
-    backend._graphs, backend._shared_output_buffer = ({8: object()}, torch.zeros(8, 1)) if before else ({}, None)
+    earlier = {ShapeKey(8): object()}, torch.zeros(8, 1)
+    backend._graphs, backend._shared_output_buffer = earlier if before else ({}, None)
     backend._outputs, backend._pool, backend._capture_stream = {}, None, None
     rows = {"cuda_graph_output_rows": len, "cuda_graph_output_capacity_rows": len}
     backend._cuda_graph_runner = SimpleNamespace(enable_torch_compile=compiles, **rows)

@@ -67,6 +67,7 @@ needs(
     model_executor.runner_backend.full_cuda_graph_backend.FullCudaGraphBackend: _cuda_graph_runner _graphs _tp_group
     model_executor.runner_backend.breakable_cuda_graph_backend.BreakableCudaGraphBackend: _cuda_graph_runner _graphs
         _tp_group _shared_output_buffer
+    model_executor.runner.shape_key.ShapeKey: size
     model_executor.runner_backend.full_cuda_graph_backend.FullCudaGraphBackend.replay: self shape_key
         static_forward_batch
     utils.common.get_cuda_graph_batch_size_alignment

@@ -4,7 +4,8 @@
   three more for each further runtime state. Here live objects are frozen before each kind, until start-up is over, so
   the next collection scans only newer objects.
 - SGLang runs the model twice before each capture, to load kernels and create one-time objects. Here only the first and
-  largest graph of a kind has these runs: 58 prefill graphs of up to 8,192 tokens take most of a start's GPU time.
+  largest graph of a kind has these runs, and that of size 1, for which torch.compile compiles a function anew: 58
+  prefill graphs of up to 8,192 tokens take most of a start's GPU time.
 - An EAGLE-3 draft reads hidden states of three target layers, joined at the end of a verify pass. Each graph keeps its
   output, (requests, steps + 1, 3 x hidden size) numbers: 0.36 GB for six numbers of steps of an 8B Llama with 27 batch
   sizes up to 64. The draft extend reads them before the next verify pass, so all graphs write to the same rows.
@@ -20,7 +21,9 @@ With an 8B model and graphs up to batch size 64, the first two make five further
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import gc
+import inspect
 from collections.abc import Callable, Hashable
 from contextlib import AbstractContextManager
 from typing import Any
@@ -64,8 +67,9 @@ class Captures(Stage):
     ) -> None:
         """Capture one graph with SGLang's function, which calls *forward_fn* three times and captures the last call.
 
-        The first graph of a kind has both runs before it. Others have one with several ranks, because a capture that
-        fails on one rank cannot be repeated, and with torch.compile, which compiles in that run; otherwise none.
+        The first graph of a kind has both runs before it, and so has the first of size 1. Others have one with several
+        ranks, because a capture that fails on one rank cannot be repeated, and with torch.compile, which compiles in
+        that run; otherwise none.
         """
         runner = backend._cuda_graph_runner
         mode = getattr(runner, "capture_forward_mode", None)
@@ -73,15 +77,19 @@ class Captures(Stage):
         self._verifying = mode is not None and mode.is_target_verify() and not compiles
         try:
             # The run before the first graph of a session also sizes the output that its prefill graphs share.
-            first = not backend._graphs or getattr(backend, "_shared_output_buffer", True) is None
+            first = _kind(shape_key) not in map(_kind, backend._graphs)
+            first = first or getattr(backend, "_shared_output_buffer", True) is None
             if first or self.without_run.closed:
                 rest(backend, shape_key, forward_fn, *args, **kwargs)
             elif compiles or backend._tp_group.world_size > 1:
                 rest(backend, shape_key, _second_from_first(forward_fn), *args, **kwargs)
             else:
+                before = self.without_run.attempt(_batch_of, forward_fn) or []
                 third_alone = _in_turn(lambda: None, lambda: None, forward_fn)
                 self.without_run.attempt(rest, backend, shape_key, third_alone, *args, **kwargs)
                 if self.without_run.closed:
+                    for part, attributes in before:  # a pass that fails may leave others
+                        vars(part).update(attributes)
                     rest(backend, shape_key, forward_fn, *args, **kwargs)
         finally:
             self._verifying = False
@@ -122,6 +130,18 @@ class Captures(Stage):
                 if own is not None:
                     alike = (backend.is_draft_runner, attribute, name, own.shape, own.dtype, own.device)
                     tables[name] = self._tables.setdefault(alike, own)
+
+
+def _kind(shape_key: Any) -> Any:
+    """Return the key of a graph without its size, but for whether that is 1."""
+    return dataclasses.replace(shape_key, size=min(shape_key.size, 2))
+
+
+def _batch_of(forward: Callable[[], Any]) -> list[tuple[Any, dict[str, Any]]]:
+    """Return the batch that SGLang's *forward* runs and its speculative input, if it has any, with their attributes."""
+    batch = inspect.getclosurevars(forward).nonlocals.get("forward_batch") if inspect.isfunction(forward) else None
+    parts = (batch, getattr(batch, "spec_info", None))
+    return [(part, dict(vars(part))) for part in parts if part is not None]
 
 
 def _second_from_first(forward: Callable[[], Any]) -> Callable[[], Any]:
