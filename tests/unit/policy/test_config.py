@@ -55,16 +55,12 @@ FILES = [
     ('{"1": {"candidate_steps": [1, 3]}} {}', "broken JSON at line 1, column 36"),
     ("candidate_steps: [1]", "broken JSON at line 1, column 1"),
     ("[1, 3]", "the top level is [1, 3]"),
-    ("null", "the top level is null"),
-    ("7", "the top level is 7"),
     ("[" * 100_000, "nested too deeply"),
     ('{"1": {"candidate_steps": [' + "9" * 5000 + "]}}", "too many digits"),
     (b'{"1": \xff\xfe}', "byte 6 (0xff) is not UTF-8"),
     (json.dumps({"1": GOOD_SLOT}).encode("utf-16"), "byte 0 (0xff) is not UTF-8"),
     (b"\xef\xbb\xbf{}", "broken JSON at line 1, column 1"),
     (b" " * (1 << 20) + b"{}", "is larger than 1048576 bytes"),
-    (b"{}\0", "broken JSON at line 1, column 3"),
-    ('{"1":' * 100_000, "nested too deeply"),
 ]
 
 
@@ -116,10 +112,8 @@ BAD = [
     ({"policy": "ema"}, None, "no slot"),
     *[({key: GOOD_SLOT}, key, "not a slot key; expected a batch size") for key in
       ("0", "-1", "+1", "08", "1.5", "1e3", " 1", "1 ", "1_0", "1000001", "9" * 50, "\u0661", ".5")],
-    ({**slot(), "08": GOOD_SLOT}, "08", "not a slot key"),
     # The slot itself.
     ({"1": [1, 3]}, "1", "got [1, 3]; expected an object"),
-    ({"1": None}, "1", "got null; expected an object"),
     ({"1": {}}, "1.candidate_steps", "missing; expected a non-empty list of integers from 0 to 32"),
     *[(slot(candidate_steps=value), "1.candidate_steps", f"got {json.dumps(value)}; expected a non-empty list")
       for value in ([], "1,3", 3, None, {"1": 3})],
@@ -142,7 +136,6 @@ BAD = [
     # Policies.
     ({**slot(), "policy": "Ema"}, "policy", f'got "Ema"; expected the policy {NAMED} (did you mean'),
     ({**slot(), "policy": "goodput"}, "policy", 'got "goodput"'),
-    ({**slot(), "policy": None}, "policy", "got null"),
     ({**slot(), "policy": ["ema"]}, "policy", 'got ["ema"]'),
     ({**slot(), "policy": "x" * 500}, "policy", "xxx ... xxx"),
     ({**slot(), "throughput": {}}, "throughput", 'not an option of the policy "ema"'),
@@ -151,13 +144,8 @@ BAD = [
     ({"throughput": {"margim": 0.1}}, "throughput.margim", "unknown key"),
     # Options of the throughput policy.
     ({"throughput": {"shrinkage": "1%"}}, "throughput.shrinkage", 'got "1%"; expected a number from 0 to 10000'),
-    ({"throughput": {"shrinkage": -1}}, "throughput.shrinkage", "got -1"),
     ({"throughput": {"memory_rounds": 1}}, "throughput.memory_rounds", "got 1; expected an integer from 8 to 100000"),
-    ({"throughput": {"memory_rounds": 9.5}}, "throughput.memory_rounds", "got 9.5"),
-    ({"throughput": {"probe_budget": 0.5}}, "throughput.probe_budget", "got 0.5"),
     ({"throughput": {"probe_budget": 0}}, "throughput.probe_budget", "only a probe can leave zero steps"),
-    ({"throughput": {"sync_rounds": 0}}, "throughput.sync_rounds", "got 0"),
-    ({"throughput": {"candidate_steps": [1, -1]}}, "throughput.candidate_steps[1]", "got -1"),
     ({"throughput": {"candidate_steps": [0]}}, "throughput.candidate_steps", "expected at least one depth above 0"),
     ({"throughput": {"profile_dir": "a\0b"}}, "throughput.profile_dir", "expected a folder's path"),
     ({"throughput": {"profile_dir": "~no-such-user/x"}}, "throughput.profile_dir", "expected a folder's path"),

@@ -19,7 +19,6 @@ from sglang_adaptive.policy.options import (
     reference,
     word,
 )
-from sglang_adaptive.policy.throughput import ThroughputOptions
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,16 +71,3 @@ def test_the_reference_and_the_differences_come_from_the_fields() -> None:
         {"key": "example.inner", "value": {"file": "x"}, "default": None, "meaning": "more"},
     ]
     assert list(options_of(Example)) == ["steps", "share", "rounds", "fast", "slow", "inner", "when"]
-
-
-def read(options: dict[str, Any]) -> ThroughputOptions:
-    return ThroughputOptions.read({"throughput": options}, "f.json")
-
-
-def test_every_option_can_be_given() -> None:
-    assert read({}) == ThroughputOptions() and read({"candidate_steps": [3, 0, 3]}).candidate_steps == (0, 3)
-    for name in options_of(ThroughputOptions):
-        value = getattr(ThroughputOptions(), name)
-        given = "/somewhere" if value is None else list(value) if isinstance(value, tuple) else value
-        beside = {"lookup_memory_mb": 1} if name == "lookup_texts" else {}  # which the texts need
-        assert getattr(read({**beside, name: given}), name) == (value or given)

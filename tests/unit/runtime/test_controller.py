@@ -14,7 +14,6 @@ from sglang_adaptive.policy.observation import RoundNote, RoundObservation
 from sglang_adaptive.policy.throughput import ThroughputOptions, ThroughputPolicy
 from sglang_adaptive.policy.throughput.lookups import KINDS
 from sglang_adaptive.runtime.controller import AdaptiveController
-from sglang_adaptive.runtime.round_times import RoundTimes
 from sglang_adaptive.runtime.states import Progress
 from tests import fakes
 from tests.fakes import Learner, ScriptedPolicy, Sized, Worker, serving
@@ -106,17 +105,6 @@ def test_round_times_keep_recent_medians_in_bounded_memory() -> None:
             ticks.now += 0.001
             controller.verified([0] * requests, requests)
     assert len(controller.snapshot()["round_times"]) == 512
-
-
-def test_a_zero_step_rounds_time_has_its_share_of_the_drafts_extend() -> None:
-    times = RoundTimes()
-    for index in range(27):
-        extends = index % 8 == 3
-        times.add(RoundObservation(drafted(0), [0], 1, 5.8 if extends else 5.0, extended=extends))
-        if index < 11:
-            assert times.as_list() == []  # the start of the first cycle was not seen
-    [cell] = times.as_list()
-    assert (cell["rounds"], cell["seconds"]) == (16, pytest.approx(5.1))
 
 
 @pytest.mark.parametrize("where", ["choose", "observe"])
@@ -230,18 +218,6 @@ def test_snapshot_survives_a_policy_that_cannot_describe_itself() -> None:
     controller, _, policy, _ = serving()
     policy.fails_on = "snapshot"
     assert controller.snapshot()["policy_error"] == "KeyError: 'lost'"
-
-
-def test_memory_is_bounded_over_many_switches() -> None:
-    controller, _, policy, _ = serving(answer=0)
-    for round_index in range(10_000):
-        policy.answer = 7 * (round_index % 2)
-        policy.seen.clear()
-        controller.choose(1)
-        controller.verified([0], 1)
-    shown = controller.snapshot()
-    assert shown["switches"] == 10_000
-    assert len(shown["recent_switches"]) == 32
 
 
 def learning(share_cost: Any) -> tuple[AdaptiveController, Learner]:

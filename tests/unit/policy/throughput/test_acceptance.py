@@ -281,23 +281,33 @@ def policy_at_zero() -> ThroughputPolicy:
     return ThroughputPolicy(3, ThroughputOptions(candidate_steps=SHADOW_LADDER), known)
 
 
+Sense = Callable[[float], float]
+"""How often zero steps see a hit of a draft that is accepted with this probability."""
+
+
 def serve(
-    policy: ThroughputPolicy, p: float, rounds: int, batch: int, sense: Callable[[float], float], seed: int = 1
+    policy: ThroughputPolicy,
+    p: float,
+    rounds: int,
+    batch: int,
+    sense: Sense | None,
+    seed: int = 1,
+    curious: bool = True,
 ) -> list[int]:
-    """Return the depths of *rounds* rounds; *sense* gives how often zero steps see a hit."""
+    """Return the depths of *rounds* rounds; without *sense* zero steps see nothing."""
     rng, depths, outputs = random.Random(seed), [], DraftOutputs(EVERY)
     for _ in range(rounds):
         steps = policy.choose(Coming(batch)).steps
         depths.append(steps)
         counts = [next((k for k in range(steps) if rng.random() >= p), steps) for _ in range(batch)]
-        told = outputs.check(steps, batch, policy.wants_shadow_drafts)
-        foretold = [int(rng.random() < sense(p)) for _ in range(batch)] if told else []
+        told = outputs.check(steps, batch, curious and policy.wants_shadow_drafts)
+        foretold = [int(rng.random() < sense(p)) for _ in range(batch)] if sense and told else []
         policy.observe(RoundObservation(drafted(steps), counts, batch, shadow_accepts=foretold))
     return depths
 
 
 @pytest.mark.parametrize("sense", [lambda p: p, lambda p: 0.0], ids=["true", "deaf"])
-def test_zero_steps_end_though_nothing_good_is_heard_of_a_good_draft(sense: Callable[[float], float]) -> None:
+def test_zero_steps_end_though_nothing_good_is_heard_of_a_good_draft(sense: Sense) -> None:
     policy = policy_at_zero()
     serve(policy, 0.8, 60, 1, sense)
     assert serve(policy, 0.8, 400, 32, sense).count(0) > 380

@@ -49,15 +49,6 @@ def trace(batch: int, p: Any, seed: int = 0, given: Any = COST, rounds: int = 12
     return Scene(COST, who, by_round, np.full(rounds, 0.97), given=given).build(rng)
 
 
-def test_the_ladder_never_changes_and_no_graphs_means_none() -> None:
-    policy = ThroughputPolicy(3, profile=H200)
-    policy.set_cuda_graph_bs(None)
-    assert all(policy.cuda_graph_bs_for_step(steps) is None for steps in LADDER)
-    policy.set_cuda_graph_bs([1, 8, 64, 512])
-    serve(policy, 0.9, 64, 100)
-    assert policy.candidate_steps == list(LADDER)
-
-
 def test_depths_that_cannot_win_never_run() -> None:
     # Past the roofline a round's time is proportional to its tokens: depth pays only while drafts are free.
     cells = {(b, s): 0.005 * max(1.0, b * (s + 1) / 256) + 0.0003 * s for b in (1, 64, 512) for s in LADDER}
@@ -162,16 +153,6 @@ def test_a_draft_that_recovers_unseen_leaves_zero_steps_for_good(batch: int, kno
     policy = ThroughputPolicy(3, profile=known)
     assert set(serve(policy, 0.05, batch, 2000)[-300:]) <= {0, 1}
     assert min(serve(policy, 0.9, batch, 1000, seed=1)[-300:]) >= 3
-
-
-def test_zero_steps_want_shadow_drafts_until_the_draft_is_known() -> None:
-    policy = ThroughputPolicy(0, ThroughputOptions(candidate_steps=(0, 1, 3)), H200)
-    assert policy.wants_shadow_drafts
-    for _ in range(300):
-        choice = policy.choose(Coming(1))
-        policy.observe(RoundObservation(choice, [0], 1, shadow_accepts=[] if choice.steps else [0]))
-    assert choice.steps == 0
-    assert not policy.wants_shadow_drafts
 
 
 def test_a_slow_request_counts_as_much_as_a_fast_one() -> None:

@@ -63,7 +63,8 @@ def mean_of(requests: int, every: int, curious: bool) -> float:
 @pytest.mark.parametrize("every", [1, 2, 3, 8, 16, 33])
 def test_the_mean_is_that_of_the_long_run(every: int, requests: int, curious: bool) -> None:
     readings, times = Readings(), RoundTimes()
-    rounds = list(served(requests, every, curious, 12 * rounds_between_outputs(requests, every, curious) + 3))
+    cycle = rounds_between_outputs(requests, every, curious)
+    rounds = list(served(requests, every, curious, 12 * cycle + 3))
     for seconds, extended in rounds:
         readings.add(requests, 0, 0.0, seconds, extended)
         times.add(RoundObservation(drafted(0), [0] * requests, requests, seconds, extended=extended))
@@ -72,6 +73,7 @@ def test_the_mean_is_that_of_the_long_run(every: int, requests: int, curious: bo
     assert math.exp(level) == wanted and count >= 3 and not pairs
     (cell,) = times.as_list()
     assert cell["seconds"] == wanted
+    assert cell["rounds"] == len(rounds) // cycle * cycle - cycle, "the start of the first cycle was not seen"
 
 
 def test_a_change_while_serving_shows_at_once() -> None:

@@ -11,15 +11,13 @@ from fastapi import FastAPI
 from starlette.testclient import TestClient
 
 from sglang_adaptive.policy.base import AdaptivePolicy
-from sglang_adaptive.policy.config import check_config
-from sglang_adaptive.policy.ema import AdaptiveSpeculativeParams
 from sglang_adaptive.policy.profile import ProfileKey
 from sglang_adaptive.policy.throughput import ThroughputOptions, ThroughputPolicy
 from sglang_adaptive.runtime.controller import AdaptiveController
 from sglang_adaptive.runtime.round_times import RoundClock
 from sglang_adaptive.sglang_plugin.page import routes
 from sglang_adaptive.sglang_plugin.page.routes import SharedFetch
-from tests.fakes import Ticks, controller, with_alarm, with_audit
+from tests.fakes import Ticks, controller, ema, with_alarm, with_audit
 from tests.json_page import DOCUMENT, documented, documented_paths
 from tests.loops import in_a_loop
 
@@ -48,11 +46,6 @@ def rank(policy: AdaptivePolicy, dp_rank: int = 0) -> dict[str, Any]:
     return {**served(policy).snapshot(), "profile_key": KEY.as_dict(), "dp_rank": dp_rank}
 
 
-def ema() -> AdaptiveSpeculativeParams:
-    config = check_config({"1": {"candidate_steps": [0, 1, 3, 7], "warmup_batches": 2}}, "test")
-    return config.build_policy(3)
-
-
 def encoded(*ranks: dict[str, Any]) -> dict[str, Any]:
     body = routes.data_of(ranks, time=1.5, model="tiny", versions=VERSIONS)
     document: dict[str, Any] = json.loads(body)
@@ -61,16 +54,16 @@ def encoded(*ranks: dict[str, Any]) -> dict[str, Any]:
 
 def test_the_documented_schema_is_what_is_sent() -> None:
     seen: set[str] = set()
-    audited = {**with_audit(with_alarm(served(ema())), "wrong").snapshot(), "dp_rank": 0}
+    audited = {**with_audit(with_alarm(served(ema().policy)), "wrong").snapshot(), "dp_rank": 0}
     looks_up = ThroughputPolicy(3, ThroughputOptions(lookup=True, lookup_memory_mb=1))
-    policies = (ThroughputPolicy(3), looks_up, ema())
+    policies = (ThroughputPolicy(3), looks_up, ema().policy)
     for document in (*(encoded(rank(policy)) for policy in policies), encoded(INACTIVE, audited)):
         seen |= documented_paths(document)
     assert set(documented()) - seen == FROM_THE_WORKER, "documented and not sent"
 
 
 def test_the_documented_history_is_what_is_sent() -> None:
-    histories = (served(ThroughputPolicy(3)).history(900), served(ema()).history(3600), None)
+    histories = (served(ThroughputPolicy(3)).history(900), served(ema().policy).history(3600), None)
     ranks = [{"dp_rank": index, "history": history} for index, history in enumerate(histories)]
     document = json.loads(routes.data_of(ranks, time=1.5))
     assert documented_paths(document, routes.HISTORY_PATH) == set(documented(routes.HISTORY_PATH))
@@ -82,7 +75,7 @@ def test_the_documented_version_is_the_one_sent() -> None:
 
 
 def test_replicas_keep_their_place_in_whatever_order_they_answer() -> None:
-    policy = ema()
+    policy = ema().policy
     document = encoded(rank(policy, dp_rank=2), rank(policy, dp_rank=0), {**INACTIVE, "dp_rank": 1})
     assert [one["dp_rank"] for one in document["ranks"]] == [0, 1, 2]
 

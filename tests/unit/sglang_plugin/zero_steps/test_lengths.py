@@ -46,13 +46,6 @@ def _resolved(
     return None if batch.seq_lens_cpu is None else batch.seq_lens_cpu.tolist(), batch.seq_lens_sum
 
 
-def test_each_request_is_one_token_longer_after_a_zero_step_round(lengths: KnownLengths) -> None:
-    future_map = FutureMap()
-    lengths.before_zero_steps(_batch("a", "b", lengths=[5, 70]))
-    assert _resolved(lengths, future_map, _batch("b", "a")) == ([71, 6], 77) and future_map.waits == 0
-    assert future_map.needs_cpu_seq_lens
-
-
 @pytest.mark.parametrize(
     ("between", "asked", "waits"),
     [

@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import random
 import statistics
 from types import SimpleNamespace
 
 import pytest
 import torch
 
-from sglang_adaptive.lab.simulate.engine import DraftOutputs
-from sglang_adaptive.policy.choice import Coming, drafted
-from sglang_adaptive.policy.observation import RoundNote, RoundObservation
-from sglang_adaptive.policy.profile import CostProfile, ProfileCell, ProfileKey, ordered
+from sglang_adaptive.policy.choice import drafted
+from sglang_adaptive.policy.observation import RoundNote
 from sglang_adaptive.policy.throughput import ThroughputOptions, ThroughputPolicy
 from sglang_adaptive.runtime.pending_drafts import SHADOW_ROUNDS, rounds_between_outputs, writes_between
 from sglang_adaptive.sglang_plugin.stages.zero_steps.deferred_draft_extend import ShadowDrafts
-
-LADDER = (0, 1, 3, 7)
-EVERY = 8
+from tests.unit.policy.throughput.test_acceptance import EVERY, SHADOW_LADDER, Sense, serve
+from tests.unit.policy.throughput.test_cost import profile
 
 
 def heard(shadow: ShadowDrafts, keys: list[str], *tokens: int) -> list[int]:
@@ -59,45 +55,30 @@ SECONDS = {0: 0.007, 1: 0.015, 3: 0.018, 7: 0.024}
 """A round with one step takes more than twice as long as one without, so a probe of it costs much."""
 
 
-def costly() -> CostProfile:
-    key = ProfileKey("target", "draft", "gpu", 1, 1, "fa3")
-    return CostProfile(key, ordered(ProfileCell(n, s, t) for n in (1, 8, 32) for s, t in SECONDS.items()))
+COSTLY = profile({(batch, steps): seconds for batch in (1, 8, 32) for steps, seconds in SECONDS.items()})
 
 
-def serve(
-    policy: ThroughputPolicy, p: float, rounds: int, hears: bool, batch: int = 1, curious: bool = True
-) -> list[int]:
-    rng, depths, outputs = random.Random(1), [], DraftOutputs(EVERY)
-    for _ in range(rounds):
-        steps = policy.choose(Coming(batch)).steps
-        depths.append(steps)
-        counts = [next((k for k in range(steps) if rng.random() >= p), steps) for _ in range(batch)]
-        checks = outputs.check(steps, batch, curious and policy.wants_shadow_drafts) and hears
-        told = [int(rng.random() < p) for _ in range(batch)] if checks else []
-        clock = SECONDS[steps] if depths[-2:-1] == [steps] else None  # the first round after a switch is not timed
-        policy.observe(RoundObservation(drafted(steps), counts, batch, clock, shadow_accepts=told))
-        if policy.cost_sync_due:
-            policy.import_cost(policy.export_cost())
-    return depths
+def true(p: float) -> float:
+    return p
 
 
-def at_zero(hears: bool, rounds: int = 800) -> ThroughputPolicy:
-    policy = ThroughputPolicy(3, ThroughputOptions(candidate_steps=LADDER), costly())
-    assert serve(policy, 0.05, rounds, hears).count(0) > 0.9 * rounds
+def at_zero(sense: Sense | None, rounds: int = 800) -> ThroughputPolicy:
+    policy = ThroughputPolicy(3, ThroughputOptions(candidate_steps=SHADOW_LADDER), COSTLY)
+    assert serve(policy, 0.05, rounds, 1, sense).count(0) > 0.9 * rounds
     return policy
 
 
-def rounds_to_leave(hears: bool, curious: bool = True) -> list[int]:
+def rounds_to_leave(sense: Sense | None, curious: bool = True) -> list[int]:
     """Return the rounds of easy text before it drafts, for text that turned at different rounds."""
     found = []
     for turned in range(800, 1200, 50):
-        depths = serve(at_zero(hears, turned), 0.95, 1500, hears, curious=curious)
+        depths = serve(at_zero(sense, turned), 0.95, 1500, 1, sense, curious=curious)
         found.append(next((index for index in range(1495) if min(depths[index : index + 5]) > 1), 1500))
     return found
 
 
 def test_zero_steps_end_soon_after_the_text_turned_easy() -> None:
-    heard_of, content, probed = rounds_to_leave(True), rounds_to_leave(True, curious=False), rounds_to_leave(False)
+    heard_of, content, probed = rounds_to_leave(true), rounds_to_leave(true, curious=False), rounds_to_leave(None)
     assert max(heard_of) <= 8 * EVERY
     assert max(content) <= 24 * EVERY
     assert statistics.median(content) > 1.5 * statistics.median(heard_of)  # it yields a token in 15 rounds
@@ -105,17 +86,17 @@ def test_zero_steps_end_soon_after_the_text_turned_easy() -> None:
 
 
 def test_a_draft_that_stays_bad_is_seldom_asked_for_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    policy, wants, asked = at_zero(True), ThroughputPolicy.wants_shadow_drafts.fget, []
+    policy, wants, asked = at_zero(true), ThroughputPolicy.wants_shadow_drafts.fget, []
     monkeypatch.setattr(
         ThroughputPolicy, "wants_shadow_drafts", property(lambda one: asked.append(wants(one)) or asked[-1])
     )
-    assert serve(policy, 0.1, 4000, True).count(0) > 3900
+    assert serve(policy, 0.1, 4000, 1, true).count(0) > 3900
     assert 0.02 < sum(asked) / len(asked) < 0.2
 
 
 def test_depths_are_hardly_probed_at_zero_steps_while_the_draft_is_heard_of() -> None:
-    drafted = {hears: sum(map(bool, serve(at_zero(hears), 0.05, 4000, hears))) for hears in (True, False)}
-    assert drafted[True] <= 12 < drafted[False]  # looks, of two or three rounds each
+    drafted = {sense: sum(map(bool, serve(at_zero(sense), 0.05, 4000, 1, sense))) for sense in (true, None)}
+    assert drafted[true] <= 12 < drafted[None]  # looks, of two or three rounds each
 
 
 def test_simulated_acceptance_is_not_heard(monkeypatch: pytest.MonkeyPatch) -> None:
