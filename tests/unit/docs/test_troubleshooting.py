@@ -8,13 +8,6 @@ import re
 from tests.messages import GAP, LEAST_LETTERS, PACKAGE, documented, messages, pattern
 
 
-def test_enough_is_found() -> None:
-    where = {place.partition(":")[0] for place in messages().values()}
-    files = ("policy/config.py", "sglang_plugin/launch/activation.py", "runtime/controller.py", "lab/demo/results.py")
-    assert where >= {*files}
-    assert len(messages()) > 200
-
-
 def test_every_message_has_an_entry_and_every_entry_a_message() -> None:
     patterns = {entry: pattern(entry) for entry, _ in documented()}
     # The page marks code with back quotes, which a message may contain itself.

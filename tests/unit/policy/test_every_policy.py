@@ -71,11 +71,6 @@ def test_the_configuration_spelt_out_means_the_same(config: AdaptiveConfig) -> N
     assert [*config.options.up_to(2).candidate_steps] == [steps for steps in config.candidate_steps if steps <= 2]
 
 
-def test_a_depth_that_was_not_built_is_refused(config: AdaptiveConfig) -> None:
-    with pytest.raises(ConfigError, match="which was not built"):
-        config.require_built(CapturedSteps({}))
-
-
 def test_its_keys_are_refused_beside_another_policy(config: AdaptiveConfig) -> None:
     own = [key for key in config.as_dict() if POLICIES[config.policy].options.owns(key, "")]
     assert own

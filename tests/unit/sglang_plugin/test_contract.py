@@ -41,7 +41,7 @@ class Base:
             return 2
 """
 TARGETS = ("Worker", "Worker.steps", "Worker.draft", "Worker.verify", "ours", "absent")
-"""Everything in the worker's module: its own, inherited, conditional, and imported in three ways."""
+"""Every kind of definition in the worker's module: its own, inherited, conditional, and imported in three ways."""
 
 
 def written(folder: Path, worker: str = WORKER, base: str = BASE) -> dict[str, str]:
@@ -54,10 +54,6 @@ def written(folder: Path, worker: str = WORKER, base: str = BASE) -> dict[str, s
     bodies._statements.cache_clear()
     found = bodies.hashes([f"sglang.worker.{target}" for target in TARGETS], folder)
     return {target.removeprefix("sglang.worker."): body for target, body in found.items()}
-
-
-def test_every_kind_of_definition_is_found(tmp_path: Path) -> None:
-    assert sorted(written(tmp_path)) == sorted(TARGETS)
 
 
 def test_what_has_no_source_is_left_out(tmp_path: Path) -> None:
@@ -87,6 +83,7 @@ def test_comments_docstrings_and_layout_do_not_count(tmp_path: Path) -> None:
 def test_change_of_a_body_is_seen_where_it_is(tmp_path: Path, before: str, after: str, seen: set[str]) -> None:
     assert (WORKER + BASE).count(before) == 1
     now = written(tmp_path)
+    assert now.keys() == set(TARGETS)
     then = written(tmp_path, WORKER.replace(before, after), BASE.replace(before, after))
     assert {target for target in TARGETS if now[target] != then[target]} == seen
 
