@@ -49,6 +49,12 @@ def trace(batch: int, p: Any, seed: int = 0, given: Any = COST, rounds: int = 12
     return Scene(COST, who, by_round, np.full(rounds, 0.97), given=given).build(rng)
 
 
+def test_without_graphs_no_depth_has_any() -> None:
+    policy = ThroughputPolicy(3, profile=H200)
+    policy.set_cuda_graph_bs(None)
+    assert policy.cuda_graph_bs_for_step(7) is None
+
+
 def test_depths_that_cannot_win_never_run() -> None:
     # Past the roofline a round's time is proportional to its tokens: depth pays only while drafts are free.
     cells = {(b, s): 0.005 * max(1.0, b * (s + 1) / 256) + 0.0003 * s for b in (1, 64, 512) for s in LADDER}
