@@ -116,7 +116,6 @@ needs(
     mem_cache.allocator.token.TokenToKVPoolAllocator.available_size: self
     mem_cache.base_prefix_cache.BasePrefixCache.evictable_size: self
     mem_cache.base_prefix_cache.BasePrefixCache.supports_prefix_sharing: self
-    mem_cache.memory_pool.ReqToTokenPool.alloc_rows
     managers.schedule_batch.ScheduleBatch.maybe_evict_swa: self
     managers.schedule_batch.ScheduleBatch: reqs req_to_token_pool tree_cache req_pool_indices req_pool_indices_cpu
         seq_lens seq_lens_cpu seq_lens_sum orig_seq_lens out_cache_loc multimodal_inputs sampling_info has_grammar

@@ -113,7 +113,6 @@ needs(
         cuda_graph_runner_for_draft_extend
     speculative.adaptive_runtime_state.AdaptiveController.__init__: worker policy
     speculative.eagle_worker_v2.EAGLEWorkerV2: _draft_worker _target_worker
-    speculative.eagle_worker_v2.EAGLEWorkerV2.last_shared_read_runner
     speculative.eagle_worker_v2.EAGLEWorkerV2._override_worker_state: self speculative_num_steps
         speculative_num_draft_tokens cuda_graph_bs
     speculative.eagle_worker_v2.EAGLEWorkerV2._stub_skipped_draft_extend: self batch batch_output
