@@ -43,7 +43,7 @@ FIRST = (
     *("test_dflash", "test_block_verification", "test_same_drafts-fa3", KERNELS, "test_exact-fa3"),
     *("test_same_drafts-flashinfer", "test_flashinfer", "test_exact-flashinfer", "test_audit_faults"),
     *("test_plan_stream", "test_apart", "test_exact-triton", "test_standalone", "test_hicache", "test_lookups"),
-    "test_memory_saver",
+    *("test_draft_vocabulary", "test_memory_saver"),
 )
 """Parts, or files with all of their parts, in the order in which they begin; others follow.
 
