@@ -46,7 +46,7 @@ CONFIGS: list[dict[str, Any]] = [
 RAISES = RuntimeError("raised by the campaign")
 DEPTHS: list[Any] = [5, -1, 10**9, None, "7", 1.5, float("nan")]
 NONSENSE: list[Any] = [5, *map(drafted, DEPTHS), RAISES]
-METHODS = ("choose", "observe", "snapshot", "prices", "export_cost", "import_cost", "forecast")
+METHODS = ("choose", "observe", "snapshot", "prices", "export_cost", "import_cost")
 """What of a policy is spoilt; of any but the first the answer is not used as a depth, and it raises."""
 
 Prompt = tuple[int, ...]
