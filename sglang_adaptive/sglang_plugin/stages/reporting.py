@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from sglang_adaptive.policy.base import ProbeTotals
+from sglang_adaptive.policy.base import ProbeTotals, RoundPrices
 from sglang_adaptive.policy.observation import RoundNote
 from sglang_adaptive.runtime import alarms
 from sglang_adaptive.runtime.controller import AdaptiveController
@@ -92,22 +92,24 @@ def _hour(controller: AdaptiveController) -> Mapping[str, float]:
     return {str(one["steps"]): one["times"] for one in (hour["against"] if hour else ())}
 
 
-def _expected_rate(controller: AdaptiveController, region: Region, steps: int) -> float | None:
-    """Return the tokens/s that the policy expects of a batch like the latest drafted one of *region*, at *steps*."""
-    prices = controller.figures.prices(region.batch_size, region.steps) if region.batch_size else None
-    rate = None if prices is None else prices.rate(steps)
-    return None if rate is None else region.batch_size * rate
+def _prices(controller: AdaptiveController, region: Region) -> RoundPrices | None:
+    """Return the policy's prices for a round like the latest drafted one of *region*; None if it has none."""
+    return controller.figures.prices(region.batch_size, region.steps) if region.batch_size else None
 
 
 def _expected_rates(controller: AdaptiveController) -> Mapping[str, float]:
-    regions = controller.counters.regions.items()
-    rates = {name: _expected_rate(controller, region, region.steps) for name, region in regions}
-    return {name: rate for name, rate in rates.items() if rate is not None}
+    rates = {}
+    for name, region in controller.counters.regions.items():
+        if (prices := _prices(controller, region)) and (rate := prices.rate(region.steps)) is not None:
+            rates[name] = region.batch_size * rate
+    return rates
 
 
 def _speedup(controller: AdaptiveController) -> float | None:
     region = controller.counters.regions.get(controller.counters.latest, Region())
-    rate, plain = (_expected_rate(controller, region, steps) for steps in (region.steps, 0))
+    if (prices := _prices(controller, region)) is None:
+        return None
+    rate, plain = prices.rate(region.steps), prices.rate(0)
     return None if rate is None or plain is None else rate / plain
 
 
