@@ -18,8 +18,6 @@ logger = logging.getLogger(__name__)
 
 POLL_SECONDS = 1.0
 """Seconds between checks of a watched file; it is read once two checks agree, so never half written."""
-
-
 _tasks: set[asyncio.Task[None]] = set()
 
 

@@ -76,10 +76,10 @@ class Captures(Stage):
         compiles = getattr(runner, "enable_torch_compile", False)
         self._verifying = mode is not None and mode.is_target_verify() and not compiles
         try:
-            # The run before the first graph of a session also sizes the output that its prefill graphs share.
             first = _kind(shape_key) not in map(_kind, backend._graphs)
-            first = first or getattr(backend, "_shared_output_buffer", True) is None
-            if first or self.without_run.closed:
+            # The run before the first graph of a session also sizes the output that its prefill graphs share.
+            unsized = getattr(backend, "_shared_output_buffer", True) is None
+            if first or unsized or self.without_run.closed:
                 rest(backend, shape_key, forward_fn, *args, **kwargs)
             elif compiles or backend._tp_group.world_size > 1:
                 rest(backend, shape_key, _second_from_first(forward_fn), *args, **kwargs)
