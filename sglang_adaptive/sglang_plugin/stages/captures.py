@@ -4,8 +4,8 @@
   three more for each further runtime state. Here live objects are frozen before each kind, until start-up is over, so
   the next collection scans only newer objects.
 - SGLang runs the model twice before each capture, to load kernels and create one-time objects. Here only the first and
-  largest graph of a kind has these runs, and that of size 1, for which torch.compile compiles a function anew: 58
-  prefill graphs of up to 8,192 tokens take most of a start's GPU time.
+  largest graph of a kind has these runs, because those of 58 prefill graphs of up to 8,192 tokens take most of a
+  start's GPU time. A graph of size 1 has them too: torch.compile compiles a function anew for it, but not in a capture.
 - An EAGLE-3 draft reads hidden states of three target layers, joined at the end of a verify pass. Each graph keeps its
   output, (requests, steps + 1, 3 x hidden size) numbers: 0.36 GB for six numbers of steps of an 8B Llama with 27 batch
   sizes up to 64. The draft extend reads them before the next verify pass, so all graphs write to the same rows.
